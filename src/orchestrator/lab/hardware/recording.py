@@ -1,7 +1,7 @@
 """A node that looks like a recorded machine: its snapshot's files as its own /sys and /proc, its NVML as recorded.
 
-What the kernel itself shows of the node's interfaces (addresses, MTU, state) is live; of them only what a virtual
-interface lacks is the recording's. Memory and the list of processors stay this machine's, since programs plan by them.
+Of the node's interfaces, the kernel itself shows what is live (addresses, MTU, state); only what a virtual interface
+lacks comes from the recording. Memory and the list of processors stay this machine's: programs size themselves by them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _VIRTUAL = "/sys/devices/virtual/net"
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 _KERNELS_OWN = ("address", "carrier", "flags", "ifindex", "iflink", "mtu", "operstate")
-"""Attributes that a live interface has of itself."""
+"""Attributes that the kernel itself shows of a live interface."""
 _OPAQUE = (
     "/bus/pci/devices", "/bus/pci/slots", "/class/infiniband", "/class/infiniband_verbs", "/class/pci_bus",
     "/devices/system/node", "/devices/virtual/dmi/id", "/kernel/iommu_groups",
 )  # fmt: skip
 _HEADER, _WHOLE_CONFIG = 64, 4096
-"""Bytes of a configuration space that anybody may read, and root."""
+"""Bytes of a configuration space that any user may read, and that root may read."""
 _THIS_MACHINES = ("/devices/system/cpu/online",)
 _SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/kernel/osrelease", "/sys/vm/nr_hugepages")
 _SHOWN_ETC = ("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml")
 
 
 def networks(snapshots: Iterable[Snapshot]) -> dict[str, int]:
-    """IPv4 network of the recorded interfaces -> a number from 1: what is in one network is cabled together."""
+    """IPv4 network of the recorded interfaces -> a number from 1: what is in the same network is cabled together."""
     found = {
         str(ipaddress.IPv4Interface(address).network)
         for snapshot in snapshots
@@ -56,7 +56,7 @@ def realise(
     """A recorded machine as a node of a lab.
 
     cabling: as `networks` gives it; address: the node's own on the ordinary network
-    copy:    another node shows this snapshot already, so that addresses and MACs must differ from it
+    copy:    another node shows this snapshot already, so addresses and MACs must differ from those
     Raises InputError where no interface was recorded.
     """
     seed = f"{lab}/{node}"
@@ -85,7 +85,7 @@ def realise(
 
 
 def primary_interface(snapshot: Snapshot) -> str:
-    """The interface that takes the node's address in the lab: a bond or a port without RDMA that had one, if any."""
+    """The interface that takes the node's address in the lab: preferably a bond or port without RDMA that had one."""
     names = _live_names(snapshot)
     if not names:
         raise InputError(
@@ -106,7 +106,7 @@ def primary_interface(snapshot: Snapshot) -> str:
 
 
 def _live_names(snapshot: Snapshot) -> list[str]:
-    """Interfaces that the node really has: ports of cards, and bonds of them."""
+    """Interfaces that the node really has: the ports of cards, and their bonds."""
     found = [
         name
         for name in snapshot.names(_NET)
@@ -207,7 +207,7 @@ def _limit(limits: Any, name: str, otherwise: int) -> int:
 def _sys(
     snapshot: Snapshot, interfaces: Iterable[NetworkInterface], renumbered: Mapping[str, str], *, live: bool
 ) -> FileTree:
-    """live: the interfaces really exist, and the kernel lends their own attributes."""
+    """live: the interfaces really exist, and the kernel shows their own attributes."""
     tree = FileTree()
     tree.opaque |= {*_OPAQUE}
     ours = {snapshot.realpath(f"{_NET}/{one.name}"): one.name for one in interfaces}
@@ -247,12 +247,12 @@ def _put_links(tree: FileTree, links: Mapping[str, str]) -> None:
 
 
 def _tops(paths: Iterable[str], below: str) -> set[str]:
-    """The first two folders of the paths that begin so."""
+    """The first two folders of each path that begins so."""
     return {"/".join(path.split("/")[:3]) for path in paths if path.startswith(below)}
 
 
 def _config_space(digits: str) -> bytes:
-    """Snapshots keep it in hexadecimal digits, a complete one without trailing zeros."""
+    """From a snapshot's hexadecimal digits, which omit the trailing zeros of a complete one."""
     try:
         data = bytes.fromhex(digits)
     except ValueError:
@@ -269,7 +269,7 @@ def _live_interface(tree: FileTree, folder: str, name: str, number: int) -> None
 
 
 def _is_shown(path: str, ours: Mapping[str, str], own: Collection[str]) -> bool:
-    """ours: directory of each interface that the node has -> its name; own: its attributes that are the kernel's."""
+    """ours: directory of each interface that the node has -> its name; own: attributes that the kernel itself shows."""
     if not path.startswith("/sys/") or path.removeprefix("/sys") in _THIS_MACHINES:
         return False
     if path.startswith(f"{_NET}/"):
@@ -297,52 +297,62 @@ def _proc(snapshot: Snapshot, seed: str) -> FileTree:
 _NOT_LOADED = 9
 """NVML_ERROR_DRIVER_NOT_LOADED."""
 _LOST = 15
+"""NVML_ERROR_GPU_IS_LOST."""
+_FACTS = {
+    "name": "name",
+    "uuid": "uuid",
+    "serial": "serial",
+    "numa": "numa_node",
+    "gen": "link.gen",
+    "maxgen": "link.max_gen",
+    "width": "link.width",
+    "maxwidth": "link.max_width",
+    "temp": "temperature_c",
+    "power": "power_mw",
+    "reasons": "clocks_event_reasons",
+    "ecc_cor": "ecc.corrected",
+    "ecc_unc": "ecc.uncorrected",
+}
+"""Key of the configuration -> where a recorded GPU has the value."""
+_MEMORY = {"mem_total": "memory.total", "mem_reserved": "memory.reserved", "bar1_total": "bar1_total"}
+"""The same of sizes: MiB there, bytes here."""
+_PAIRS = {"topo": "topology", "p2p": "p2p"}
+"""The same of what a GPU has for each other one."""
 
 
 def nvml_configuration(nvml: Mapping[str, Any]) -> str:
-    """What the lab's NVML answers (keys: nvml.c) so that it says what a snapshot's NVML said."""
-    devices = [one for one in nvml.get("devices") or () if isinstance(one, dict)]
+    """The configuration (keys: nvml.c) with which the lab's NVML answers as a snapshot's NVML did."""
+    devices = _dicts(nvml.get("devices"))
     lines = [] if devices or not nvml.get("error") else [f"init={_NOT_LOADED}"]
     lines += [f"{key}={_word(nvml[key])}" for key in ("driver", "nvml", "cuda") if nvml.get(key)]
     lines.append(f"count={len(devices)}")
     for index, device in enumerate(devices):
         lines += [f"{index}.{key}={_word(value)}" for key, value in _device_facts(device) if value is not None]
-        for kind, key in (("topology", "topo"), ("p2p", "p2p")):
-            pairs = device.get(kind)
-            for other, value in pairs.items() if isinstance(pairs, dict) else ():
-                told = value.get("read") if isinstance(value, dict) else value
-                if told is not None and str(other).isdigit():
-                    lines.append(f"{key}.{index}.{other}={_word(told)}")
+        lines += [f"{key}.{index}.{other}={_word(value)}" for key, other, value in _pair_facts(device)]
     return "\n".join(lines) + "\n"
 
 
 def _device_facts(device: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    memory, link, ecc = (_part(device, key) for key in ("memory", "link", "ecc"))
     if "name" not in device:
         yield "fail", _LOST
-    for key in ("name", "uuid", "serial"):
-        yield key, device.get(key)
+    yield from ((key, _value(device, place)) for key, place in _FACTS.items())
+    yield from ((key, _mib(_value(device, place))) for key, place in _MEMORY.items())
     yield "busid", str(device.get("pci_bus_id") or "").lower()[-12:] or None
-    yield "numa", device.get("numa_node")
-    yield "mem_total", _mib(memory.get("total"))
-    yield "mem_reserved", _mib(memory.get("reserved"))
-    yield "bar1_total", _mib(device.get("bar1_total"))
-    for key, name in (("gen", "gen"), ("max_gen", "maxgen"), ("width", "width"), ("max_width", "maxwidth")):
-        yield name, link.get(key)
     capability = device.get("compute_capability")
     if isinstance(capability, list) and len(capability) == 2:
-        yield "sm_major", capability[0]
-        yield "sm_minor", capability[1]
-    links = [one for one in device.get("nvlinks") or () if isinstance(one, dict)]
-    if links:
+        yield from zip(("sm_major", "sm_minor"), capability, strict=True)
+    if links := _dicts(device.get("nvlinks")):
         yield "nvlinks", len(links)
         yield "nvlinks_up", sum(one.get("active") == 1 for one in links)
         yield "nvlink_remote", next((_long(one["remote"]) for one in links if one.get("remote")), None)
-    yield "temp", device.get("temperature_c")
-    yield "power", device.get("power_mw")
-    yield "reasons", device.get("clocks_event_reasons")
-    yield "ecc_cor", ecc.get("corrected")
-    yield "ecc_unc", ecc.get("uncorrected")
+
+
+def _pair_facts(device: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
+    for key, place in _PAIRS.items():
+        for other, value in _part(device, place).items():
+            told = value.get("read") if isinstance(value, dict) else value
+            if told is not None and str(other).isdigit():
+                yield key, other, told
 
 
 def _long(address: object) -> str:
@@ -351,9 +361,18 @@ def _long(address: object) -> str:
     return f"{'ffffffff' if domain == 'fffffff' else domain}:{rest}"
 
 
+def _value(device: Mapping[str, Any], place: str) -> Any:
+    part, _, key = place.rpartition(".")
+    return (_part(device, part) if part else device).get(key)
+
+
 def _part(device: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = device.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def _dicts(values: Iterable[object] | None) -> list[dict[str, Any]]:
+    return [one for one in values or () if isinstance(one, dict)]
 
 
 def _mib(value: Any) -> int | None:
@@ -361,5 +380,5 @@ def _mib(value: Any) -> int | None:
 
 
 def _word(value: object) -> str:
-    """One line of the configuration, whatever a snapshot holds."""
+    """As a part of one line, whatever a snapshot contains."""
     return "".join(char if char.isprintable() else "?" for char in str(value))[:200]
