@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "lab/node/rootfs.py:_entries": 18,
     "lab/standin/bench.py:_result": 16,
     "loading/host_pattern.py:_range_items": 16,
     "nettest/rails.py:judge": 22,

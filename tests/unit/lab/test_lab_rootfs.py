@@ -62,6 +62,12 @@ def test_only_the_distributions_own_sources_count_in_either_form() -> None:
     ]
 
 
+def test_a_mirror_may_be_an_ipv6_address_and_options_may_have_spaces() -> None:
+    assert sources(BOOKWORM, ["deb [ arch=amd64 trusted=yes ] http://[2001:db8::1]/debian bookworm main # near"]) == [
+        "deb http://[2001:db8::1]/debian bookworm main"
+    ]
+
+
 def test_without_the_release_itself_the_maker_chooses() -> None:
     assert sources(BOOKWORM, ["deb http://mirror.example/security bookworm-security main"]) == []
     assert sources(Release("debian", "trixie"), [ONE_LINE, DEB822]) == []

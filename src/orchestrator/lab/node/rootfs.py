@@ -1,7 +1,7 @@
 """The root file system of systemd nodes: this machine's own release, made once by mmdebstrap and kept by digest.
 
-It is in `<cache>/lab/rootfs/<digest>`, where the digest is of the recipe and the release, and is only ever the
-lowest layer of a node's root: nothing writes into it. A release that has been superseded is named, not removed.
+It is in `<cache>/lab/rootfs/<digest>`, named by the digest of its recipe and release. It is only ever the lowest layer
+of a node's root, so nothing writes into it. Those of older recipes and releases stay there.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 from orchestrator.lab.engine.environment import cache_root
 from orchestrator.model.errors import NodeError
 
 USER = "operator"
-"""Who logs in: no root, and no password for sudo."""
+"""The user that logs in: not root, with sudo without a password."""
 BUILD_DEADLINE_S = 900.0
-"""A build takes half a minute where the packages are near."""
+"""A build takes half a minute if the package mirror is near."""
 _PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3", "sudo", "iproute2", "procps",
     "kmod", "pciutils", "ethtool", "nftables", "iputils-ping", "curl", "less", "libnuma1", "libgomp1",
@@ -45,7 +47,8 @@ class Release:
 
 
 def this_release(text: str | None = None) -> Release | None:
-    """The release that an os-release file tells of, this machine's where none is given; None for no Debian kin."""
+    """The release that an os-release file names, this machine's where no text is given; None for a distribution that is
+    neither Debian nor Ubuntu."""
     if text is None:
         try:
             text = Path("/etc/os-release").read_text()
@@ -57,21 +60,21 @@ def this_release(text: str | None = None) -> Release | None:
 
 
 def cached() -> Path | None:
-    """The root file system of this release, None where it has not been made yet."""
+    """The root file system of this release, None where it has not been built yet."""
     release = this_release()
     place = _place(release) if release else None
     return place if place and place.is_dir() else None
 
 
 def obstacle() -> str:
-    """Why none can be made here, '' if no obstacle is known (the network is checked when it is used)."""
+    """Why none can be built here, '' if no obstacle is known (the network is checked when it is used)."""
     if this_release() is None:
         return "this machine is neither Debian nor Ubuntu"
     return "" if shutil.which("mmdebstrap") else "mmdebstrap is missing (apt-get install mmdebstrap)"
 
 
 def ensure(say: Callable[[str], None]) -> Path:
-    """The root file system, made if it is not there yet; raises NodeError with the maker's own words."""
+    """The root file system, built if it does not exist yet. Raises NodeError with mmdebstrap's own words."""
     found = cached()
     if found:
         return found
@@ -142,37 +145,32 @@ def _command(release: Release, target: Path, mirrors: list[str], proxies: list[s
 
 
 def sources(release: Release, files: list[str]) -> list[str]:
-    """The distribution's own mirrors out of apt's source files, as one-line entries; [] lets mmdebstrap choose.
+    """The distribution's own mirrors from the texts of apt's files, as one-line entries; [] lets mmdebstrap choose.
 
     Other repositories of this machine are not for the nodes.
     """
     wanted = {f"{release.codename}{suffix}" for suffix in ("", "-updates", "-security")}
-    found = []
-    for uri, suite, components in (entry for text in files for entry in _entries(text)):
-        if suite in wanted and "main" in components.split():
-            line = f"deb {uri} {suite} main"
-            if line not in found:
-                found.append(line)
-    return found if any(line.split()[2] == release.codename for line in found) else []
+    entries = [entry for text in files for entry in _entries(text)]
+    ours = [(uri, suite) for uri, suite, components in entries if suite in wanted and "main" in components.split()]
+    if release.codename not in (suite for _, suite in ours):
+        return []
+    return [f"deb {uri} {suite} main" for uri, suite in dict.fromkeys(ours)]
+
+
+_ONE_LINE = re.compile(r"\s*deb(?:\s*\[[^]]*\])*\s+(\S+)\s+(\S+)\s+(\S.*)")
+_FIELD = re.compile(r"^([^#:\n][^:\n]*):(.*)", re.MULTILINE)
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(URI, suite, components) of every binary source, in either of apt's two forms (sources.list(5))."""
+    """(URI, suite, components) of every source of binary packages, in either of apt's two forms (sources.list(5))."""
     for line in text.splitlines():
-        words = line.split("#")[0].replace("[", " [").split()
-        if words[:1] == ["deb"]:
-            while len(words) > 1 and words[1].startswith("["):
-                end = next((at for at, word in enumerate(words) if word.endswith("]")), 1)
-                words = ["deb", *words[end + 1 :]]
-            if len(words) > 3:
-                yield words[1], words[2], " ".join(words[3:])
+        if found := _ONE_LINE.fullmatch(line.split("#")[0]):
+            yield found[1], found[2], found[3]
     for stanza in text.split("\n\n"):
-        lines = [line for line in stanza.splitlines() if not line.startswith("#") and ":" in line]
-        facts = {key.strip().lower(): value.strip() for key, value in (line.split(":", 1) for line in lines)}
+        facts = {key.strip().lower(): value.strip() for key, value in _FIELD.findall(stanza)}
         if "deb" in facts.get("types", "").split() and facts.get("enabled", "yes") != "no":
-            for uri in facts.get("uris", "").split():
-                for suite in facts.get("suites", "").split():
-                    yield uri, suite, facts.get("components", "")
+            for uri, suite in product(facts.get("uris", "").split(), facts.get("suites", "").split()):
+                yield uri, suite, facts.get("components", "")
 
 
 def source_files() -> list[str]:
@@ -187,7 +185,7 @@ def source_files() -> list[str]:
 
 
 def proxies() -> list[str]:
-    """The proxies that this machine's own apt goes through; mmdebstrap's apt does not read its configuration."""
+    """The proxy settings of this machine's own apt, whose configuration mmdebstrap's apt does not read."""
     try:
         done = subprocess.run(["apt-config", "dump", "Acquire"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -203,7 +201,7 @@ def _last_errors(said: str) -> str:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """One build at a time; who waits finds it made."""
+    """One build at a time; who has waited finds it done."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
