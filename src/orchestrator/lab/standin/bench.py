@@ -1,7 +1,7 @@
 """`python3 -m standin.bench`: stands for SGLang's serving benchmark (bench_serving) on an emulated node.
 
-The same command line and the same keys of the result; requests and times are real, the engine that answers has no
-model. It says so on screen and in the result (`stand_in`).
+It takes the same arguments and writes the same keys. Requests and times are real, but the engine that answers has no
+model: the screen and the result (`stand_in`) say so.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from typing import Any
 from .answers import NOTICE
 
 _TIMEOUT_S = 600.0
+_REPEATED = (
+    "backend", "dataset_name", "request_rate", "max_concurrency", "random_input_len", "random_output_len",
+    "random_range_ratio",
+)  # fmt: skip
+"""Arguments that the result repeats."""
 
 
 @dataclass
 class Answer:
-    """One request's outcome. first, last: seconds since it was sent; gaps: between pieces of text"""
+    """One request's outcome. first, last: its first and last piece of text, in seconds since it was sent; gaps: seconds
+    from one piece to the next"""
 
     text: str = ""
     error: str = ""
@@ -37,7 +43,7 @@ class Answer:
 
 
 def main(argv: Sequence[str]) -> int:
-    """One run; the exit status."""
+    """Make one run and append its result to the output file. Returns the exit status."""
     asked = _arguments().parse_args(argv)
     sys.stdout.write(f"{NOTICE.strip()}: this is l40s-deploy's stand-in of the benchmark client\n")
     prompts = _prompts(asked.dataset_path, asked.num_prompts, asked.random_input_len)
@@ -149,18 +155,11 @@ def _read(lines: Iterable[bytes], answer: Answer, began: float) -> None:
 
 def _result(asked: argparse.Namespace, prompts: list[str], answers: list[Answer], duration: float) -> dict[str, Any]:
     good = [answer for answer in answers if not answer.error]
-    read = asked.random_input_len * len(good)
-    written = asked.random_output_len * len(good)
-    gaps = [gap for answer in good for gap in answer.gaps]
-    result: dict[str, Any] = {
+    ends = [answer.last for answer in good]
+    read, written = asked.random_input_len * len(good), asked.random_output_len * len(good)
+    return {
         "stand_in": NOTICE.strip(),
-        "backend": asked.backend,
-        "dataset_name": asked.dataset_name,
-        "request_rate": asked.request_rate,
-        "max_concurrency": asked.max_concurrency,
-        "random_input_len": asked.random_input_len,
-        "random_output_len": asked.random_output_len,
-        "random_range_ratio": asked.random_range_ratio,
+        **{name: getattr(asked, name) for name in _REPEATED},
         "duration": duration,
         "completed": len(good),
         "total_input_tokens": read,
@@ -170,22 +169,25 @@ def _result(asked: argparse.Namespace, prompts: list[str], answers: list[Answer]
         "input_throughput": read / duration,
         "output_throughput": written / duration,
         "total_throughput": (read + written) / duration,
-        **_spread("e2e_latency", [answer.last for answer in good]),
+        **_spread("e2e_latency", ends),
         **_spread("ttft", [answer.first for answer in good]),
-        **_spread("itl", gaps),
-        "concurrency": sum(answer.last for answer in good) / duration,
+        **_spread("itl", [gap for answer in good for gap in answer.gaps]),
+        "concurrency": sum(ends) / duration,
         "accept_length": None,
+        **(_details(prompts, answers) if asked.output_details else {}),
     }
-    if asked.output_details:
-        result |= {
-            "input_lens": [len(prompt.split()) for prompt in prompts],
-            "output_lens": [answer.tokens for answer in answers],
-            "ttfts": [answer.first for answer in answers],
-            "itls": [answer.gaps for answer in answers],
-            "generated_texts": [answer.text for answer in answers],
-            "errors": [answer.error for answer in answers],
-        }
-    return result
+
+
+def _details(prompts: list[str], answers: list[Answer]) -> dict[str, list[Any]]:
+    """Of each request, failed ones among them."""
+    return {
+        "input_lens": [len(prompt.split()) for prompt in prompts],
+        "output_lens": [answer.tokens for answer in answers],
+        "ttfts": [answer.first for answer in answers],
+        "itls": [answer.gaps for answer in answers],
+        "generated_texts": [answer.text for answer in answers],
+        "errors": [answer.error for answer in answers],
+    }
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
