@@ -5,25 +5,27 @@ from __future__ import annotations
 import ipaddress
 import re
 import string
+from collections.abc import Sequence
 
 MOST_HOSTS = 4096
-"""More names than this from one pattern is taken for a slip of the keyboard."""
+"""A pattern that stands for more is taken for a typing error."""
 
+_LETTERS = tuple(string.ascii_letters)
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
+_BOUNDS = re.compile(r"(?P<begin>[^:]*):(?P<end>[^:]+)(?::(?P<step>[^:]*))?")
 _BRACKETED_PORT = re.compile(r"\[(?P<host>[^\[\]]+)\]:(?P<port>[0-9]+)")
 _PLAIN_PORT = re.compile(r"(?P<host>(?:[^:\[\]]|\[[^\[\]]*\])+):(?P<port>[0-9]+)")
 
 
 class BadPattern(ValueError):
-    """A host pattern that Ansible would not expand either; the message says what is wanted."""
+    """A host pattern that Ansible would not expand either. The message says what is wrong."""
 
 
 def expand(pattern: str) -> tuple[tuple[str, ...], int | None]:
-    """The names that a pattern stands for, in order, and the port where one is given (as Ansible has it:
-    a bare IPv6 address has no port, `[address]:port` has one). Raises BadPattern."""
+    """The names that a pattern stands for, in order, and the port, None where none is given. As with Ansible, an IPv6
+    address needs brackets to have a port (`[address]:port`). Raises BadPattern."""
     host, port = _split_port(pattern)
-    names = _expand_ranges(host)
-    return names, port
+    return _expand_ranges(host), port
 
 
 def _split_port(pattern: str) -> tuple[str, int | None]:
@@ -64,28 +66,32 @@ def _expand_ranges(pattern: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _range_items(bounds: str) -> list[str]:
-    parts = bounds.split(":")
-    if len(parts) not in (2, 3) or not parts[1]:
+def _range_items(bounds: str) -> Sequence[str]:
+    match = _BOUNDS.fullmatch(bounds)
+    if match is None:
         raise BadPattern(f"[{bounds}] is not a range; wanted [begin:end] or [begin:end:step], for example [0:3]")
-    begin, end = parts[0] or "0", parts[1]
-    step = _number(parts[2], bounds) if len(parts) == 3 else 1
+    begin, end = match["begin"] or "0", match["end"]
+    step = 1 if match["step"] is None else _number(match["step"], bounds)
     if step < 1:
         raise BadPattern(f"the step in [{bounds}] is not above 0")
-    if begin[0] == "0" and len(begin) > 1 and len(begin) != len(end):
-        raise BadPattern(f"begin and end in [{bounds}] must have the same length because of leading zeros")
-    letters = string.ascii_letters
-    if len(begin) == len(end) == 1 and begin in letters and end in letters:
-        items = list(letters[letters.index(begin) : letters.index(end) + 1 : step])
+    if begin in _LETTERS and end in _LETTERS:
+        items: Sequence[str] = _LETTERS[_LETTERS.index(begin) : _LETTERS.index(end) + 1 : step]
     else:
-        first, last = _number(begin, bounds), _number(end, bounds)
-        if (last - first) // step >= MOST_HOSTS:
-            raise BadPattern(f"[{bounds}] expands to more than {MOST_HOSTS} hosts")
-        width = len(begin) if begin[0] == "0" else 0
-        items = [str(number).zfill(width) for number in range(first, last + 1, step)]
+        items = _numbers(begin, end, step, bounds)
     if not items:
         raise BadPattern(f"[{bounds}] is empty: its begin is after its end")
     return items
+
+
+def _numbers(begin: str, end: str, step: int, bounds: str) -> list[str]:
+    """Leading zeros of `begin` give all of them its width."""
+    width = len(begin) if begin.startswith("0") else 1
+    if width not in (1, len(end)):
+        raise BadPattern(f"begin and end in [{bounds}] must have the same length because of leading zeros")
+    first, last = _number(begin, bounds), _number(end, bounds)
+    if (last - first) // step >= MOST_HOSTS:
+        raise BadPattern(f"[{bounds}] expands to more than {MOST_HOSTS} hosts")
+    return [str(number).zfill(width) for number in range(first, last + 1, step)]
 
 
 def _number(text: str, bounds: str) -> int:
