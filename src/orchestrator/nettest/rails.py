@@ -1,23 +1,24 @@
-"""RDMA ports of a gang's nodes, two at a time, by perftest's `ib_write_bw` in host memory. Pure.
+"""RDMA ports of a gang's nodes, measured two at a time with perftest's `ib_write_bw` in host memory. Pure.
 
-Between GPUs a slow port hides behind the others that share the transfer; here every port is alone.
+In a transfer between GPUs, a slow port hides behind the others that share it; here every port is alone.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.nettest.expected import LESS_HEADERS
 from orchestrator.nettest.schedule import Between, Place, rounds
-from orchestrator.nettest.verdict import End, Expectation, Link, Verdict, usual
+from orchestrator.nettest.verdict import End, Expectation, Link, Verdict, peers, usual
 
 MOST_ROUNDS = 3
 """Partners of a node: two tell a slow port from a slow partner, and three are all that four nodes have."""
 _MIB_S = 8 * (1 << 20) / 1e9
 _UNITS = {"MB": _MIB_S, "MiB": _MIB_S, "Gb": 1.0}
-"""Gb/s of one of them. What it calls MB is 2^20 bytes (src/perftest_parameters.c), MiB in newer releases."""
+"""Gb/s of one of each. What it calls MB is 2^20 bytes (src/perftest_parameters.c), MiB in newer releases."""
 _HEADER = re.compile(r"^ ?#bytes +#iterations +BW peak\[(\w+)/sec\] +BW average\[(\w+)/sec\] +MsgRate\[Mpps\]", re.M)
 _ROW = re.compile(r"^ *\d+ +\d+ +[\d.]+ +(\d{1,9}(?:\.\d{1,9})?)\s+[\d.]+\s*$", re.M)
 _STAND_IN = "stand-in of ib_write_bw"
@@ -28,7 +29,7 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailPort:
-    """One port that a plan uses. gid: index, -1 where it says nothing"""
+    """One port that a plan uses. gid: index, -1 where the plan names none"""
 
     node: str
     device: str
@@ -43,8 +44,8 @@ class RailPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One measurement: `start` writes into `end`'s memory. round: in which each node has one partner, and no other
-    node's program finds it listening"""
+    """One measurement: `start` writes into `end`'s memory. round: its number; in a round each node has one partner, so
+    that no other node connects to the program that listens on it"""
 
     id: int
     round: int
@@ -55,17 +56,17 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Output and exit status of a path's sending end; -1 if it was stopped."""
+    """What the sending end printed, and its exit status: -1 if it was stopped."""
 
     text: str
     status: int
 
 
 def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[Way, ...]:
-    """All measurements in the order that every node keeps: no port is in two of them at once.
+    """All measurements, in the order in which every node makes its own: no port takes part in two at once.
 
-    Each port with its namesakes (the same place in the node's list) of up to MOST_ROUNDS nodes, there and back; once
-    with the next port of the first of them.
+    Each port with the port in the same place of up to MOST_ROUNDS other nodes' lists, in both directions, and with the
+    next port of the first of these nodes.
     """
     found = list[tuple[int, Between, RailPort, RailPort]]()
     places = [Place(node=node, ranks=()) for node in ports]
@@ -96,9 +97,9 @@ def _turn(
 
 
 def average_gbps(text: str) -> float | None:
-    """What `ib_write_bw` says at its end; None where it did not get there.
+    """The average that `ib_write_bw` prints at its end, in Gb/s; None where it did not get there.
 
-    In the units of its own header: MB/sec (4.5), MiB/sec (newer), Gb/sec with --report_gbits.
+    Its header names the unit: MB/sec (4.5), MiB/sec (newer), Gb/sec with --report_gbits.
     """
     header = _HEADER.search(text)
     if header is None or header[2] not in _UNITS:
@@ -108,43 +109,45 @@ def average_gbps(text: str) -> float | None:
 
 
 def alone(text: str, status: int) -> bool:
-    """The other end did not come: that says nothing of the ports.
+    """Whether the other end did not come, which says nothing about the ports.
 
     The two ends meet over TCP before anything goes through the ports (src/perftest_communication.c,
-    ethernet_client_connect), and the table's head follows that (ctx_print_test_info).
+    ethernet_client_connect), and only then print the table's head (ctx_print_test_info).
     """
     return "Couldn't connect to" in text or (status < 0 and "BW Test" not in text)
 
 
 def played(texts: Mapping[int, Said]) -> bool:
-    """They came from an emulated cluster's stand-in."""
+    """Whether they came from an emulated cluster's stand-in."""
     return any(_STAND_IN in said.text for said in texts.values())
 
 
 def judge(found: Sequence[Way], texts: Mapping[int, Said], *, enough: float) -> tuple[Link, ...]:
-    """Every path whose two ends met, with its ports' rate. Where no port reaches any other one of another place,
-    the rails are apart, and that is not judged."""
-    tried = [way for way in found if way.id in texts and not alone(texts[way.id].text, texts[way.id].status)]
-    gbps = {way.id: average_gbps(texts[way.id].text) for way in tried}
-    crossed = [way for way in tried if way.between is Between.OTHER_RAIL]
-    apart = bool(crossed) and all(gbps[way.id] is None for way in crossed)
-    kinds = {
-        between: usual([gbps[way.id] or 0.0 for way in tried if way.between is between])
+    """Every path whose two ends met, with the rate of its ports. Where no port reaches one of another rail, the rails
+    are separate networks: those paths are left out."""
+    met = [way for way in found if way.id in texts and not alone(texts[way.id].text, texts[way.id].status)]
+    links = [_measured(way, texts[way.id]) for way in met]
+    if all(link.why for link in links if link.between is Between.OTHER_RAIL):
+        links = [link for link in links if link.between is Between.RAIL]
+    return tuple(_judged(links, enough))
+
+
+def _measured(way: Way, said: Said) -> Link:
+    gbps = average_gbps(said.text)
+    why = "" if gbps is not None else f"no figure ({last_words(said)})"
+    return Link(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,), expected=_expected(way),
+                limit=0.0, verdict=Verdict.NONE, why=why)  # fmt: skip
+
+
+def _judged(links: Sequence[Link], enough: float) -> Iterator[Link]:
+    """By what is expected of each; where nothing is, by the others of its kind."""
+    limits = {
+        between: usual([link.best for link in links if link.between is between])
         for between in (Between.RAIL, Between.OTHER_RAIL)
     }
-    links = []
-    for way in tried:
-        if apart and way.between is Between.OTHER_RAIL:
-            continue
-        expected, speed = _expected(way), gbps[way.id]
-        limit = expected.value * enough if expected else kinds[way.between]
-        verdict = Verdict.NONE if not limit else Verdict.SLOW if (speed or 0.0) < limit else Verdict.OK
-        why = "" if speed is not None else f"no figure ({last_words(texts[way.id])})"
-        links.append(
-            Link(start=way.start.end, end=way.end.end, between=way.between, gbps=(speed or 0.0,), expected=expected,
-                 limit=limit, verdict=verdict, why=why)
-        )  # fmt: skip
-    return tuple(links)
+    for link in links:
+        limit = link.expected.value * enough if link.expected else limits[link.between]
+        yield replace(link, limit=limit, verdict=Verdict.of(judged=bool(limit), slow=link.best < limit))
 
 
 def _expected(way: Way) -> Expectation | None:
@@ -155,7 +158,7 @@ def _expected(way: Way) -> Expectation | None:
 
 
 def last_words(said: Said) -> str:
-    """Why there is no figure: what is neither its table nor its settings."""
+    """Why there is no figure: the last line that is part of neither its table nor its settings."""
     lines = [line.strip() for line in said.text.splitlines() if not _NOISE.search(line)]
     ended = "it did not end in time" if said.status < 0 else f"status {said.status}"
     return f"{lines[-1][:160]}, {ended}" if lines else ended
@@ -163,7 +166,7 @@ def last_words(said: Said) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rail:
-    """One port, in all its measurements with its namesakes. The slowest of each direction, in Gb/s."""
+    """One port in all its measurements on its own rail. send, receive: the slowest of each direction, in Gb/s"""
 
     end: End
     send: float
@@ -173,22 +176,24 @@ class Rail:
 
 
 def rails(links: Sequence[Link]) -> tuple[Rail, ...]:
-    """A row for each port. A slow partner is not its fault: slow is a port that is slow with all of them."""
-    same = [link for link in links if link.between is Between.RAIL]
-    found = []
-    for end in dict.fromkeys(end for link in same for end in (link.start, link.end)):
-        ours = [link for link in same if end in (link.start, link.end)]
-        slow = {link.start if link.end == end else link.end for link in ours if link.verdict is Verdict.SLOW}
-        partners = {link.start if link.end == end else link.end for link in ours}
-        judged = any(link.verdict is not Verdict.NONE for link in ours)
-        verdict = Verdict.NONE if not judged else Verdict.SLOW if slow == partners else Verdict.OK
-        found.append(
-            Rail(
-                end=end,
-                send=min((link.best for link in ours if link.start == end), default=0.0),
-                receive=min((link.best for link in ours if link.end == end), default=0.0),
-                expected=ours[0].expected,
-                verdict=verdict,
-            )
-        )
-    return tuple(found)
+    """A row for each port. It is slow only if it is slow with all its partners: else the partner is at fault."""
+    of_port = defaultdict[End, list[Link]](list)
+    for link in links:
+        if link.between is Between.RAIL:
+            of_port[link.start].append(link)
+            of_port[link.end].append(link)
+    return tuple(_rail(end, ours) for end, ours in of_port.items())
+
+
+def _rail(end: End, links: Sequence[Link]) -> Rail:
+    slow = [link for link in links if link.verdict is Verdict.SLOW]
+    return Rail(
+        end=end,
+        send=min((link.best for link in links if link.start == end), default=0.0),
+        receive=min((link.best for link in links if link.end == end), default=0.0),
+        expected=links[0].expected,
+        verdict=Verdict.of(
+            judged=any(link.verdict is not Verdict.NONE for link in links),
+            slow=peers(slow, {end}) == peers(links, {end}),
+        ),
+    )

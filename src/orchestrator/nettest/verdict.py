@@ -25,7 +25,14 @@ class Verdict(str, Enum):
     OK = "ok"
     SLOW = "slow"
     NONE = "not judged"
-    """Nothing is expected, and there is nothing of its kind beside it."""
+    """Nothing is expected, and there is nothing of its kind to compare with."""
+
+    @classmethod
+    def of(cls, *, judged: bool, slow: bool) -> Verdict:
+        """SLOW or OK, if there was anything to judge by."""
+        if not judged:
+            return cls.NONE
+        return cls.SLOW if slow else cls.OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +190,9 @@ def judge_links(
         wanted = expected.get((between, start))
         limit = wanted.value * (wanted.enough or enough) if wanted else usual(kinds[between])
         slow = max(gbps) < limit and (wanted is not None or (between, start, end) not in cleared)
-        verdict = Verdict.NONE if not limit else Verdict.SLOW if slow else Verdict.OK
         found.append(
             Link(start=where[start], end=where[end], between=between, gbps=tuple(gbps), expected=wanted, limit=limit,
-                 verdict=verdict)
+                 verdict=Verdict.of(judged=bool(limit), slow=slow))
         )  # fmt: skip
     return tuple(found)
 
@@ -221,7 +227,7 @@ def judge_tests(
             expectation = expected.get((between, wanted))
             share = enough if expectation is None else expectation.enough or enough
             slow = expectation is not None and (one.bytes < wanted or one.us > expectation.value / share)
-            verdict = Verdict.NONE if expectation is None else Verdict.SLOW if slow else Verdict.OK
+            verdict = Verdict.of(judged=expectation is not None, slow=slow)
             ranks = step.groups[one.group]
             found.append(
                 Test(between=between, where=_where(between, ranks, where), ranks=len(ranks), wanted=wanted,
@@ -259,7 +265,7 @@ def _common(slow: Sequence[Link]) -> Odd | None:
     worst = min(slow, key=lambda link: link.best / link.limit)
     why = f"{worst.start} to {worst.end}: {worst.why or f'{worst.best:.3g} Gb/s'}, {_than(worst)}"
     common = set.intersection(*({link.start, link.end} for link in slow))
-    if len(common) == 1 and len(_peers(slow, common)) > 1:
+    if len(common) == 1 and len(peers(slow, common)) > 1:
         end = next(iter(common))
         return Odd(node=end.node, gpu=end.gpu, port=end.port, why=why)
     if len(common) == 2:
@@ -275,8 +281,9 @@ def _nodes(link: Link) -> tuple[str, ...]:
     return tuple(sorted({link.start.node, link.end.node}))
 
 
-def _peers(slow: Iterable[Link], common: set[End]) -> set[End]:
-    return {end for link in slow for end in (link.start, link.end)} - common
+def peers(links: Iterable[Link], common: set[End]) -> set[End]:
+    """The other ends of links that have an end in `common`."""
+    return {end for link in links for end in (link.start, link.end)} - common
 
 
 def _pair(nodes: tuple[str, ...], why: str) -> Odd:
