@@ -18,13 +18,12 @@ _ERRORS = {1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalEr
 """nccl.h, ncclResult_t; 0 is success, 7 means in progress."""
 _IN_PROGRESS = 7
 _VERSION = re.compile(r"NCCL version (\S+)")
+_UNANSWERED = re.compile(r"^(INCOMPLETE|DEAD)$((?:\n +\S.*)*)", re.M)
 _PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPUs? (\d+)")
-_OF_RANK = r"-- GPU (\d+)\S* managed by process (\d+) on node (\S+)"
-_SEVERAL = re.compile(r"\d+ ranks have (?:launched up to operation (\d+)|(not) launched any operations)")
-_LISTED = re.compile(rf"Rank (\d+) {_OF_RANK}")
-_ALONE = re.compile(rf"Rank (\d+) has (?:launched up to operation (\d+)|(not) launched any operations) {_OF_RANK}")
 _MISSING_RANK = re.compile(r"The missing rank: (\d+)")
-_COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts")
+_COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts((?:\n +(?:\d+ ranks|Rank) .*)*)")
+_LAUNCHED = re.compile(r"(?:have|has) (?:launched up to operation (\d+)|not launched any operations)")
+_RANK = re.compile(r"Rank (\d+) (?:has .* )?-- GPU (\d+)\S* managed by process (\d+) on node (\S+)")
 
 
 @dataclass(frozen=True)
@@ -117,36 +116,37 @@ def _once(found: Iterator[Any]) -> tuple[Any, ...]:
 
 
 def _read_text(text: str) -> Seen:
-    """Its sections follow one another, each with what it lists below it."""
-    version = _VERSION.search(text)
-    missing, behind = [], []
-    dead, operation, count, most = False, "", -1, 0
-    for line in text.splitlines():
-        if line.strip() in ("INCOMPLETE", "DEAD"):
-            dead = line.strip() == "DEAD"
-        elif match := _PROCESS.search(line):
-            missing.append((Member(-1, match.group(2), int(match.group(1)), int(match.group(3))), dead))
-        elif match := _COUNTS.search(line):
-            operation, count, most = match.group(1), -1, 0
-        elif match := _SEVERAL.search(line):
-            count = int(match.group(1) or 0)
-            most = max(most, count)
-        elif match := _ALONE.search(line):
-            number, launched, _, gpu, pid, host = match.groups()
-            most = max(most, int(launched or 0))
-            behind.append((Member(int(number), host, int(pid), int(gpu)), operation, int(launched or 0)))
-        elif operation and count >= 0 and (match := _LISTED.search(line)):
-            number, gpu, pid, host = match.groups()
-            behind.append((Member(int(number), host, int(pid), int(gpu)), operation, count))
-    rank = _MISSING_RANK.search(text)
+    version, rank = _VERSION.search(text), _MISSING_RANK.search(text)
+    missing = _once(_unanswered(text))
     if rank and len(missing) == 1:
-        missing = [(replace(missing[0][0], rank=int(rank.group(1))), missing[0][1])]
+        member, dead = missing[0]
+        missing = ((replace(member, rank=int(rank[1])), dead),)
     return Seen(
-        version=version.group(1) if version else "",
+        version=version[1] if version else "",
         ranks=_largest(text),
-        missing=_once(iter(missing)),
-        behind=_once((one, name, launched, most) for one, name, launched in behind if launched < most),
+        missing=missing,
+        behind=_once(found for operation, listed in _COUNTS.findall(text) for found in _fewer(operation, listed)),
     )
+
+
+def _unanswered(text: str) -> Iterator[tuple[Member, bool]]:
+    for state, listed in _UNANSWERED.findall(text):
+        for pid, host, gpu in _PROCESS.findall(listed):
+            yield Member(-1, host, int(pid), int(gpu)), state == "DEAD"
+
+
+def _fewer(operation: str, listed: str) -> Iterator[tuple[Member, str, int, int]]:
+    """A line with a count precedes the ranks that launched as many; a rank that is alone with its count has it in its
+    own line."""
+    counts, ranks = [0], []
+    for line in listed.splitlines():
+        if launched := _LAUNCHED.search(line):
+            counts.append(int(launched[1] or 0))
+        if rank := _RANK.search(line):
+            number, gpu, pid, host = rank.groups()
+            ranks.append((Member(int(number), host, int(pid), int(gpu)), counts[-1]))
+    most = max(counts)
+    return ((member, operation, count, most) for member, count in ranks if count < most)
 
 
 def _largest(text: str) -> int:

@@ -113,6 +113,32 @@ Warnings
   31 ranks have launched up to operation 6650
   Rank 21 has launched up to operation 6649 -- GPU 5 managed by process 3487984 on node 172.16.64.213
 """
+TWO_OPERATIONS = """Communicators... (0.00s)
+
+Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  7 ranks have launched up to operation 12
+  Rank 5 has launched up to operation 11 -- GPU 5 managed by process 105 on node 10.0.0.1
+
+  Communicator ranks have different AllReduce operation counts
+  6 ranks have launched up to operation 6650
+  Rank 2 has launched up to operation 6649 -- GPU 2 managed by process 102 on node 10.0.0.1
+  Rank 3 has not launched any operations -- GPU 3 managed by process 103 on node 10.0.0.1
+
+#1-0 (cf264af53edbe986) MISMATCH
+  Communicator ranks have different status
+  2 ranks have status RUNNING
+  2 ranks have status FINALIZE
+  Rank 0 -- GPU 0 managed by process 100 on node 10.0.0.1
+  Rank 1 -- GPU 1 managed by process 101 on node 10.0.0.1
+  Communicator ranks have different Broadcast operation counts
+  3 ranks have launched up to operation 4
+  Rank 1 has launched up to operation 3 -- GPU 1 managed by process 101 on node 10.0.0.1
+
+"""
 INCOMPLETE = f"""{HEAD}    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
 
 Errors
@@ -158,6 +184,15 @@ def test_the_manual_s_answers_are_read() -> None:
         (2, 483074, "AllReduce", 6649, 6650),
     ]
     assert len(behind) == 6
+
+
+def test_counts_are_compared_within_one_operation() -> None:
+    assert [(one.rank, *counts) for one, *counts in read(TWO_OPERATIONS).behind] == [
+        (5, "AllGather", 11, 12),
+        (2, "AllReduce", 6649, 6650),
+        (3, "AllReduce", 0, 6650),
+        (1, "Broadcast", 3, 4),
+    ]
 
 
 def test_one_rank_is_named_where_ras_can_name_one() -> None:
