@@ -18,17 +18,20 @@ _ERRORS = {1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalEr
 """nccl.h, ncclResult_t; 0 is success, 7 means in progress."""
 _IN_PROGRESS = 7
 _VERSION = re.compile(r"NCCL version (\S+)")
+_GPU = r"(?:\S+ \(NVML )?(\d+)\S*"
+"""RAS gives CUDA's index, and NVML's behind it where that is another one (rasGpuToString)."""
 _UNANSWERED = re.compile(r"^(INCOMPLETE|DEAD)$((?:\n +\S.*)*)", re.M)
-_PROCESS = re.compile(r"Process (\d+) on node (\S+) managing GPUs? (\d+)")
+_PROCESS = re.compile(rf"Process (\d+) on node (\S+) managing GPUs? {_GPU}")
 _MISSING_RANK = re.compile(r"The missing rank: (\d+)")
 _COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts((?:\n +(?:\d+ ranks|Rank) .*)*)")
 _LAUNCHED = re.compile(r"(?:have|has) (?:launched up to operation (\d+)|not launched any operations)")
-_RANK = re.compile(r"Rank (\d+) (?:has .* )?-- GPU (\d+)\S* managed by process (\d+) on node (\S+)")
+_RANK = re.compile(rf"Rank (\d+) (?:has .* )?-- GPU {_GPU} managed by process (\d+) on node (\S+)")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a communicator. host: as NCCL names its node, an address; rank: -1 where only the process is known"""
+    """One rank of a communicator. rank: -1 where only the process is known; host: its node's address, as NCCL writes
+    it; gpu: NVML's index"""
 
     rank: int
     host: str

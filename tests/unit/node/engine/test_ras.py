@@ -186,6 +186,11 @@ def test_the_manual_s_answers_are_read() -> None:
     assert len(behind) == 6
 
 
+@pytest.mark.parametrize("text", [INCOMPLETE, ONE_BEHIND, MISMATCH])
+def test_a_gpu_is_named_by_its_index_in_nvml(text: str) -> None:
+    assert read(text.replace("GPU 5", "GPU 0 (NVML 5)")) == read(text)
+
+
 def test_counts_are_compared_within_one_operation() -> None:
     assert [(one.rank, *counts) for one, *counts in read(TWO_OPERATIONS).behind] == [
         (5, "AllGather", 11, 12),
