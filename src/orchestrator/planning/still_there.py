@@ -1,33 +1,38 @@
-"""Whether a node still has what a plan of earlier times names: what a reboot or a changed card takes from under it."""
+"""Whether a node still has what a plan made earlier names: a reboot or a changed card may have taken it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from orchestrator.model.topology import RdmaPort, Topology
+from orchestrator.protocol.hca import names_ports
 from orchestrator.protocol.staging import StagingRequest
 
 
 def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
-    """What a staging request (docs/agent.md) names and the node does not have now, each as text.
+    """What a staging request (docs/agent.md) names and the node no longer has, each as text.
 
     GPUs by index, RDMA ports that NCCL_IB_HCA names whole (`=`), and the kind of the GID at NCCL_IB_GID_INDEX (NCCL's
-    environment variables, docs.nvidia.com): with RoCE another kind means another network. What could not be read is
-    left to the doctor, who says so.
+    environment variables, docs.nvidia.com): with RoCE, another kind means another network. What could not be read is
+    left out; the doctor reports it.
     """
-    env = request.env
     if not node.nvml_error:
         there = {gpu.index for gpu in node.gpus if not gpu.lost}
         yield from (f"GPU {gpu}" for gpu in request.gpus if gpu not in there)
-    if env.get("NCCL_IB_DISABLE") == "1" or not env.get("NCCL_IB_HCA", "").startswith("="):
-        return
+    if request.env.get("NCCL_IB_DISABLE") != "1":
+        yield from _ports(request.env, node)
+
+
+def _ports(env: Mapping[str, str], node: Topology) -> Iterator[str]:
     ports = {port.name: port for port in node.rdma}
-    for name in env["NCCL_IB_HCA"][1:].split(","):
+    for name in names_ports(env.get("NCCL_IB_HCA", "")):
         port = ports.get(name if ":" in name else f"{name}:1")
-        if port is None or not port.active:
-            yield f"RDMA port {name}" + ("" if port is None else f" ({port.state or 'state unknown'})")
-        elif index := env.get("NCCL_IB_GID_INDEX", ""):
-            yield from _gid(port, index)
+        if port is None:
+            yield f"RDMA port {name}"
+        elif not port.active:
+            yield f"RDMA port {name} ({port.state or 'state unknown'})"
+        else:
+            yield from _gid(port, env.get("NCCL_IB_GID_INDEX", ""))
 
 
 def _gid(port: RdmaPort, index: str) -> Iterator[str]:
