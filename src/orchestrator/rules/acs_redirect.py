@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.rules.support.cluster import Cluster, Node
@@ -29,7 +31,7 @@ _REDIRECTS = _REQUEST_REDIRECT | _COMPLETION_REDIRECT | _EGRESS_CONTROL
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding per node over all ports on the path; unknown where the configuration space was cut off."""
+    """One finding per node, with all ports on the path; unknown where the configuration space was cut off."""
     for node in cluster.nodes:
         redirecting, cut_off = [], []
         for address, key in _ports_on_the_way(node):
@@ -47,22 +49,21 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _ports_on_the_way(node: Node) -> list[tuple[str, str]]:
-    """Downstream ports above a GPU or rail port while another one is behind the same switch or behind one above it."""
-    talkers = {gpu.key for gpu in node.topology.gpus} | {port.key for port in node.rail_ports}
-    ways = {key: bridges_above(key) for key in talkers if key in node.devices}
-    upstream = {switch.key for switch in node.topology.switches}
-    behind: dict[str, set[str]] = {}
-    for key, way in ways.items():
-        for bridge in way:
-            behind.setdefault(bridge, set()).add(card(key))
-    found = {
-        port: node.devices[port].address
-        for way in ways.values()
-        for place, port in enumerate(way[:-1])
-        if way[place + 1] in upstream and port in node.devices
-        if any(len(behind[above]) > len(behind[port]) for above in way[place + 1 :] if above in upstream)
-    }
-    return sorted((address, port) for port, address in found.items())
+    """Downstream ports above a GPU or rail port while another card is behind the same switch or behind one above it:
+    (address, key), in order of address."""
+    keys = [gpu.key for gpu in node.topology.gpus] + [port.key for port in node.rail_ports]
+    talkers = {card(key) for key in keys if key in node.devices}
+    behind = Counter(bridge for talker in talkers for bridge in bridges_above(talker))
+    switches = {switch.key for switch in node.topology.switches}
+    found = {port for talker in talkers for port in _ports_to_others(bridges_above(talker), switches, behind)}
+    return sorted((node.devices[port].address, port) for port in found if port in node.devices)
+
+
+def _ports_to_others(way: Sequence[str], switches: Collection[str], behind: Mapping[str, int]) -> Iterator[str]:
+    """The downstream ports between a card and others. way: the bridges above it, nearest first; behind: number of cards
+    below each bridge"""
+    most = max((behind[bridge] for bridge in way if bridge in switches), default=0)
+    return (port for port, above in pairwise(way) if above in switches and behind[port] < most)
 
 
 def _finding(name: str, redirecting: Sequence[tuple[str, int]]) -> Finding:
