@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import PathType
-from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.cluster import Cluster, Node, whole
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.bandwidth import Version, p2p_level
 from orchestrator.topology.distance import Distances
+from orchestrator.topology.pci import small_number
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -31,7 +33,7 @@ _STATUS = {
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding per node, with the GPUs concerned."""
+    """One finding per node, with the GPUs of all pairs."""
     for node in cluster.nodes:
         broken = list(_broken(node, cluster.nccl_version(node)))
         if broken:
@@ -55,16 +57,18 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 def _broken(node: Node, nccl: Version) -> Iterator[tuple[int, int, PathType, str]]:
     keys = {gpu.index: gpu.key for gpu in node.topology.gpus if gpu.index >= 0}
     distances, farthest = Distances(node.topology), p2p_level(node.topology, nccl)
+    for one, other, status in _statuses(node):
+        bad = {way: value for way, value in status.items() if whole(value)}
+        path = distances.path_type(keys.get(one, ""), keys.get(other, "")) if bad else PathType.DIS
+        if path <= farthest:
+            words = ", ".join(f"{way} {value} ({_STATUS.get(value, 'unknown')})" for way, value in bad.items())
+            yield one, other, path, f"NVML of GPU {one}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"
+
+
+def _statuses(node: Node) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+    """Each pair of GPUs that NVML described, by index, with its statuses for 'read' and 'write'."""
     for device in node.nvml_devices:
-        pairs, one = device.get("p2p"), device.get("index")
-        if not isinstance(pairs, Mapping) or not isinstance(one, int) or one not in keys:
-            continue
-        for text, status in pairs.items():
-            other = int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 5 else -1
-            if other not in keys or not isinstance(status, Mapping):
-                continue
-            bad = {way: value for way, value in status.items() if isinstance(value, int) and value}
-            path = distances.path_type(keys[one], keys[other]) if bad else PathType.DIS
-            if path <= farthest:
-                words = ", ".join(f"{way} {value} ({_STATUS.get(value, 'unknown')})" for way, value in bad.items())
-                yield one, other, path, f"NVML of GPU {one}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"
+        one, others = device.get("index"), device.get("p2p")
+        if isinstance(one, int) and isinstance(others, Mapping):
+            yield from ((one, small_number(str(other)), status) for other, status in others.items()
+                        if isinstance(status, Mapping))  # fmt: skip
