@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
@@ -42,41 +43,62 @@ _INSIDE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Paths:
+    """What trials tell of the paths between a gang's cards.
+
+    told:    number of paths that are known to be open or closed; not known are those within a node that drops its own
+             packets
+    closed:  those of them that let nothing through
+    unknown: those within such a node whose ARP request got no answer
+    """
+
+    told: int
+    closed: Sequence[Trial]
+    unknown: Sequence[Trial]
+
+
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One stop a gang, where its nodes fall into halves and a port can't reach one of another card; unknown where
-    that could not be seen within a node."""
+    """One stop a gang, if its nodes fall into halves and a port can't reach one of another card; unknown if that could
+    not be tried within a node."""
     for gang in cluster.gangs:
-        names = {node.name: node for node in gang}
-        across = [trial for trial in cluster.trials if trial.far and {trial.source, trial.target} <= set(names)]
-        needed = [trial for trial in across if _other_card(names[trial.source], names[trial.target], trial)]
-        shut = [trial for trial in needed if trial.outcome in _CLOSED]
-        unheard = [trial for trial in shut if trial.source == trial.target and not _heard(names[trial.source], trial)]
-        closed = [trial for trial in shut if trial not in unheard]
-        if not shut or not _falls_apart(cluster, gang):
-            continue
-        if closed:
-            yield _finding(cluster, gang, closed, len(needed) - len(unheard))
-        elif unresolved := [trial for trial in unheard if not trial.resolved]:
-            yield _unknown(cluster, gang, unresolved)
+        paths = _paths(cluster.trials, {node.name: node for node in gang})
+        if (paths.closed or paths.unknown) and _falls_apart(cluster, gang):
+            yield _finding(cluster, gang, paths) if paths.closed else _unknown(cluster, gang, paths.unknown)
 
 
-def _heard(node: Node, trial: Trial) -> bool:
-    """Whether both ends take packets of their own machine."""
+def _paths(trials: Sequence[Trial], gang: Mapping[str, Node]) -> _Paths:
+    needed = [trial for trial in trials if _between_cards(trial, gang)]
+    told = [trial for trial in needed if not _dropped(trial, gang[trial.source])]
+    return _Paths(
+        told=len(told),
+        closed=[trial for trial in told if trial.outcome in _CLOSED],
+        unknown=[trial for trial in needed if not trial.resolved and _dropped(trial, gang[trial.source])],
+    )
+
+
+def _between_cards(trial: Trial, gang: Mapping[str, Node]) -> bool:
+    """Whether its two ports are a gang's, of cards in different places: the ports of one card go together."""
+    if not trial.far or not {trial.source, trial.target} <= gang.keys():
+        return False
+    here, there = _place(gang[trial.source], trial.side), _place(gang[trial.target], trial.far)
+    return None in (here, there) or here != there
+
+
+def _place(node: Node, device: str) -> tuple[int, int] | None:
+    return next(((slot.switch, slot.card) for slot, port in node.rail_places.items() if port.device == device), None)
+
+
+def _dropped(trial: Trial, node: Node) -> bool:
+    """Whether a path within one node may look closed only because one of its ports drops packets of its own machine."""
+    if trial.source != trial.target or trial.outcome not in _CLOSED:
+        return False
     netdevs = [port.netdev for port in node.usable if port.device in (trial.side, trial.far)]
-    return all(hears_itself(node, netdev) for netdev in netdevs)
-
-
-def _other_card(source: Node, target: Node, trial: Trial) -> bool:
-    """Whether the two ports are of cards in different places: the ports of one card go together."""
-    places = [
-        next((place for place, port in node.rail_places.items() if port.device == device), None)
-        for node, device in ((source, trial.side), (target, trial.far))
-    ]
-    return places[0] is None or places[1] is None or places[0][:2] != places[1][:2]
+    return not all(hears_itself(node, netdev) for netdev in netdevs)
 
 
 def _falls_apart(cluster: Cluster, gang: Sequence[Node]) -> bool:
-    """Whether NCCL will carry traffic inside a node over the network, by the version of its stack."""
+    """Whether NCCL, in the version of the node's stack, will carry traffic within a node over the network."""
     if not all(node.usable for node in gang):
         return False
     if any(dict(node.spec.overrides.env).get(_STAYS_INSIDE) == "1" for node in gang):
@@ -109,8 +131,8 @@ def _version(cluster: Cluster, gang: Sequence[Node]) -> str:
     return ".".join(map(str, cluster.nccl_version(gang[0])))
 
 
-def _finding(cluster: Cluster, gang: Sequence[Node], closed: Sequence[Trial], tried: int) -> Finding:
-    first = closed[0]
+def _finding(cluster: Cluster, gang: Sequence[Node], paths: _Paths) -> Finding:
+    closed, first = paths.closed, paths.closed[0]
     pairs = {(trial.source, trial.target) for trial in closed}
     blame = list(blamed(pairs))
     one = len(blame) == 1 and (len(gang) > 2 or all(source == target for source, target in pairs))
@@ -120,7 +142,7 @@ def _finding(cluster: Cluster, gang: Sequence[Node], closed: Sequence[Trial], tr
         node=blame[0][0] if one else "",
         devices=tuple(dict.fromkeys(device for trial in closed for device in (trial.side, trial.far))),
         title=f"gang {gang[0].spec.gang}: rails can't reach each other: {first.side} of {first.source} does not reach"
-        f" {first.far} of {first.target} ({len(closed)} of {tried} paths between cards are closed)",
+        f" {first.far} of {first.target} ({len(closed)} of {paths.told} paths between cards are closed)",
         evidence=tuple(
             f"{trial.source} {trial.side} -> {trial.target} {trial.far} ({trial.address}): {trial.outcome.value}"
             f"{f' {trial.detail}' if trial.detail else ''}{'' if trial.resolved else ', no answer to ARP'}"
