@@ -41,13 +41,13 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
     if not homes:
         return Roles(tuple(meant))
     near = [port for port in meant if is_near(port, topology, places)]
-    lonely = _lonely(homes, near, places)
     far = [port for port in meant if port not in near and port.key and port.device not in asked]
-    chosen = _misplaced(topology, near, far, lonely) if lonely else []
+    lonely = _lonely(homes, near, places)
+    chosen = tuple(_misplaced(topology, near, far, lonely))
     sure = bool(tcp) or _main_card_is_another(topology, far, chosen, lonely)
-    away = tuple(chosen) if sure else ()
-    rails = [port for port in meant if port in near or port in away or not port.key or port.device in asked]
-    return Roles(tuple(rails), away, () if sure else tuple(chosen), _highest(lonely, homes, places))
+    away, unclear = (chosen, ()) if sure else ((), chosen)
+    rails = tuple(port for port in meant if port not in far or port in away)
+    return Roles(rails, away, unclear, _highest(lonely, homes, places))
 
 
 def is_near(port: RdmaPort, topology: Topology, places: SwitchPlaces) -> bool:
@@ -59,8 +59,8 @@ def _meant(topology: Topology, places: SwitchPlaces, tcp: str, asked: Collection
     """All ports but bonded and virtual ones, the TCP side's, and those of its card where that is the main card."""
     own = [port for port in topology.rdma if port.device in asked or _may_be_a_rail(port, topology)]
     carriers = [port for port in own if tcp and port.netdev == tcp]
-    main = {card(port.key) for port in carriers if not is_near(port, topology, places)}
-    if all(card(port.key) in main for port in own):
+    main = _cards(port for port in carriers if not is_near(port, topology, places))
+    if _cards(own) <= main:
         main = set()
     return [port for port in own if port.device in asked or (card(port.key) not in main and port not in carriers)]
 
@@ -75,7 +75,7 @@ def _lonely(homes: Sequence[Switch], near: Iterable[RdmaPort], places: SwitchPla
 
 
 def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPlaces) -> tuple[Switch, ...]:
-    """Lonely switches with a common switch above that has no other ones below it: that one instead."""
+    """The lonely switches; where a switch has several of them below it and no other of `homes`, that one instead."""
     by_key = {switch.key: switch for switch in places.switches}
     chains = {switch.key: places.above(f"{switch.key}/") for switch in homes}
     without = {switch.key for switch in lonely}
@@ -94,16 +94,24 @@ def _highest(lonely: Sequence[Switch], homes: Sequence[Switch], places: SwitchPl
 def _misplaced(
     topology: Topology, near: Sequence[RdmaPort], far: Sequence[RdmaPort], lonely: Sequence[Switch]
 ) -> list[RdmaPort]:
-    """Of the ports away from the GPUs those that the lonely switches lack: of a kind with the cards in their places,
-    then in the same NUMA domain, as long as more cards are left than switches lack."""
+    """Of the ports away from the GPUs, those that the lonely switches lack: of the same make as the cards in their
+    places, then in the same NUMA domain, as long as more cards are left than switches lack one."""
+    if not lonely:
+        return []
     devices = {device.key: device for device in topology.pci}
-    kinds = {make(devices.get(port.key)) for port in near}
+    makes = {make(devices.get(port.key)) for port in near}
     domains = {switch.numa_node for switch in lonely}
+
+    def is_alike(port: RdmaPort) -> bool:
+        return make(devices.get(port.key)) in makes
+
+    def is_close(port: RdmaPort) -> bool:
+        return port.numa_node in domains
+
     left = list(far)
-    alike = {port for port in far if make(devices.get(port.key)) in kinds}
-    for fitting in (alike, {port for port in far if port.numa_node in domains}):
-        if len({card(port.key) for port in left}) > len(lonely):
-            left = [port for port in left if port in fitting] or left
+    for fits in (is_alike, is_close):
+        if len(_cards(left)) > len(lonely):
+            left = [port for port in left if fits(port)] or left
     return left
 
 
@@ -113,9 +121,12 @@ def _main_card_is_another(
     chosen: Sequence[RdmaPort],
     lonely: Sequence[Switch],
 ) -> bool:
-    """Without a known TCP side: whether a bonded card or one that is left over may be the main card, and not more cards
+    """Without a known TCP side: whether a bonded card or one that is left over may be the main card, and no more cards
     are chosen than switches lack one."""
-    others = {card(port.key) for port in far} - {card(port.key) for port in chosen}
+    others = _cards(far) - _cards(chosen)
     bonded = any(is_bonded(port, topology) for port in topology.rdma)
-    fitting = len({card(port.key) for port in chosen}) <= len(lonely)
-    return bonded or (bool(others) and fitting)
+    return bonded or (bool(others) and len(_cards(chosen)) <= len(lonely))
+
+
+def _cards(ports: Iterable[RdmaPort]) -> set[str]:
+    return {card(port.key) for port in ports}
