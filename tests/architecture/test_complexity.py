@@ -10,24 +10,14 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "lab/standin/bench.py:_result": 16,
-    "loading/host_pattern.py:_range_items": 16,
-    "nettest/rails.py:judge": 22,
-    "nettest/rails.py:rails": 20,
-    "node/engine/ras_words.py:_read_text": 18,
-    "planning/still_there.py:gone": 16,
-    "rules/acs_redirect.py:_ports_on_the_way": 16,
-    "rules/gpu_p2p_off.py:_broken": 19,
-    "rules/rails_isolated.py:check": 21,
-    "rules/support/roles.py:roles": 17,
     "rules/way_blocked.py:check": 16,
     "topology/gpus.py:_described": 17,
     "topology/homes.py:_on_cards": 22,
     "topology/shape.py:shape": 19,
     "tuning/search.py:candidates": 16,
     "workflows/checkpoint/push.py:_all": 18,
-    "workflows/gang/up.py:_change": 24,
     "workflows/gang/raising.py:_follow": 17,
+    "workflows/gang/up.py:_change": 24,
     "workflows/support/bundle.py:_names": 16,
     "workflows/web/lights.py:_gpu": 17,
 }

@@ -191,7 +191,7 @@ def _details(prompts: list[str], answers: list[Answer]) -> dict[str, list[Any]]:
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Milliseconds."""
+    """Mean, median and percentiles in milliseconds. values: seconds"""
     ranked = sorted(value * 1000 for value in values) or [0.0]
     parts = {f"p{share}_{name}_ms": ranked[min(len(ranked) - 1, len(ranked) * share // 100)] for share in (90, 95, 99)}
     mean, median = statistics.fmean(ranked), statistics.median(ranked)
