@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "rules/way_blocked.py:check": 16,
     "topology/gpus.py:_described": 17,
     "topology/homes.py:_on_cards": 22,
     "topology/shape.py:shape": 19,

@@ -28,17 +28,27 @@ _PASSED = (Outcome.OPEN, Outcome.TOO_BIG)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding for each node and side that nothing reaches, else for each port or size that does not."""
-    sides: dict[str, dict[Way, list[Trial]]] = {}
+    """One finding for each node that nothing reaches on a side; otherwise one for each port or size that is blocked."""
     fixed = _fixed_ports(cluster)
-    for trial in (trial for trial in cluster.trials if not trial.far):
-        sides.setdefault(trial.side, {}).setdefault((trial.source, trial.target), []).append(trial)
-    for side, ways in sides.items():
-        dead = {way for way, trials in ways.items() if not any(trial.outcome in _PASSED for trial in trials)}
-        for node, explained in blamed(dead):
+    for side, ways in _sides(cluster.trials).items():
+        alive = [way for way, trials in ways.items() if any(trial.outcome in _PASSED for trial in trials)]
+        for node, explained in blamed(ways.keys() - alive):
             yield _unreachable(node, side, [trial for way in explained for trial in ways[way]])
-        alive = [trial for way, trials in ways.items() if way not in dead for trial in trials]
-        yield from _partly(side, [trial for trial in alive if trial.outcome is not Outcome.OPEN], fixed)
+        failed = [trial for way in alive for trial in ways[way] if trial.outcome is not Outcome.OPEN]
+        yield from _partly(side, failed, fixed)
+
+
+def _sides(trials: Sequence[Trial]) -> dict[str, dict[Way, list[Trial]]]:
+    """Trials by side and way. RAILS-ISOLATED judges those from one rail to another."""
+    sides: dict[str, dict[Way, list[Trial]]] = {}
+    for trial in trials:
+        if not trial.far:
+            sides.setdefault(trial.side, {}).setdefault(_way(trial), []).append(trial)
+    return sides
+
+
+def _way(trial: Trial) -> Way:
+    return trial.source, trial.target
 
 
 def _fixed_ports(cluster: Cluster) -> frozenset[int]:
@@ -47,15 +57,14 @@ def _fixed_ports(cluster: Cluster) -> frozenset[int]:
 
 
 def _partly(side: str, failed: Sequence[Trial], fixed: frozenset[int]) -> Iterator[Finding]:
-    """Ways on which something passes, and one port or one size does not; ephemeral ports count as one, number 0."""
+    """Where some trials of a way pass and one port or one size does not. Ephemeral ports count as one, number 0."""
     kinds: dict[tuple[str, int], list[Trial]] = {}
     for trial in failed:
-        kinds.setdefault((trial.kind, trial.port if trial.kind == _TCP and trial.port in fixed else 0), []).append(
-            trial
-        )
+        port = trial.port if trial.kind == _TCP and trial.port in fixed else 0
+        kinds.setdefault((trial.kind, port), []).append(trial)
     for (kind, port), trials in kinds.items():
-        for node, explained in blamed({(trial.source, trial.target) for trial in trials}):
-            mine = [trial for trial in trials if (trial.source, trial.target) in explained]
+        for node, explained in blamed({_way(trial) for trial in trials}):
+            mine = [trial for trial in trials if _way(trial) in explained]
             yield _blocked(node, port, mine) if kind == _TCP else _too_big(node, side, mine)
 
 
