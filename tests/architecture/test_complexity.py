@@ -10,9 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "topology/gpus.py:_described": 17,
-    "topology/homes.py:_on_cards": 22,
-    "topology/shape.py:shape": 19,
     "tuning/search.py:candidates": 16,
     "workflows/checkpoint/push.py:_all": 18,
     "workflows/gang/raising.py:_follow": 17,

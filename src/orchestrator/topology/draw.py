@@ -15,7 +15,7 @@ from orchestrator.topology.layout import Branch, Card, Domain, places_of
 from orchestrator.topology.names import part_name
 from orchestrator.topology.network import Choice, gid_index
 from orchestrator.topology.pci import card
-from orchestrator.topology.shape import shape
+from orchestrator.topology.shape import counted, shape
 
 Marks = Mapping[str, str]
 """What is wrong, by PCI address, card's address without function, RDMA device or interface."""
@@ -47,10 +47,10 @@ def summary(topology: Topology) -> str:
     ports = [port for port in topology.rdma if not port.virtual]
     active = sum(port.active for port in ports)
     parts = [
-        _count(len(topology.gpus), "GPU") + (f" ({models})" if models else ""),
+        counted(len(topology.gpus), "GPU") + (f" ({models})" if models else ""),
         _switch_words(topology),
-        _count(len(nic_cards(topology)), "NIC"),
-        f"{active} of {_count(len(ports), 'RDMA port')} active" if ports else "no RDMA port",
+        counted(len(nic_cards(topology)), "NIC"),
+        f"{active} of {counted(len(ports), 'RDMA port')} active" if ports else "no RDMA port",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -59,11 +59,7 @@ def _switch_words(topology: Topology) -> str:
     groups = [group.gpus for group in shape(topology).groups]
     if not groups:
         return "no PCIe switch above a GPU" if topology.gpus else ""
-    return f"{_count(len(groups), 'PCIe switch', 'es')} with {' + '.join(map(str, groups))} GPUs"
-
-
-def _count(number: int, what: str, plural: str = "s") -> str:
-    return f"{number} {what}{'' if number == 1 else plural}"
+    return f"{counted(len(groups), 'PCIe switch', 'es')} with {' + '.join(map(str, groups))} GPUs"
 
 
 def _gpu_part(gpu: Gpu, topology: Topology) -> str:
@@ -138,7 +134,7 @@ class _Drawing:
             part_name(first.vendor, first.device),
             slot,
             _link_words(first.link, first.link_max),
-            _count(virtual, "virtual function") if virtual else "",
+            counted(virtual, "virtual function") if virtual else "",
         )
         children = (*(self._port(port) for port in nic.ports), *(self._interface(one) for one in nic.interfaces))
         fault = self._fault(card(first.address), *(function.address for function in nic.functions))

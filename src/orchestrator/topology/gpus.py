@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from orchestrator.model.snapshot import NOT_RECORDED
@@ -21,13 +22,15 @@ _GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 def find_gpus(
     nvml: Mapping[str, Any], devices: Sequence[PciDevice], places: SwitchPlaces, options: BuildOptions
 ) -> tuple[Gpu, ...]:
-    """All GPUs in order of index, those that NVML does not show last (index -1). Where nobody asked NVML, they are
+    """All GPUs in order of index, those that NVML does not show last (index -1). Where NVML was not asked, they are
     numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
-    left = [device for device in devices if is_gpu(device, options)]
-    described = list(_described(nvml, left))
+    functions = [device for device in devices if is_gpu(device, options)]
+    described = list(_described(_mappings(nvml.get("devices")), functions))
     classes = {device.address: device.class_code for device in devices}
     gpus = [replace(_gpu(said, function, places), nvlinks=_nvlinks(said, classes)) for said, function in described]
-    gpus += _silent(left, places, asked=nvml.get("error") != NOT_RECORDED)
+    shown = [function for _, function in described]
+    silent = [function for function in functions if function not in shown]
+    gpus += _silent(silent, places, asked=nvml.get("error") != NOT_RECORDED)
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
 
@@ -45,28 +48,25 @@ def is_gpu(device: PciDevice, options: BuildOptions) -> bool:
     return any(kind.matches(device.class_code, device.vendor) for kind in options.accelerators)
 
 
-def _described(nvml: Mapping[str, Any], left: list[PciDevice]) -> Iterator[tuple[Mapping[str, Any], PciDevice | None]]:
-    """NVML's devices with their functions, which are taken out of `left`.
+def _described(
+    said: Sequence[Mapping[str, Any]], functions: Sequence[PciDevice]
+) -> Iterator[tuple[Mapping[str, Any], PciDevice | None]]:
+    """NVML's devices with their PCI functions, None where there is none.
 
-    A lost device may not say its address: where as many functions are left as such devices, they are the same, in
-    order of address (NVML's order).
+    A lost device may not report its address: where as many functions are left over as such devices, they are the
+    same, in order of address (NVML's order).
     """
-    raw = nvml.get("devices")
-    said = [device for device in raw if isinstance(device, Mapping)] if isinstance(raw, (list, tuple)) else []
-    addressed = [device for device in said if device.get("pci_bus_id")]
+    left = list(functions)
+    for device in said:
+        if address := device.get("pci_bus_id"):
+            function = next((one for one in left if one.address == normal_address(str(address))), None)
+            if function is not None:
+                left.remove(function)
+            yield device, function
     nameless = [device for device in said if not device.get("pci_bus_id")]
-    for device in addressed:
-        address = normal_address(str(device["pci_bus_id"]))
-        function = next((one for one in left if one.address == address), None)
-        if function is not None:
-            left.remove(function)
-        yield device, function
     fitting = [one for one in left if one.vendor == NVIDIA]
-    for index, device in enumerate(nameless):
-        function = fitting[index] if len(fitting) == len(nameless) else None
-        if function is not None:
-            left.remove(function)
-        yield device, function
+    same: Iterable[PciDevice | None] = fitting if len(fitting) == len(nameless) else repeat(None)
+    yield from zip(nameless, same, strict=False)
 
 
 def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
@@ -107,10 +107,10 @@ def _sm(capability: Any) -> int:
 
 
 def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLinks, ...] | None:
-    """NVLinks by their other end (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu): up, and good for peer-to-peer.
+    """NVLinks that are up and allow peer-to-peer, by their other end (NCCL src/graph/xml.cc, ncclTopoGetXmlFromGpu).
 
-    None where NVML was not asked or failed; it says of a GPU without NVLink that this is not supported.
-    classes: of the PCI functions that the machine shows, by address
+    None where NVML was not asked or failed. For a GPU without NVLink it reports that this is not supported.
+    classes: PCI class of every function of the machine, by address
     """
     raw = said.get("nvlinks")
     if not isinstance(raw, (list, tuple)):
@@ -133,7 +133,7 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
 
 
 def _why_lost(said: Mapping[str, Any]) -> str:
-    """A device that gave neither a name nor memory does not answer; the first error says why."""
+    """A device that reports neither a name nor memory does not answer; the first error says why."""
     if said.get("name") or _mapping(said.get("memory")):
         return ""
     errors = _mapping(said.get("errors"))
@@ -141,13 +141,12 @@ def _why_lost(said: Mapping[str, Any]) -> str:
 
 
 def _processes(raw: Any) -> Iterator[GpuProcess]:
-    for process in raw if isinstance(raw, (list, tuple)) else ():
-        if isinstance(process, Mapping):
-            yield GpuProcess(pid=_integer(process.get("pid")), memory_bytes=_integer(process.get("used_bytes")))
+    for process in _mappings(raw):
+        yield GpuProcess(pid=_integer(process.get("pid")), memory_bytes=_integer(process.get("used_bytes")))
 
 
 def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> Iterator[Gpu]:
-    """Functions that NVML does not show; those that it can't know (other vendors', or nobody asked it) are numbered."""
+    """Functions that NVML does not show. Those that it can't know (another vendor's, or not asked) are numbered."""
     foreign = 0
     for device in left:
         index = -1
@@ -162,6 +161,10 @@ def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> 
             link=device.link,
             link_max=device.link_max,
         )
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Which switches GPUs are plugged in behind: those with slots, not those on a GPU's own card."""
+"""The switches whose slots GPUs are plugged into; those on a GPU's own card have none."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from orchestrator.topology.pci import card
 from orchestrator.topology.switches import SwitchPlaces
 
 _SEVERAL_GPUS_ON_ONE_CARD = frozenset({0x0FF2, 0x102D, 0x118F, 0x11BF, 0x13BD, 0x13F2, 0x25B6})
-"""Device ids of NVIDIA's GRID K1, K80, K10, GRID K2, M10, M60 and A16: such a card has a switch of its own."""
+"""Device ids of NVIDIA's GRID K1, K80, K10, GRID K2, M10, M60 and A16. Such a card has a switch of its own."""
 
 
 def homes(topology: Topology, places: SwitchPlaces) -> Mapping[str, str]:
-    """{GPU's key: key of the nearest switch above it that is no part of a GPU's own card}; '' on a root port."""
+    """{GPU's key: key of the nearest switch above it that is not on a GPU's own card}; '' on a root port."""
     own = _on_cards(topology, places)
     return {
         gpu.key: next((switch for switch in places.above(gpu.key) if switch not in own), "") for gpu in topology.gpus
@@ -34,20 +34,30 @@ def make(device: PciDevice | None) -> tuple[int, int]:
 def _on_cards(topology: Topology, places: SwitchPlaces) -> set[str]:
     """Keys of the switches on GPUs' own cards, which have no slot.
 
-    Such a switch has one GPU behind it and nothing else, and no other switch of its make has a GPU and a card; or it
-    has the GPUs of a card that is known to hold several.
+    Such a switch has nothing but one GPU behind it and is not known to have slots; or it has the GPUs of a card that
+    is known to hold several.
     """
-    devices = {device.key: device for device in topology.pci}
     gpus = {card(gpu.key) for gpu in topology.gpus}
+    several = {card(device.key) for device in topology.pci if device.device in _SEVERAL_GPUS_ON_ONE_CARD} & gpus
+    behind = _cards_behind(topology, places)
+    alone = {key for key, cards in behind.items() if len(cards) == 1 and cards <= gpus}
+    shared = {key for key, cards in behind.items() if len(cards) > 1 and cards <= several}
+    return (alone - _known_to_have_slots(topology, behind, gpus)) | shared
+
+
+def _cards_behind(topology: Topology, places: SwitchPlaces) -> dict[str, set[str]]:
+    """{switch: everything that is not a bridge and lies below it, functions of one card as one}."""
     behind: dict[str, set[str]] = {}
     for device in topology.pci:
         if not device.is_bridge:
             for switch in places.above(device.key):
                 behind.setdefault(switch, set()).add(card(device.key))
+    return behind
+
+
+def _known_to_have_slots(topology: Topology, behind: Mapping[str, set[str]], gpus: set[str]) -> set[str]:
+    """The outermost switches of a make of which one has both a GPU and another card behind it."""
+    devices = {device.key: device for device in topology.pci}
     mixed = {make(devices.get(key)) for key, cards in behind.items() if cards & gpus and cards - gpus}
-    several = {card(device.key) for device in topology.pci if device.device in _SEVERAL_GPUS_ON_ONE_CARD} & gpus
-    nested = {switch.key for switch in topology.switches if switch.parent_switch}
-    alone = {key for key, cards in behind.items() if len(cards) == 1 and cards <= gpus}
-    return {key for key in alone if key in nested or make(devices.get(key)) not in mixed} | {
-        key for key, cards in behind.items() if cards <= several and len(cards) > 1
-    }
+    outermost = [switch.key for switch in topology.switches if not switch.parent_switch]
+    return {key for key in outermost if make(devices.get(key)) in mixed}

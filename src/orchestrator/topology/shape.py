@@ -1,21 +1,25 @@
-"""The shape of a node in a few words: its switches, what is behind each, and how far the GPUs are from each other."""
+"""The shape of a node, as a short text: its switches, what is behind each, and the paths between its GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.model.topology import PathType, Topology
+from orchestrator.model.topology import PathType, Switch, Topology
 from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.homes import homes
 from orchestrator.topology.switches import SwitchPlaces
+
+Chain = tuple[str, ...]
+"""Keys of the switches above a GPU or a card, nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchGroup:
     """What is behind one top switch and the switches nested below it: GPUs and NIC cards, whatever these are used for.
 
-    inner: how many switches with GPUs or cards are nested below it
+    inner: number of switches nested below it that have GPUs or cards
     """
 
     switch: str
@@ -27,9 +31,9 @@ class SwitchGroup:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The top switches with GPUs behind them, the rest, and the path types between GPUs, by NCCL's rules.
+    """The top switches with GPUs behind them, the rest, and the path types between GPUs by NCCL's rules.
 
-    inside: between GPUs behind one top switch; across: between all others
+    inside: between GPUs behind the same top switch; across: between all others
     """
 
     groups: tuple[SwitchGroup, ...]
@@ -46,19 +50,24 @@ class Shape:
         if self.groups:
             groups = [_group_words(group) for group in self.groups]
             alike = len(set(groups)) == 1 and len(groups) > 1
-            count = f"{len(groups)} switch{'es' if len(groups) > 1 else ''} with "
-            words = count + (f"{groups[0]} each" if alike else " and ".join(groups))
+            words = f"{counted(len(groups), 'switch', 'es')} with "
+            words += f"{groups[0]} each" if alike else " and ".join(groups)
             words += f", {self.gpus_elsewhere} GPUs elsewhere" if self.gpus_elsewhere else ""
-            words += f", {self.nics_elsewhere} NIC{'' if self.nics_elsewhere == 1 else 's'} elsewhere"
+            words += f", {counted(self.nics_elsewhere, 'NIC')} elsewhere"
         else:
-            words = f"{self.gpus_elsewhere} GPU{'' if self.gpus_elsewhere == 1 else 's'}, none behind a switch"
+            words = f"{counted(self.gpus_elsewhere, 'GPU')}, none behind a switch"
         paths = [f"{_names(self.inside)} inside"] if self.inside else []
         paths += [f"{_names(self.across)}{' across' if self.groups else ''}"] if self.across else []
         return words + (f"; between GPUs {', '.join(paths)}" if paths else "")
 
 
+def counted(number: int, what: str, plural: str = "s") -> str:
+    """'1 GPU', '2 GPUs'."""
+    return f"{number} {what}{'' if number == 1 else plural}"
+
+
 def _group_words(group: SwitchGroup) -> str:
-    words = f"{group.gpus} GPU{'' if group.gpus == 1 else 's'} + {group.nics} NIC{'' if group.nics == 1 else 's'}"
+    words = f"{counted(group.gpus, 'GPU')} + {counted(group.nics, 'NIC')}"
     return words + (f" ({group.inner} switches nested below)" if group.inner > 1 else "")
 
 
@@ -69,30 +78,30 @@ def _names(paths: tuple[PathType, ...]) -> str:
 def shape(topology: Topology) -> Shape:
     """The shape of one node."""
     places = SwitchPlaces(topology.switches)
-    home = homes(topology, places)
-    tops = {key: places.above(f"{switch}/")[-1] if switch else "" for key, switch in home.items()}
+    tops = {gpu: places.above(f"{home}/")[-1] if home else "" for gpu, home in homes(topology, places).items()}
     cards = [places.above(functions[0].key) for functions in nic_cards(topology).values()]
     groups = []
     for switch in topology.switches:
-        gpus = sum(top == switch.key for top in tops.values())
+        gpus = [places.above(gpu) for gpu, top in tops.items() if top == switch.key]
         if gpus:
-            chains = [places.above(gpu.key) for gpu in topology.gpus if tops[gpu.key] == switch.key]
-            inside = [chain for chain in cards if switch.key in chain]
-            inner = {key for chain in (*chains, *inside) for key in chain if key != switch.key}
-            groups.append(SwitchGroup(switch.address, switch.numa_node, gpus, len(inside), len(inner)))
-    known = {switch.key for switch in topology.switches if any(top == switch.key for top in tops.values())}
-    inside_types, across = _between(topology, tops)
+            groups.append(_group(switch, gpus, [chain for chain in cards if switch.key in chain]))
+    inside, across = _between(topology, tops)
     return Shape(
         groups=tuple(groups),
         gpus_elsewhere=sum(not top for top in tops.values()),
-        nics_elsewhere=sum(known.isdisjoint(chain) for chain in cards),
-        inside=inside_types,
+        nics_elsewhere=sum(set(tops.values()).isdisjoint(chain) for chain in cards),
+        inside=inside,
         across=across,
     )
 
 
+def _group(switch: Switch, gpus: Sequence[Chain], cards: Sequence[Chain]) -> SwitchGroup:
+    inner = {key for chain in (*gpus, *cards) for key in chain} - {switch.key}
+    return SwitchGroup(switch.address, switch.numa_node, len(gpus), len(cards), len(inner))
+
+
 def _between(topology: Topology, tops: dict[str, str]) -> tuple[tuple[PathType, ...], tuple[PathType, ...]]:
-    """Path types between GPUs behind one top switch, and between all others."""
+    """Path types between GPUs behind the same top switch, and between all others."""
     distances = Distances(topology)
     inside: set[PathType] = set()
     across: set[PathType] = set()
