@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ SHARED_MEMORY = {80: 166912, 89: 101376, 90: 232448}
 """Bytes that one block may have, by compute capability."""
 
 
+@lru_cache(maxsize=1 << 6)
 def facts_of(name: str) -> GpuFacts | None:
     """The model that NVML's name means ('NVIDIA H100 80GB HBM3', or with underscores as torch's file names have it)."""
     words = re.sub(r"[^A-Za-z0-9]+", " ", name)

@@ -1,4 +1,4 @@
-"""What a tuning run tries: jobs by shape and batch size, and the tiles that can be right and fit. Pure."""
+"""What a tuning run tries: jobs by shape and batch size, and the tiles that an engine can use. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import gcd
 
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.tuning import Tile, TuneJob
-from orchestrator.tuning.validity import LEAST_DEPTH, read_name, shared_memory, shared_memory_limit
+from orchestrator.tuning.validity import read_name, unusable
 from orchestrator.tuning.wanted import Wanted
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
@@ -23,29 +23,21 @@ _SPACE: Mapping[str, tuple[int, ...]] = {
 }
 """SGLang's own, and BLOCK_SIZE_K 32."""
 _GOLDEN = (5**0.5 - 1) / 2
-"""Steps of this part of a range fall everywhere in it, however few; equal steps meet only one depth and stage count."""
+"""Repeated steps of this share of a range spread over all of it, however few they are. With a step that divides the
+range, they would all have the same depth and number of stages."""
 
 
 def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
-    """Tiles for the config file of this name: BLOCK_SIZE_K divides the quantisation block, Triton can compile it, and
-    the least shared memory that it takes is there on the GPU that the name says. most: so many of them, spread over
-    every dimension of the space.
+    """All tiles of the space that an engine can use in the config file of this name. most: only so many of them,
+    spread over every dimension of the space.
 
     Raises ValueError for a name that no engine looks for.
     """
     said = read_name(name)
     if said is None:
         raise ValueError(f"no engine uses a file called {name}")
-    element = 1 if said.dtype else 2
-    limit = shared_memory_limit(said.device)
-    found = [
-        tile
-        for values in product(*_SPACE.values())
-        if (tile := dict(zip(_SPACE, values, strict=True)))
-        and not (all(said.block) and said.block[1] % tile["BLOCK_SIZE_K"])
-        and (element > 1 or tile["BLOCK_SIZE_K"] >= LEAST_DEPTH)
-        and (limit is None or shared_memory(tile, element=element) <= limit)
-    ]
+    space = (dict(zip(_SPACE, values, strict=True)) for values in product(*_SPACE.values()))
+    found = [tile for tile in space if not any(unusable(said, tile))]
     if most is not None and most < len(found):
         step = next(step for step in count(round(len(found) * _GOLDEN)) if gcd(step, len(found)) == 1)
         found = [found[place * step % len(found)] for place in range(most)]
@@ -53,12 +45,10 @@ def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
 
 
 def jobs_of(profile: ModelProfile, wanted: Iterable[Wanted], batches: Sequence[int]) -> tuple[TuneJob, ...]:
-    """One job a file and batch size, the largest batches, which take longest, first. A file without which another
-    tuned one serves is left out."""
-    found = [
-        _job(profile, one, batch) for batch in sorted(set(batches), reverse=True) for one in wanted if not one.optional
-    ]
-    return tuple(found)
+    """One job per file and batch size, the largest batches first: they take longest. Optional files, which another
+    tuned file can replace, are left out."""
+    needed = [one for one in wanted if not one.optional]
+    return tuple(_job(profile, one, batch) for batch in sorted(set(batches), reverse=True) for one in needed)
 
 
 def _job(profile: ModelProfile, one: Wanted, batch: int) -> TuneJob:

@@ -125,28 +125,25 @@ def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
         yield Flaw(Severity.STOP, f"{where}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}")
         return
     wrong = list(_numbers(where, config))
-    yield from wrong
-    if wrong:
-        return
-    depth = config["BLOCK_SIZE_K"]
+    yield from wrong or (Flaw(Severity.STOP, f"{where}: {reason}") for reason in unusable(said, config))
+
+
+def unusable(said: Name, tile: Mapping[str, Any]) -> Iterator[str]:
+    """Why an engine can't use a tile, or would answer wrongly with it, in the file of this name."""
+    depth = tile["BLOCK_SIZE_K"]
     if all(said.block) and said.block[1] % depth:
-        yield Flaw(
-            Severity.STOP,
-            f"{where}: the quantisation block {said.block[1]} is not divisible by BLOCK_SIZE_K {depth}: each tile"
-            " uses a single scale, so the engine generates wrong text without an error (sglang issue 39626)",
+        yield (
+            f"the quantisation block {said.block[1]} is not divisible by BLOCK_SIZE_K {depth}: each tile uses a single"
+            " scale, so the engine generates wrong text without an error (sglang issue 39626)"
         )
     if said.dtype in _ONE_BYTE and depth < LEAST_DEPTH:
-        yield Flaw(
-            Severity.STOP,
-            f"{where}: BLOCK_SIZE_K is {depth}; Triton needs at least {LEAST_DEPTH} for 8-bit products",
-        )
+        yield f"BLOCK_SIZE_K is {depth}; Triton needs at least {LEAST_DEPTH} for 8-bit products"
     limit = shared_memory_limit(said.device)
-    least = shared_memory(config, element=1 if said.dtype in _ONE_BYTE else 2)
+    least = shared_memory(tile, element=1 if said.dtype in _ONE_BYTE else 2)
     if limit and least > limit:
-        yield Flaw(
-            Severity.STOP,
-            f"{where}: its tiles need at least {least} bytes of shared memory, but {said.device} has {limit}:"
-            " OutOfResources at the first such batch (tuned on a larger GPU?)",
+        yield (
+            f"its tiles need at least {least} bytes of shared memory, but {said.device} has {limit}: OutOfResources at"
+            " the first such batch (tuned on a larger GPU?)"
         )
 
 
