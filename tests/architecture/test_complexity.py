@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 LARGER = {
-    "workflows/checkpoint/push.py:_all": 18,
     "workflows/gang/raising.py:_follow": 17,
     "workflows/gang/up.py:_change": 24,
     "workflows/support/bundle.py:_names": 16,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from orchestrator.model.errors import DeployError, Unreachable
@@ -23,6 +23,13 @@ class PerNode(Generic[T]):
         if self.failures:
             raise together(self.failures)
         return self.values
+
+    def ordered(self, names: Sequence[str]) -> PerNode[T]:
+        """Results and failures of these nodes, in this order."""
+        return PerNode(
+            values={name: self.values[name] for name in names if name in self.values},
+            failures={name: self.failures[name] for name in names if name in self.failures},
+        )
 
 
 def lost_first(failures: Mapping[str, DeployError]) -> DeployError:

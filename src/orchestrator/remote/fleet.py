@@ -109,10 +109,9 @@ class Fleet:
             patience.wait(names, jobs, lambda: len(values))
         if defects:
             raise defects[0]
-        answered = {name: values[name] for name in names if name in values}
-        failed = {name: failures[name] for name in names if name in failures}
-        late = {name: _left_behind(name) for name in names if name not in answered and name not in failed}
-        return PerNode(values=answered, failures=failed | late)
+        found = PerNode(values=values, failures=failures).ordered(names)
+        late = {name: _left_behind(name) for name in names if name not in found.values and name not in found.failures}
+        return PerNode(values=found.values, failures={**found.failures, **late})
 
     def close(self) -> None:
         """Close every session, or leave it to the next fleet; work that still runs on one ends with Unreachable."""

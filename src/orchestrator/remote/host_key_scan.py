@@ -40,11 +40,7 @@ def scan(nodes: Iterable[NodeSpec], *, deadline_s: float) -> PerNode[ShownKey]:
     nodes = list(nodes)
     with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
         list(pool.map(one, nodes))
-    names = [node.name for node in nodes]
-    return PerNode(
-        {name: found[name] for name in names if name in found},
-        {name: failures[name] for name in names if name in failures},
-    )
+    return PerNode(found, failures).ordered([node.name for node in nodes])
 
 
 def remember(nodes: Iterable[NodeSpec], keys: Mapping[str, ShownKey]) -> str:

@@ -22,3 +22,10 @@ def test_one_failure_is_itself() -> None:
         PerNode(values={}, failures={"a": one, "b": Unreachable("silent", where="b", fix="")}).all()
     assert raised.value is one
     assert PerNode(values={"a": 1}, failures={}).all() == {"a": 1}
+
+
+def test_ordered_as_the_nodes_were_asked() -> None:
+    failures = {name: Unreachable("silent", where=name, fix="") for name in ("d", "b")}
+    found = PerNode(values={"c": 3, "a": 1}, failures=failures).ordered(["a", "b", "c", "d", "e"])
+    assert (list(found.values), list(found.failures)) == (["a", "c"], ["b", "d"])
+    assert found.ordered(["d", "c"]) == PerNode(values={"c": 3}, failures={"d": failures["d"]})

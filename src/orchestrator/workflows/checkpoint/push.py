@@ -1,4 +1,4 @@
-"""`checkpoint push`: a directory onto every node. The order of the steps; the bytes go from node to node."""
+"""`checkpoint push`: copies a directory to every node. The order of the steps; the bytes go from node to node."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = ["Hop", "PushRequest", "Pushed", "Watcher", "push"]
 
 HERE = "this machine"
 STREAMS = 2
-"""Files sent at once over one link: the next one is sent while a digest is compared."""
+"""Files sent at the same time over one link: the next one is sent while a digest is compared."""
 
 
 class _Differs(InputError):
-    """A directory that is there and differs."""
+    """A directory that exists already and differs."""
 
 
 _KINDS: Mapping[str, type[DeployError]] = {
@@ -47,7 +47,7 @@ _KINDS: Mapping[str, type[DeployError]] = {
     "far-link": InputError,
     "odd-name": InputError,
 }
-"""Kinds of a node's refusal that have an exit code of their own."""
+"""Kinds of refusal that have an exit code of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ class PushRequest:
     to:          names of nodes; () means all
     name:        of the directory below each node's model root; '' means the source's own
     bytes_per_s: limit for every link of the chain, 0 for none
-    port:        where nodes listen for each other, 0 takes free ones
-    repair:      replace the files that differ in a directory that is there already
+    port:        where nodes listen for each other, 0 for any free port
+    repair:      replace the files that differ in a directory that exists already
     """
 
     source: str
@@ -74,11 +74,11 @@ class PushRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """What came of it.
+    """The result of a push.
 
-    nodes:   in the order of the chain; directories and whether all was there before
-    shared:  nodes that see another one's directory, by whose: nothing was sent to them
-    network: what carried the bytes between nodes, '' where there was only one
+    nodes:    in the order of the chain
+    shared:   {node: owner} where a node sees the directory of another one: nothing was sent to it
+    network:  what carried the bytes between nodes, '' where there was only one
     repaired: files that differed were to be replaced
     """
 
@@ -93,7 +93,7 @@ class Pushed:
     repaired: bool = False
 
     def complete(self, node: str) -> bool:
-        """Whether a node has all files; for a shared directory, whether its owner has them: the source always does."""
+        """Whether a node, or the owner of the directory that it shares, has all files; the source always has."""
         owner = self.shared.get(node, node)
         return owner in self.nodes.values or owner not in self.directories
 
@@ -105,19 +105,19 @@ class Pushed:
 
 
 class Watcher(Protocol):
-    """Told what happens."""
+    """Is told what happens."""
 
     def say(self, words: str) -> None:
         """A sentence for the operator."""
         ...
 
     def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
-        """How far every node is, of how many bytes; offered: bytes that the source has read for its digests."""
+        """Progress of every node. total: bytes to send; offered: bytes that the source has read for its digests."""
         ...
 
 
 def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed:
-    """Copy the directory to every chosen node. A node that failed is a value; the others still get it.
+    """Copy the directory to every chosen node. A node that fails is a value; the others still get the directory.
 
     Raises InputError, and the source's failure.
     """
@@ -163,7 +163,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
 
 
 def destinations(inventory: Inventory, request: PushRequest) -> dict[str, str]:
-    """The directory on each chosen node, but the source itself. Raises InputError."""
+    """The directory on each chosen node except the source itself. Raises InputError."""
     node, path = split_place(inventory, request.source)
     name = request.name or PurePosixPath(path).name
     found = {each: _directory(spec, name) for each, spec in _chosen(inventory, request.to).items()}
@@ -220,7 +220,7 @@ def _shared(
     node: NodeSpec | None,
     path: str,
 ) -> dict[str, str]:
-    """Nodes to which nothing need be sent, since another one's directory is theirs."""
+    """{node: owner} where another node's directory is the node's own too, so that nothing has to be sent."""
     roots = {name: specs[name].model_root for name in directories}
     name = next((PurePosixPath(directory).name for directory in directories.values()), "")
     if node is not None and node.name not in roots and str(PurePosixPath(node.model_root, name)) == path:
@@ -239,9 +239,9 @@ def _network(
     request: PushRequest,
     watcher: Watcher,
 ) -> tuple[Mapping[str, str], str, Mapping[str, DeployError]]:
-    """Every node's address for the others, why that one, and the nodes that did not answer.
+    """Every node's address for the others, the reason for this choice, and the nodes that did not answer.
 
-    Nothing is looked at for a chain of one. Raises the source's failure, InputError where no network is shared.
+    For a chain of one, no node is examined. Raises the source's failure, InputError where no network is shared.
     """
     between = list(dict.fromkeys([*([node.name] if node else []), *wanted]))
     if len(between) < 2:
@@ -276,7 +276,7 @@ def _origin(
 
 
 def _with_commands(nodes: PerNode[Hop], request: PushRequest, directories: Mapping[str, str]) -> PerNode[Hop]:
-    """What repairs a node whose directory differs, to the word."""
+    """The complete command that repairs each node whose directory differs."""
     for name, failure in nodes.failures.items():
         if isinstance(failure, _Differs):
             failure.fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
@@ -284,7 +284,7 @@ def _with_commands(nodes: PerNode[Hop], request: PushRequest, directories: Mappi
 
 
 def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> ReceiveRequest:
-    """Without what the chain adds: the files, whom to fetch from, and our own address."""
+    """Without what the chain adds: the files, the node to fetch them from, and the node's own address."""
     return ReceiveRequest(
         directory=directory,
         files=[],
@@ -299,9 +299,9 @@ def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> ReceiveReque
 
 
 def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
-    """One chain after another, each without the nodes that failed: the rest goes on where it stopped."""
+    """One chain after another, each without the nodes that failed: the others resume where they stopped."""
     complete: dict[str, Hop] = {}
-    failures: dict[str, DeployError] = {name: lost[name] for name in wanted if name in lost}
+    failures = dict(lost)
 
     def report(hops: Sequence[Hop]) -> None:
         shown = {**complete, **{hop.name: hop for hop in hops}}
@@ -311,15 +311,12 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[st
 
     while left := [name for name in wanted if name not in complete and name not in failures]:
         ready, failed = chain.run(left, report)
-        complete |= {hop.name: hop for hop in ready}
-        failed = {name: failure for name, failure in failed.items() if name not in complete}
-        failures |= {name: with_exit_code(failure) for name, failure in failed.items()}
-        for failure in failed.values():
-            watcher.say(f"{failure.where}: {failure.what}")
         if not ready and not failed:
             raise DeployError("the transfer ended without a result", where=chain.origin.name, fix="push again")
+        complete |= {hop.name: hop for hop in ready}
+        for name, failure in failed.items():
+            if name not in complete:
+                failures[name] = with_exit_code(failure)
+                watcher.say(f"{failure.where}: {failure.what}")
     report([])
-    return PerNode(
-        values={name: complete[name] for name in wanted if name in complete},
-        failures={name: failures[name] for name in wanted if name in failures},
-    )
+    return PerNode(values=complete, failures=failures).ordered(wanted)
