@@ -1,4 +1,4 @@
-"""`support-bundle`: one file for a bug report. What can't be read is named in it, and stops nothing else."""
+"""`support-bundle`: one file for a bug report. It names what can't be read, and has the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import secrets
 import socket
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from orchestrator.workflows.status.versions import versions
 from orchestrator.workflows.status.why import around_failure, why, why_json
 
 LOG_LINES = 400
-"""Of each node's newest log, beside those around the failure."""
+"""Of each node's newest log, in addition to those around the failure."""
 AROUND = 200
 KEY_BYTES = 32
 
@@ -56,9 +56,9 @@ class Bundle:
 def bundle(
     inventory: Inventory, gangs: tuple[str, ...], out: Path, step: Callable[[str], None] = lambda _: None
 ) -> Bundle:
-    """Ask the nodes, take out secrets and names, and write one archive of mode 0600.
+    """Ask the nodes, remove secrets and names, and write one archive of mode 0600.
 
-    Raises InputError where the file can't be written, VerificationDiffers where a secret would be in it: nothing is
+    Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
     written then.
     """
     if out.exists():
@@ -74,7 +74,7 @@ def bundle(
         "taken_at": time.time(), "nodes": len(nodes), "files": sorted(found), "missing": scrubbed,
     })  # fmt: skip
     for name, text in found.items():
-        # a snapshot is proven by `redact`; NUMA domains are called node0 there, as machines often are
+        # `redact` has checked the names in snapshots, where NUMA domains are called node0, as machines often are
         judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
         if left := judge.left(f"{name}\n{text}"):
             raise VerificationDiffers(
@@ -86,8 +86,8 @@ def bundle(
 
 
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """API keys of all nodes and of the router, and this process's own secrets; a key that can't be read is nobody's
-    to show either."""
+    """API keys of all nodes and of the router, and secrets in this process's environment. A key that can't be read
+    can't get into the bundle either."""
     every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
     found = [value for name, value in environment.items() if is_secret(name, value)]
     for file in {node.api_key_file for node in every if node.api_key_file}:
@@ -97,21 +97,24 @@ def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple
 
 
 def _names(nodes: list[NodeSpec], inventory: Inventory) -> dict[str, str]:
-    """Hosts and people by what they are called in the bundle. Nodes have the names of their snapshots."""
-    names = {node.name: f"machine{place}" for place, node in enumerate(nodes, 1)}
-    others = [node for node in inventory.nodes if node.name not in names]
-    names |= {node.name: f"other{place}" for place, node in enumerate(others, 1)}
+    """What hosts and people are called in the bundle, by name. Nodes have the names of their snapshots."""
+    names = _numbered("machine", [node.name for node in nodes])
+    names |= _numbered("other", [node.name for node in inventory.nodes if node.name not in names])
     for node in inventory.nodes:
-        if not node.reach.host.replace(".", "").isdigit() and ":" not in node.reach.host:
+        if not _is_address(node.reach.host):
             names.setdefault(node.reach.host, f"{names[node.name]}-host")
     names.setdefault(socket.gethostname(), "controller")
-    people = {
-        getpass.getuser(),
-        *(node.reach.user or "" for node in nodes),
-        *(node.engine_user or "" for node in nodes),
-    }
-    names |= {name: f"user{place}" for place, name in enumerate(sorted(people - {"", "root"}), 1) if name not in names}
+    users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {getpass.getuser()}
+    names = _numbered("user", sorted(users - {"", "root"})) | names
     return {name: word for name, word in names.items() if name not in ("", "localhost")}
+
+
+def _numbered(word: str, names: Sequence[str]) -> dict[str, str]:
+    return {name: f"{word}{number}" for number, name in enumerate(names, 1)}
+
+
+def _is_address(host: str) -> bool:
+    return host.replace(".", "").isdigit() or ":" in host
 
 
 def _gathered(
@@ -186,20 +189,20 @@ def _gathered(
 
 
 def _snapshots(nodes: list[NodeSpec], key: bytes, found: dict[str, str], missing: dict[str, str]) -> None:
-    """Redacted as `discover --redact` does it, under the names that the other files use."""
+    """Redacted as by `discover --redact`, under the names that the other files use."""
     with Fleet(nodes) as fleet:
         looked = look(fleet, nodes)
     missing |= {f"snapshots/{name}": failure.what for name, failure in looked.failures.items()}
     seen = [looked.values[node.name] for node in nodes if node.name in looked.values]
-    place = {node.name: f"machine{number}" for number, node in enumerate(nodes, 1)}
+    names = _numbered("machine", [node.name for node in nodes])
     try:
         redacted = redact(seen, key)
     except ValueError as left:
         missing["snapshots"] = f"left out: data that identifies a machine would remain ({left})"
         return
     for one, done in zip(seen, redacted, strict=True):
-        document = {**snapshot_json(done), "node": place[one.node]}
-        found[f"snapshots/{file_name(place[one.node])}.json"] = json.dumps(document, indent=1) + "\n"
+        document = {**snapshot_json(done), "node": names[one.node]}
+        found[f"snapshots/{file_name(names[one.node])}.json"] = json.dumps(document, indent=1) + "\n"
 
 
 def _json(value: Any) -> str:

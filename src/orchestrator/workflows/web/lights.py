@@ -1,4 +1,4 @@
-"""What the page says of each GPU and RDMA port of a node: its colour and its figures. Pure."""
+"""What the page shows of each GPU and RDMA port of a node: its colour and its figures. Pure."""
 
 from __future__ import annotations
 
@@ -24,42 +24,50 @@ class Lights:
 
 
 def lights(node: NodeView, load: NodeLoad) -> Lights:
-    """Of a node that does not answer, everything is old."""
+    """The lights of a node. If it does not answer, all of them are old."""
     ranks = {rank.gpu: rank for rank in node.ranks}
     told = {gpu.index: gpu for gpu in load.gauges.gpus} if load.gauges else {}
     old = node.error is not None or node.state is NodeState.SILENT
     return Lights(
-        gpus={index: _gpu(ranks.get(index), told.get(index), old=old) for index in sorted({*ranks, *told})},
+        gpus={
+            index: _gpu(ranks.get(index), told.get(index, GpuGauges(index=index)), old=old)
+            for index in sorted({*ranks, *told})
+        },
         ports={(port.device, port.port): _port(port, old=old) for port in load.ports},
         old=old,
     )
 
 
-def _gpu(rank: RankReport | None, gpu: GpuGauges | None, *, old: bool) -> Lit:
-    figures = [] if gpu is None else [
-        *([] if gpu.temperature_c is None else [f"{gpu.temperature_c} °C"]),
-        *([] if gpu.power_mw is None else [f"{gpu.power_mw / 1000:.0f} W"]),
-    ]  # fmt: skip
-    slowed = [words for bit, words in SLOWING.items() if gpu and (gpu.clocks_event_reasons or 0) & bit]
+def _gpu(rank: RankReport | None, gpu: GpuGauges, *, old: bool) -> Lit:
+    slowed = [words for bit, words in SLOWING.items() if (gpu.clocks_event_reasons or 0) & bit]
     titles = [
         f"TP rank {rank.tp_rank}, process {rank.pid}: {rank.state.value}" if rank else "no rank",
         f"slowed by {', '.join(slowed)}" if slowed else "",
-        gpu.error if gpu else "",
+        gpu.error,
         "its node does not answer: this is out of date" if old else "",
     ]
-    state = OLD if old else _state(rank, gpu, slowed=bool(slowed))
-    dead = rank is not None and rank.state is RankState.DEAD
-    words = "dead" if dead and not old else " ".join(figures)
-    name = f"TP{rank.tp_rank}" if rank else ""
-    return Lit(state=state, name=name, words=words, title="; ".join(filter(None, titles)))
+    process = rank.state if rank else None
+    return Lit(
+        state=OLD if old else _state(process, gpu, slowed=bool(slowed)),
+        name=f"TP{rank.tp_rank}" if rank else "",
+        words="dead" if process is RankState.DEAD and not old else _figures(gpu),
+        title="; ".join(filter(None, titles)),
+    )
 
 
-def _state(rank: RankReport | None, gpu: GpuGauges | None, *, slowed: bool) -> str:
-    if (rank and rank.state is RankState.DEAD) or (gpu and gpu.error):
+def _figures(gpu: GpuGauges) -> str:
+    """'61 °C 310 W', without what the driver does not report."""
+    heat = "" if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
+    power = "" if gpu.power_mw is None else f"{gpu.power_mw / 1000:.0f} W"
+    return f"{heat} {power}".strip()
+
+
+def _state(process: RankState | None, gpu: GpuGauges, *, slowed: bool) -> str:
+    if process is RankState.DEAD or gpu.error:
         return "bad"
-    if slowed or (rank and rank.state is RankState.STOPPED) or (gpu and (gpu.temperature_c or 0) >= HOT_C):
+    if slowed or process is RankState.STOPPED or (gpu.temperature_c or 0) >= HOT_C:
         return "hot"
-    return "up" if rank and rank.state is RankState.ALIVE else ""
+    return "up" if process is RankState.ALIVE else ""
 
 
 def _port(port: PortRate, *, old: bool) -> Lit:
