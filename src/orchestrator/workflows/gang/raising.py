@@ -1,7 +1,7 @@
-"""How gangs are started: from any state to gangs that serve, or to one cause and nothing left behind.
+"""How gangs are started: from any state to gangs that serve, or to one cause with nothing left behind.
 
-The order of the steps comes from `gang.actions`; this module carries them out, checks again, and owns the clock.
-Killed at any moment, the next `up` goes on from what the nodes say.
+`gang.actions` decides on the order of the steps; this module carries them out, looks again, and keeps the time.
+If it is killed at any moment, the next `up` continues from what the nodes report.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from orchestrator.workflows.status.reports import because, see, where
 from orchestrator.workflows.weights_ahead import Reads
 
 POLL_S = 0.05
-"""Nodes answer when something has changed, or after a second."""
+"""Nodes answer as soon as something has changed, or after a second."""
 LOST_POLL_S = 1.0
-"""A node that can't be reached is known at once."""
+"""While a node can't be reached: its failure is known at once, without that second."""
 
 
 class Watcher(Protocol):
-    """Whoever shows what goes on; workflows print nothing."""
+    """Shows the progress to the operator; workflows print nothing."""
 
     def planned(self, plan: Plan) -> None:
-        """The plan is made, nothing is changed yet."""
+        """The plan is made; nothing is changed yet."""
 
     def step(self, gang: str, words: str) -> None:
         """A step begins."""
 
     def seen(self, views: Sequence[GangView]) -> None:
-        """The gangs were looked at."""
+        """The gangs were examined again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ class UpRequest:
 
     timeout_s: from the first step until all gangs are ready
     accept:    findings that are set aside, `ID` or `ID@node`
-    strict:    a finding of severity slow refuses too
-    replace:   gangs that serve another plan are taken down for this one even where nobody serves meanwhile
-    drain_s:   how long the requests of a gang that serves another plan are waited for
-    hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's
-    why:       for the audit log, where the command does not say it all
+    strict:    findings of severity slow forbid a start too
+    replace:   take down gangs that serve another plan even if no other gang serves meanwhile
+    drain_s:   how long to wait for the requests of a gang that serves another plan
+    hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's default
+    why:       for the audit log, where the command does not tell everything
     fewer:     the plan is for fewer nodes than the gang should have
-    asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: what is asked here
-    nettest:   share of the expected speed that a network test of each gang must show before its ranks start; None: no
+    asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: the same as here
+    nettest:   share of the expected speed that a network test of each gang must reach before its ranks start; None: no
         test
     """
 
@@ -98,8 +98,8 @@ class UpRequest:
 
     @property
     def to_repeat(self) -> Asked:
-        """What the nodes keep, to plan the gang again on all of its nodes. Degrees that were chosen for fewer nodes
-        are not for all of them."""
+        """What the nodes keep in order to plan the gang again on all of its nodes. Degrees chosen for fewer nodes do
+        not apply there."""
         plan, typed = self.plan, Path(self.plan.model)
         model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else plan.model
         if self.asked is not None:
@@ -120,8 +120,8 @@ class UpRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpResult:
-    """Where `up` ended: the plan, the gangs as they were seen last, which of them were ready before, and which were
-    changed over from another plan, in that order."""
+    """The result of `up`: the plan, the gangs as they were last seen, those that were ready before, and those that were
+    changed over from another plan, in the order of their turns."""
 
     plan: Plan
     views: tuple[GangView, ...]
@@ -129,7 +129,7 @@ class UpResult:
     seconds: float
     changed: tuple[str, ...] = ()
     begun: tuple[str, ...] = ()
-    """Gangs on which an interrupted command had begun something."""
+    """Gangs on which an interrupted command had begun an operation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Rising:
 
     document: the plan as the record on this machine keeps it
     requests: staging requests by node name, for a run id and a key
-    reads: the weight files that its nodes read ahead, known before those
+    reads: the weight files that its nodes read ahead, known before there are requests
     """
 
     gang: GangSpec
@@ -150,7 +150,7 @@ class Rising:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """Where the gangs ended: as they were seen last, and which of them were ready before."""
+    """The gangs as they were last seen, and which of them were ready before."""
 
     views: tuple[GangView, ...]
     ready_before: frozenset[str]
@@ -159,11 +159,11 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What `up` stands on before it starts anything: every node answers, is locked, and is planned for.
+    """What `up` has before it starts anything: every node answers, is locked, and has its part of the plan.
 
     topologies: by node name, as the plan saw them
     gangs: as they are planned
-    standing: by name, the same with the spares that have a part in what runs now
+    standing: by name, the same with the spares that take part in what runs now
     """
 
     fleet: Fleet
@@ -177,16 +177,16 @@ class Ground:
 
 
 BeforeGo = Callable[[GangSpec, Mapping[str, StagingRequest]], None]
-"""Called once all nodes of a gang are armed with these requests, and before the first rank starts; raises DeployError
-where it may not."""
+"""Called when all nodes of a gang are armed with these requests, before the first rank starts; raises DeployError if
+none may start."""
 
 
 @contextmanager
 def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterator[Ground]:
     """Look, lock and plan; nothing is changed yet.
 
-    Raises Unreachable, LockHeld, and FindingsError for what forbids a start (a finding of severity stop, of
-    severity slow where strict).
+    Raises Unreachable, LockHeld, and FindingsError for findings that forbid a start: those of severity stop and,
+    where strict, slow.
     """
     chosen = chosen_gangs(inventory, request.plan.gangs)
     gangs = tuple(replace(gang, spares=()) for gang in chosen)
@@ -225,8 +225,9 @@ def raise_gangs(
     running: Mapping[str, str] = MappingProxyType({}),
     before_go: BeforeGo | None = None,
 ) -> UpResult:
-    """Carry out the part of a plan that is these gangs'; they rise side by side, and one that fails does not take
-    another with it. running: ids of plans that mean the same as this one, by gang.
+    """Carry out a plan's part for these gangs. They start in parallel, and one that fails does not affect another.
+
+    running: ids of plans that mean the same as this one, by gang
 
     Raises NodeError where a node's checks refuse, GangFailed with the one cause, InputError where another plan runs.
     """
@@ -252,7 +253,7 @@ def risings(
     scripts = launch_scripts(plan)
     by_name = {gang.name: gang for gang in gangs}
     document = plan_json(plan)
-    # gangs are tested one after the other, and one may be armed meanwhile
+    # gangs are tested one after another; an armed one may have to wait for all the others
     test_s = 0.0 if request.nettest is None else TEST_BEFORE_GO_S * len(plan.gangs)
     return [
         _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request, test_s)
@@ -298,9 +299,9 @@ def raise_all(
     undo_on_interrupt: bool = False,
     before_go: BeforeGo | None = None,
 ) -> Raised:
-    """Raise gangs, wherever their plans come from. Raises as `up` does, with nothing of a failed gang left.
+    """Start gangs, wherever their plans come from. Raises as `up` does, with nothing left of a failed gang.
 
-    Interrupted, it leaves gangs alone whose ranks were told to start, and raises Undone where there were others.
+    An interruption leaves gangs whose ranks were told to start unchanged, and raises Undone if there were others.
     """
     begin = time.monotonic()
     rises = [_Rise(fleet, rising, watcher, before_go) for rising in risings]
@@ -319,9 +320,7 @@ def raise_all(
         raise
     return Raised(
         views=views,
-        ready_before=frozenset(
-            rise.gang.name for rise in rises if rise.done and not rise.goal.run_id and not rise.waited
-        ),
+        ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before),
         seconds=time.monotonic() - begin,
     )
 
@@ -343,22 +342,22 @@ def _follow(
     while True:
         views = see(fleet, [rise.gang for rise in rises], seen=seen)
         watcher.seen(views)
-        acted = False
-        for rise, view in zip(rises, views, strict=True):
-            if rise.open:
-                acted = rise.step(view, failures) or acted
-        if not any(rise.open for rise in rises):
-            break
+        with_views = list(zip(rises, views, strict=True))
+        acted = [rise.step(view, failures) for rise, view in with_views if rise.open]
         waited = time.monotonic() - begin
         if waited > timeout_s:
-            late = [rise for rise in rises if rise.open]
-            failures += [rise.give_up(view, waited) for rise, view in zip(rises, views, strict=True) if rise in late]
+            failures += [rise.give_up(view, waited) for rise, view in with_views if rise.open]
+        if not any(rise.open for rise in rises):
             break
-        if not acted:
-            time.sleep(LOST_POLL_S if any(view.unreachable for view in views) else POLL_S)
+        if not any(acted):
+            time.sleep(_pause_s(views))
     if failures:
         raise failures[0]
     return views
+
+
+def _pause_s(views: Sequence[GangView]) -> float:
+    return LOST_POLL_S if any(view.unreachable for view in views) else POLL_S
 
 
 @dataclass
@@ -374,13 +373,13 @@ class _Rise:
     done: bool = False
     failed: bool = False
     waited: bool = False
-    """It was there when we came, and was not ready."""
+    """It was running already, and was not ready."""
     joined: bool = False
     """Another command is starting it with the same plan."""
     broke: Cause | None = None
-    """What broke the start here: no agent can know of it."""
+    """What made the start fail on this side, of which no agent can know."""
     staged: Mapping[str, StagingRequest] = field(default_factory=dict)
-    """What we have staged, by node."""
+    """What this command has staged, by node."""
     gone: bool = False
     """Its ranks were told to start."""
 
@@ -398,12 +397,17 @@ class _Rise:
         return not (self.done or self.failed)
 
     @property
+    def ready_before(self) -> bool:
+        """It is ready, and this command neither staged it nor waited for it."""
+        return self.done and not self.goal.run_id and not self.waited
+
+    @property
     def waits(self) -> bool:
-        """We have staged it, and none of its ranks was told to start: nothing of it goes on by itself."""
+        """This command has staged it, and none of its ranks was told to start: it does not continue by itself."""
         return self.open and bool(self.goal.run_id) and not self.gone
 
     def step(self, view: GangView, failures: list[DeployError]) -> bool:
-        """Do what the view asks for; False where there is nothing to do but wait."""
+        """Do what the view calls for; False where there is nothing to do but wait."""
         try:
             acted = [self._act(action, view) for action in actions(self.goal, view)]
         except DeployError as failure:
@@ -427,7 +431,7 @@ class _Rise:
         return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)
 
     def undo(self, *, unless_ended: bool = False) -> None:
-        """Leave nothing of our run behind on any node that can be reached, while the gang is ours."""
+        """Leave nothing of this run behind on any node that can be reached, as long as this command holds the gang."""
         if (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
             with contextlib.suppress(DeployError):
                 self._stop_now([node.name for node in self.gang.nodes])
@@ -474,7 +478,7 @@ class _Rise:
             self._go(armed)
 
     def _at_once(self, do: Do, nodes: Sequence[str], why: str) -> None:
-        """What the nodes have just said is what another look would show."""
+        """The nodes' answers have just shown what another look would show."""
         self._event(do.value, nodes=nodes, why=why)
 
     def _go(self, nodes: Sequence[str]) -> None:
@@ -521,7 +525,7 @@ class _Rise:
     def _on(
         self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
     ) -> PerNode[Message]:
-        """request: of a node, by its name; whom it is for is added here."""
+        """request: makes a node's request from its name; where it belongs is added here."""
         token = fence(self.fleet, self.gang.name)
 
         def one(session: Session) -> Message:
@@ -536,7 +540,7 @@ class _Rise:
 
 
 def _what_broke(failures: Mapping[str, DeployError]) -> Cause | None:
-    """A node that is lost comes before what a node answered, which its agent may know better."""
+    """A lost node comes before a node that refused, of which its agent may know more."""
     lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
     for name, failure in (lost or failures).items():
         return Cause(node=name, text=f"the start command failed: {failure.what}", fix=failure.fix)
@@ -544,7 +548,7 @@ def _what_broke(failures: Mapping[str, DeployError]) -> Cause | None:
 
 
 def failure_of(view: GangView, why: str = "") -> GangFailed:
-    """The one cause as an error: where it failed first, what was seen, the lines that show it, the fix."""
+    """The one cause as an error: where it failed first, what happened, the lines that show it, the fix."""
     cause = view.cause
     if cause is None:
         return GangFailed(why or "it ended without a known cause", where=f"gang {view.name}", fix="l40s-deploy logs")
@@ -557,7 +561,7 @@ def failure_of(view: GangView, why: str = "") -> GangFailed:
 
 
 def everybody_answers(views: Sequence[GangView]) -> None:
-    """Nothing is started unless every node can be reached. Raises the failure, of several nodes with all of them."""
+    """Nothing is started unless every node can be reached. Raises the failure; one for all if there are several."""
     lost = {node.name: node.error for view in views for node in view.nodes if node.error is not None}
     if lost:
         raise together(lost)

@@ -1,13 +1,13 @@
-"""`up`: starts gangs that do not run; changes gangs that serve another plan over, one after the other.
+"""`up`: starts the gangs that are not running, and changes over those that serve another plan, one after another.
 
-A gang's turn: remove from the router, drain, stop, start with the new plan, canary, add again. The first
-that does not come up returns to its previous plan, and the others keep serving unchanged.
+A gang's turn: remove it from the router, drain, stop, start with the new plan, canary, add it again. The first one
+that does not come up returns to its previous plan; the others keep serving unchanged.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.plan import Plan
+from orchestrator.model.plan import GangPlan
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.nettested import tested_before
@@ -47,15 +47,19 @@ from orchestrator.workflows.survive.relaunch import facts_of_now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ChangeOver:
-    """One gang that is changed over. was: what it can go back to, None where its nodes do not hold one plan."""
+    """One gang that is changed over.
+
+    standing: where it runs now
+    plan:     what it is to run, started as `will`
+    was:      what it can return to, None where its nodes do not have the same plan
+    """
 
     view: GangView
     standing: GangSpec
-    """Where it runs now, and where it is to run."""
     diff: GangDiff
+    plan: GangPlan
     was: Staged | None
     will: Rising
-    url: str
 
     @property
     def gang(self) -> GangSpec:
@@ -65,10 +69,15 @@ class _ChangeOver:
     def name(self) -> str:
         return self.will.gang.name
 
+    @property
+    def cost(self) -> str:
+        """The expected downtime, as text."""
+        return expected_downtime(self.view, self.was.drain_s if self.was else 0.0).words
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """rise: gangs that are started without loss; same: ids of plans that mean the same as the new one, by gang."""
+    """rise: gangs whose start interrupts nothing; same: ids of plans that mean the same as the new one, by gang."""
 
     rise: tuple[GangSpec, ...]
     same: dict[str, str]
@@ -79,8 +88,8 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
     """Have every chosen gang serve the plan.
 
     Raises Unreachable, LockHeld and FindingsError before anything is started; InputError where changing a gang over
-    would leave nobody serving, unless `replace`; NodeError where a node's checks refuse, GangFailed with the one
-    cause and with what the gangs run then. KeyboardInterrupt detaches; Undone where a gang's ranks had not started.
+    needs `replace`; NodeError where a node's checks refuse; GangFailed with the one cause and with what the gangs run
+    afterwards. KeyboardInterrupt detaches; Undone where a gang's ranks had not started.
     """
     with ground(inventory, request, watcher) as here:
         begin = time.monotonic()
@@ -121,16 +130,37 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
 
 
 def _led_by_another(here: Ground) -> bool:
-    """Some gang's newest run had another leader than the plan: it serves at another address."""
+    """Whether some gang's newest run had another leader than the plan, and so another address."""
     leaders = {gang.name: gang.leader.name for gang in here.gangs}
     return any(view.members and view.members[0] != leaders[view.name] for view in here.views)
 
 
 def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Watcher) -> _Change:
-    other = [view.name for view in here.views if view.running and view.plan_id != here.plan.plan_id]
-    diffs = {diff.name: diff for diff in compare(here.fleet, [g for g in here.gangs if g.name in other], here.plan)}
+    diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
-    standings = [
+    course = changing.course(_standings(here, same), elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
+    turns = _change_overs(here, request, course.turns, diffs)
+    for turn in turns:
+        reason = _reason(inventory, turn, course)
+        if reason and not request.replace:
+            raise _refused(turn, here.plan.plan_id, reason)
+        if reason:
+            watcher.step(turn.name, turn.cost)
+    return _Change(rise=tuple(gang for gang in here.gangs if gang.name in course.rise), same=same, turns=turns)
+
+
+def _diffs(here: Ground) -> dict[str, GangDiff]:
+    """What the plan changes on each gang that runs a plan of another id."""
+    other = [
+        gang
+        for gang, view in zip(here.gangs, here.views, strict=True)
+        if view.running and view.plan_id != here.plan.plan_id
+    ]
+    return {diff.name: diff for diff in compare(here.fleet, other, here.plan)}
+
+
+def _standings(here: Ground, same: Collection[str]) -> list[Standing]:
+    return [
         Standing(
             name=view.name,
             state=view.state,
@@ -139,29 +169,25 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
         )
         for view in here.views
     ]
-    course = changing.course(standings, elsewhere=_serving_elsewhere(inventory, here) if other else 0)
+
+
+def _change_overs(
+    here: Ground, request: UpRequest, names: Sequence[str], diffs: Mapping[str, GangDiff]
+) -> tuple[_ChangeOver, ...]:
     views = {view.name: view for view in here.views}
-    gangs = {gang.name: gang for gang in here.gangs}
-    new = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, request)}
-    urls = {gang.name: gang.service_url for gang in here.plan.gangs}
-    turns = tuple(
+    plans = {gang.name: gang for gang in here.plan.gangs}
+    will = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, request)}
+    return tuple(
         _ChangeOver(
             view=views[name],
             standing=here.standing[name],
             diff=diffs[name],
+            plan=plans[name],
             was=_previous(here.fleet, here.standing[name]),
-            will=new[name],
-            url=urls[name],
+            will=will[name],
         )
-        for name in course.turns
+        for name in names
     )
-    for turn in turns:
-        reason = _another_model(turn, here.plan) or _reason(inventory, turn.name, course)
-        if reason and not request.replace:
-            raise _refused(turn, here.plan.plan_id, reason)
-        if reason:
-            watcher.step(turn.name, expected_downtime(turn.view, turn.was.drain_s if turn.was else 0.0).words)
-    return _Change(rise=tuple(gangs[name] for name in course.rise), same=same, turns=turns)
 
 
 def _serving_elsewhere(inventory: Inventory, here: Ground) -> int:
@@ -180,19 +206,13 @@ def _previous(fleet: Fleet, gang: GangSpec) -> Staged | None:
         return None
 
 
-def _another_model(turn: _ChangeOver, plan: Plan) -> str:
-    """Behind one address two models would answer meanwhile, which the operator did not ask for."""
-    model = next(gang.model for gang in plan.gangs if gang.name == turn.name)
-    if model == turn.view.model:
-        return ""
-    return f"the new plan serves another model than {turn.view.model}, which this address serves now"
-
-
-def _reason(inventory: Inventory, name: str, course: changing.Course) -> str:
-    """Why taking this gang down is more than an operator may expect of `up`; '' where it is not."""
-    if name in course.busy:
+def _reason(inventory: Inventory, turn: _ChangeOver, course: changing.Course) -> str:
+    """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
+    if turn.plan.model != turn.view.model:  # meanwhile, two models would answer at one address
+        return f"the new plan serves another model than {turn.view.model}, which this address serves now"
+    if turn.name in course.busy:
         return "the gang is still starting"
-    if name in course.alone:
+    if turn.name in course.alone:
         return "no other gang would serve in the meantime"
     if inventory.router is None:
         return "no router sends its requests to the other gangs in the meantime"
@@ -200,10 +220,9 @@ def _reason(inventory: Inventory, name: str, course: changing.Course) -> str:
 
 
 def _refused(turn: _ChangeOver, plan_id: str, reason: str) -> InputError:
-    cost = expected_downtime(turn.view, turn.was.drain_s if turn.was else 0.0).words
     return InputError(
         f"this gang runs another plan: {turn.diff.running} ({turn.view.model}) is {turn.view.state.value}; "
-        f"plan {plan_id} changes {summary(turn.diff.changes)}. {reason}: {cost}",
+        f"plan {plan_id} changes {summary(turn.diff.changes)}. {reason}: {turn.cost}",
         where=f"gang {turn.name}",
         fix="see all changes with `l40s-deploy plan --diff` and the same options. --replace stops the gang and starts"
         " it with the new plan; if it does not come up, the old plan is restored",
@@ -216,8 +235,8 @@ def _operation(here: Ground, changes: Sequence[_ChangeOver], request: UpRequest)
 
 
 def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], request: UpRequest) -> Turn:
-    """Where its new plan does not come up, it goes back; so it does once it was told to stop and is interrupted, where
-    that was asked for."""
+    """A gang whose new plan does not come up returns to its previous plan. So does one that is interrupted after it
+    was told to stop, where that was asked for."""
 
     def failed(step: Step) -> str:
         others = _others(change, changes)
@@ -233,9 +252,14 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
             if request.strict and (refused := refusal(view)):
                 raise refused
 
-    serving = bool(change.view.service_healthy)
+    place = Address(
+        gang=change.standing,
+        url=change.view.service_url,
+        serving=bool(change.view.service_healthy),
+        then=change.plan.service_url,
+    )
     return Turn(
-        places=(Address(gang=change.standing, url=change.view.service_url, serving=serving, then=change.url),),
+        places=(place,),
         start=(change.will,),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
@@ -253,7 +277,7 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
         return f"{change.name} is stopped: its nodes had no common previous plan to return to"
     turns.watcher.step(change.name, f"restoring plan {was.plan_id}")
     try:
-        if see(turns.fleet, [change.standing])[0].running:  # draining still, where somebody interrupted the stop
+        if see(turns.fleet, [change.standing])[0].running:  # still draining, if the stop was interrupted
             stop(turns.fleet, [change.standing], turns.watcher, now=True)
         raise_all(
             turns.fleet,
