@@ -62,10 +62,6 @@ class _ChangeOver:
     will: Rising
 
     @property
-    def gang(self) -> GangSpec:
-        return self.will.gang
-
-    @property
     def name(self) -> str:
         return self.will.gang.name
 
