@@ -6,17 +6,20 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support import ib_write_bw
 from tests.support.small_lab import SmallLab, small_lab
-from tests.support.waiting import until
+from tests.support.waiting import slack, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
 
 NODES = 4
+RANKS_S = 120
+"""Until a test's ranks run, on an idle machine."""
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +41,16 @@ def ranks(lab: SmallLab) -> dict[str, str]:
     return {node: said for node, said in found.items() if said}
 
 
+def wait_for_ranks(lab: SmallLab) -> None:
+    """Until they run on every node. Each node looks by itself: they live but some seconds."""
+    look = "until pgrep -f '/proc/self/f[d]/' >/dev/null; do sleep 0.2; done"
+    with ThreadPoolExecutor(NODES) as nodes:
+        list(nodes.map(lambda node: lab.on(node, look, timeout=RANKS_S * slack()), lab.hosts()))
+
+
 def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
-    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    wait_for_ranks(lab)
     test.send_signal(signal.SIGINT)
     said = test.communicate(timeout=60)[0]
     assert test.returncode == 130 and "interrupted" in said
@@ -108,6 +118,7 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
 
 
+@pytest.mark.long
 def test_a_slow_node_is_named(lab: SmallLab) -> None:
     lab.deploy("lab", "break", "--name", lab.name, "node2", "slow-node", "50mbit")
     try:
@@ -120,7 +131,7 @@ def test_a_slow_node_is_named(lab: SmallLab) -> None:
 
 def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
-    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    wait_for_ranks(lab)
     lab.on("node2", "pkill -KILL -f '/proc/self/f[d]/' || true", check=False)
     said = test.communicate(timeout=120)[0]
     assert test.returncode in (3, 4), said
@@ -130,7 +141,7 @@ def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None
 
 def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None:
     start = lab.start("up", "--model", lab.model, "--nettest")
-    until(lambda: len(ranks(lab)) == NODES, 180, "the ranks of the test run")
+    wait_for_ranks(lab)
     start.send_signal(signal.SIGINT)
     said = start.communicate(timeout=120)[0]
     assert start.returncode == 130 and "no rank of gang0 was started" in said and "continues" not in said
@@ -140,7 +151,7 @@ def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None
 
 def test_a_node_that_is_lost_in_the_middle_is_the_one_message(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
-    until(lambda: len(ranks(lab)) == NODES, 120, "the ranks run")
+    wait_for_ranks(lab)
     lab.deploy("lab", "break", "--name", lab.name, "node2", "power-off")
     try:
         said = test.communicate(timeout=180)[0]

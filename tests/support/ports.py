@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
 
-_RANDOM = random.Random(os.getpid())
 _LOWEST, _HIGHEST = 20000, 32000  # below Linux's ephemeral range (ip_local_port_range starts at 32768)
+_WORKERS = 16
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_MINE = list(range(_LOWEST + _WORKER, _HIGHEST, _WORKERS))
+"""What no other worker of the same run is given."""
+random.Random(os.getpid()).shuffle(_MINE)
+_NEXT = itertools.cycle(_MINE)
 
 
 def free_port(*addresses: str) -> int:
-    """A TCP port that is free on all of these addresses (127.0.0.1 where none is given)."""
-    for _ in range(1000):
-        port = _RANDOM.randrange(_LOWEST, _HIGHEST)
+    """A TCP port that is free on all of these addresses (127.0.0.1 where none is given), and not the one that was
+    given before: who asked for that one may not listen on it yet."""
+    for port in itertools.islice(_NEXT, len(_MINE)):
         if all(_is_free(address, port) for address in addresses or ("127.0.0.1",)):
             return port
     raise AssertionError("no free port")

@@ -86,6 +86,7 @@ class Memory:
     outdated_since: since when its plan is known to need what its nodes don't have; None where it does not
     replanned:   id of the plan that does without that, once it was started by it
     return_at:   no look at whether it can run on all nodes again before this; looks: such looks in a row
+    ports:       the active RDMA ports at the last of them; None before the first
     returned:    returns to all nodes that were tried, since the gang was last stable on all of them
     """
 
@@ -104,6 +105,7 @@ class Memory:
     replanned: str = ""
     return_at: float = 0.0
     looks: int = 0
+    ports: tuple[str, ...] | None = None
     returned: int = 0
 
 
@@ -234,6 +236,17 @@ def not_back_yet(memory: Memory, now: float, policy: Policy) -> Memory:
     """After a look at whether the gang can run on all nodes again, where it does not yet: the pause doubles."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.looks, 32))
     return replace(memory, looks=memory.looks + 1, return_at=max(memory.return_at, now + pause))
+
+
+def has_settled(memory: Memory, ports: tuple[str, ...]) -> bool:
+    """Whether the RDMA ports that are active now are those of the last look: after a boot or the restart of a switch
+    they come back one by one, and a return in between would leave the gang with some of them until its next restart."""
+    return memory.ports == ports
+
+
+def settling(memory: Memory, now: float, policy: Policy, ports: tuple[str, ...]) -> Memory:
+    """After a look at which the active RDMA ports were others than before: the next look is soon."""
+    return replace(memory, ports=ports, return_at=max(memory.return_at, now + policy.first_pause_s))
 
 
 def returning(memory: Memory, now: float, policy: Policy) -> Memory:

@@ -14,6 +14,7 @@ from orchestrator.gang.guarding import (
     Policy,
     can_not_go_on,
     decide,
+    has_settled,
     held_back,
     held_back_on_fewer,
     is_due_to_be_told,
@@ -24,6 +25,7 @@ from orchestrator.gang.guarding import (
     restarted,
     returned,
     returning,
+    settling,
     spares_failed,
     up_to_date,
 )
@@ -490,6 +492,16 @@ def test_a_node_that_comes_and_goes_does_not_restart_the_gang_for_ever(
         assert seen.degrades == returns + 1 and seen.asks
     else:
         assert len(seen.returns) >= returns and (seen.asks > 0) is (up_s < FLAPS.stable_s)
+
+
+def test_a_return_waits_until_the_ports_of_two_looks_are_the_same() -> None:
+    memory, first, all_of_them = Memory(), ("node2 mlx5_0:1",), ("node2 mlx5_0:1", "node2 mlx5_1:1")
+    assert not has_settled(memory, first)
+    memory = settling(memory, 5, FLAPS, first)
+    assert memory.return_at == 5 + FLAPS.first_pause_s
+    assert not has_settled(memory, all_of_them)
+    assert has_settled(settling(memory, 15, FLAPS, all_of_them), all_of_them)
+    assert has_settled(settling(memory, 15, FLAPS, ()), ()), "a cluster without RDMA"
 
 
 def test_the_wait_before_a_return_has_a_bound() -> None:

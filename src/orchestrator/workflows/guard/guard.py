@@ -25,6 +25,7 @@ from orchestrator.gang.guarding import (
     can_not_go_on,
     decide,
     does_without,
+    has_settled,
     held_back,
     held_back_on_fewer,
     is_due_to_be_told,
@@ -36,6 +37,7 @@ from orchestrator.gang.guarding import (
     restarted,
     returned,
     returning,
+    settling,
     spares_failed,
     up_to_date,
 )
@@ -48,6 +50,7 @@ from orchestrator.model.survivors import as_written, staffed
 from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import interrupted
@@ -357,6 +360,10 @@ class _Post:
                 self._tell(Decision(Do.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}"))
             elif not self.request.restores or not may_return(self.memory, self.request.policy):
                 self._say_how_to_return(why, words_to_return(self.gang, asked))
+            elif not self.request.once and not has_settled(self.memory, ports := _active_ports(examined.cluster)):
+                self._tell(Decision(Do.WAIT, f"{why}; waiting until the RDMA ports of two looks in a row are the same"))
+                self.memory = settling(self.memory, time.monotonic(), self.request.policy, ports)
+                return
             else:
                 self.memory = returning(self.memory, time.monotonic(), self.request.policy)
                 outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.watcher)
@@ -456,6 +463,16 @@ class _Post:
         if said != self._told:
             self._told = said
             self.watcher.decided(self.gang.name, decision)
+
+
+def _active_ports(cluster: Cluster) -> tuple[str, ...]:
+    """Every node's active RDMA ports."""
+    return tuple(
+        f"{node} {port.name}"
+        for node, topology in sorted(cluster.topologies.items())
+        for port in topology.rdma
+        if port.active
+    )
 
 
 def _side_by_side(posts: Sequence[_Post]) -> None:

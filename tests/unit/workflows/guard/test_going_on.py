@@ -78,7 +78,9 @@ class Cluster(Quiet):
         found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")
                  for name in specs if name in self.sick]  # fmt: skip
         found += [replace(TCP, node=name) for name in specs if name in self.off]
-        return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies={}))
+        port = SimpleNamespace(name="mlx5_0:1", active=True)
+        ports = {name: SimpleNamespace(rdma=() if name in self.off else (port,)) for name in specs}
+        return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies=ports))
 
     def asked_of(self, _: object, gang: GangSpec) -> object:
         self.asked.append([one.name for one in gang.nodes])
@@ -216,9 +218,12 @@ def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatc
     post._look()
     assert (post.decision.do, cluster.returns) == (Do.RETURN, 0)
     assert "node2: all of it uses TCP; half as fast" in cluster.decided_on[-1].why
-    cluster.off, post.memory = (), replace(post.memory, return_at=0.0)
-    post._look()
-    assert (cluster.returns, post.memory.replanned) == (1, "")
+    for off, returns in (("node1",), 0), ((), 0), ((), 1):
+        cluster.off, post.memory = off, replace(post.memory, return_at=0.0)
+        post._look()
+        assert cluster.returns == returns
+    assert any("ports of two looks in a row are the same" in one.why for one in cluster.decided_on)
+    assert post.memory.replanned == ""
 
 
 def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_dead(
@@ -227,6 +232,8 @@ def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_de
     cluster = Cluster(off=("node2",), missing=("node3",), state=GangState.DEGRADED)
     post = guarded(cluster, monkeypatch, looks=0)
     post.memory = replace(post.memory, replanned="over-tcp")
+    post._look()
+    post.memory = replace(post.memory, return_at=0.0)
     post._look()
     assert cluster.returns == 1
 
