@@ -59,6 +59,7 @@ def both_ends(one: Link, other: Link) -> Link:
     )
 
 
+@lru_cache(maxsize=1 << 14)
 def bridges_above(key: str) -> tuple[str, ...]:
     """Keys of the bridges above a function, nearest first. Read from the path, as NCCL does (src/graph/xml.cc).
 

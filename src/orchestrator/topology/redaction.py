@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from orchestrator.model.snapshot import Snapshot
@@ -242,8 +243,10 @@ def _left(snapshot: Snapshot, originals: frozenset[str]) -> Iterator[str]:
             yield f"{word!r} in {place}"
 
 
-def _candidates(text: str) -> set[str]:
-    """What can be an identity, in small letters: forms, and words in all their pieces."""
+@lru_cache(maxsize=1 << 14)
+def _candidates(text: str) -> frozenset[str]:
+    """What can be an identity, in small letters: forms, and words in all their pieces. Remembered: most values of a
+    node's files are those of other files, and of other nodes."""
     words = {word.lower() for word in _WORD.findall(text)}
     pieces = {piece for word in words for piece in re.split(r"[._-]", word)}
-    return words | pieces | {found.group().lower() for found in ANYTHING.finditer(text)}
+    return frozenset(words | pieces | {found.group().lower() for found in ANYTHING.finditer(text)})
