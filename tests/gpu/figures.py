@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ class Result:
 
     said:    what was seen, in a sentence, or what went wrong
     figures: numbers and words by name; seconds: how long it took
+    gpus:    of the machine it was played on
     """
 
     step: str
@@ -28,6 +29,7 @@ class Result:
     figures: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     at: str = ""
+    gpus: str = ""
 
 
 @dataclass
@@ -47,8 +49,8 @@ class Figures:
         return cls(path, raw["machine"], [Result(**result) for result in raw["results"]])
 
     def add(self, result: Result) -> None:
-        """One more."""
-        self.results.append(result)
+        """One more, of this machine."""
+        self.results.append(replace(result, gpus=self.machine.get("gpus", "")))
         self.write()
 
     def write(self) -> None:

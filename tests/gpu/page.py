@@ -56,11 +56,12 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield from _kills(figures.of_step("kill"))
     yield "## Steps"
     yield ""
-    yield "| step | outcome | what was seen | s | when |"
-    yield "|---|---|---|---|---|"
+    yield "| step | outcome | what was seen | s | GPUs | when |"
+    yield "|---|---|---|---|---|---|"
     for result in _last_of_each(figures):
         outcome = _SHOWN[result.outcome]
-        yield f"| {result.step} | {outcome} | {_cell(result.said)} | {result.seconds:.0f} | {result.at} |"
+        seen = f"{_cell(result.said)} | {result.seconds:.0f} | {_cards(result)} | {result.at}"
+        yield f"| {result.step} | {outcome} | {seen} |"
     yield ""
     yield from _failures(figures)
     yield from _details(figures)
@@ -77,8 +78,8 @@ def _kills(kills: list[Result]) -> Iterator[str]:
     yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
     yield "gang's processes were dead, and until the memory of its GPUs was free."
     yield ""
-    yield "| layout | killed | load | cause in status | reported s | all dead s | memory free s | right | when |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| layout | killed | load | cause in status | reported s | all dead s | memory free s | right | GPUs | when |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for one in kills:
         have = one.figures
         cause = have.get("cause") or have.get("first")
@@ -90,6 +91,7 @@ def _kills(kills: list[Result]) -> Iterator[str]:
             _cell(told),
             *(str(have.get(name, "")) for name in ("told_s", "processes_dead_s", "memory_free_s")),
             "yes" if _right(one) else "NO",
+            _cards(one),
             one.at,
         ]
         yield f"| {' | '.join(cells)} |"
@@ -118,6 +120,11 @@ def _since(figures: Figures, failure: Result) -> str:
     if failure.step == "kill" or not figures.passed(failure.step):
         return ""
     return f" (as expected when run again, {figures.of_step(failure.step)[-1].at})"
+
+
+def _cards(result: Result) -> str:
+    """'2 x NVIDIA H100': the machine's own words have the host and the memory's kind too."""
+    return result.gpus.partition(",")[0].removesuffix(" 80GB HBM3")
 
 
 def _right(result: Result) -> bool:

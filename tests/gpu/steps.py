@@ -32,6 +32,7 @@ from tests.gpu.stage import (
     engine_python,
     find_node_in,
 )
+from tests.support.page_cache import cached, forget, whole
 
 from orchestrator.lab.processes import wait_until
 
@@ -46,6 +47,7 @@ HUNG_S = 110.0
 LEASE_S = 45.0
 LONG_ANSWER = 1500
 """Tokens: some seconds."""
+WEIGHTS = "*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -346,16 +348,45 @@ def _command_line(pid: int) -> bytes:
 
 
 def restart(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
-    """A gang as a whole."""
+    """A gang as a whole: an answer that is under way is finished, and the next start's weights are read meanwhile."""
     stage.ready()
-    old = stage.engine()
+    old, answer = stage.engine(), dict[str, Any]()
+    asking = threading.Thread(target=_long_answer, args=(stage.service(), answer), daemon=True)
+    asking.start()
+    forget(MODELS / REBLOCKED)
+    figures: dict[str, Any] = {"cached_before": cached(MODELS / REBLOCKED, WEIGHTS)}
     began = time.monotonic()
+    reading = threading.Thread(target=_read_ahead, args=(old, figures), daemon=True)
+    reading.start()
     done = stage.run("restart", timeout=stage.left_s - 10)
-    took = round(time.monotonic() - began, 1)
-    left = [one.pid for one in old if one.alive]
-    if done.returncode or left or stage.gang()["state"] != "ready":
-        raise Otherwise(f"restart ended with {done.returncode}; {len(left)} old processes left", restart_s=took)
-    return f"ready again after {took} s, with new processes only", {"restart_s": took}
+    figures["restart_s"] = took = round(time.monotonic() - began, 1)
+    asking.join(60)
+    reading.join(10)
+    gang, left = stage.gang(), [one.pid for one in old if one.alive]
+    figures |= {**answer, "start": gang["start"]}
+    if done.returncode or left or gang["state"] != "ready":
+        raise Otherwise(f"restart ended with {done.returncode}; {len(left)} old processes left", **figures)
+    if not stage.lab.real:
+        return f"ready again after {took} s, with new processes only", figures
+    if answer.get("tokens") != LONG_ANSWER:
+        raise Otherwise(f"the answer that was under way is cut off: {answer}", **figures)
+    if "read_ahead_s" not in figures:
+        raise Otherwise("the weights were not in the page cache when the engine before had ended", **figures)
+    said = f"the answer under way finished first, the weights in the page cache after {figures['read_ahead_s']} s"
+    return f"{said}, the engine before dead after {figures['old_dead_s']} s; ready again after {took} s", figures
+
+
+def _read_ahead(old: list[Any], figures: dict[str, Any]) -> None:
+    """Seconds until all weights are cached while a process of before lives, and until none does."""
+    began, every = time.monotonic(), whole(MODELS / REBLOCKED, WEIGHTS)
+    while any(one.alive for one in old):
+        held = cached(MODELS / REBLOCKED, WEIGHTS)
+        passed = round(time.monotonic() - began, 2)
+        figures["cached_at_the_end"] = held
+        if held == every:
+            figures.setdefault("read_ahead_s", passed)
+        time.sleep(0.02)
+    figures["old_dead_s"] = round(time.monotonic() - began, 2)
 
 
 def down(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
@@ -624,6 +655,15 @@ STEPS = (
         gpus=2,
     ),
     Step("nettest", "between the nodes", lambda stage, _: measuring.nettest(stage), two_nodes, 90, alone=True, gpus=2),
+    Step(
+        "up --nettest",
+        "tested, then started",
+        lambda stage, _: measuring.tested_start(stage),
+        two_nodes,
+        90,
+        alone=True,
+        gpus=2,
+    ),
     Step("one node", "tensor parallel over all GPUs of one node", one_node_of_all, one_node, 90, gpus=2),
     Step("graphs", "what graphs cost and bring", lambda stage, _: graphs.graphs(stage), one_node, 330, alone=True),
     Step(

@@ -15,9 +15,12 @@ ENDS_S = 60.0
 
 @contextmanager
 def guarding(command: Sequence[str], environment: dict[str, str], said: Path) -> Iterator[None]:
-    """A guard runs meanwhile; `said` is where it writes what it says."""
+    """A guard runs meanwhile; `said` is where it writes what it says.
+
+    It takes SIGINT even where this process was started in a shell's background, which ignores it.
+    """
     with said.open("w") as file:
-        guard = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+        guard = subprocess.Popen(["env", "--default-signal=INT", *command], env=environment, stdout=file, stderr=file)
         try:
             yield
         finally:
