@@ -16,7 +16,7 @@ BOX_S = 0.25
 """For one size of one measurement: 60 ms of a 64 MiB transfer at 1 GB/s, four times. A slow link takes its first
 transfers on top."""
 TRIES = 2
-"""Every path between nodes twice, with all others in between: what slowed one try down is over by the next."""
+"""Every all-reduce and path twice, with all others in between: what slowed one try down is over by the next."""
 
 
 class Between(Enum):
@@ -54,8 +54,9 @@ class Place:
 def schedule(places: Sequence[Place], hidden_size: int) -> tuple[NettestStep, ...]:
     """All steps, numbered from 0. hidden_size: of the model, whose decode steps reduce tokens x hidden x 2 bytes."""
     decode = tuple(dict.fromkeys(max(2, tokens * hidden_size * BYTES_A_NUMBER) for tokens in TOKENS))
-    steps = [*_collectives(places, (*decode, LARGE))]
+    steps = list[_Step]()
     for _ in range(TRIES):
+        steps += _collectives(places, (*decode, LARGE))
         steps += _between_nodes(places)
         steps += _inside(places)
         steps += [(ALL_REDUCE, Between.HALVES, groups, (LARGE,)) for groups in halves(places)]

@@ -39,12 +39,15 @@ def test_every_pair_of_nodes_meets_once_and_nobody_is_in_two_places(nodes: int, 
 
 def test_the_reference_cluster_measures_what_the_engine_does() -> None:
     steps = schedule(cluster(4, 8, switches=2, sockets=2), HIDDEN)
-    first, nodes, switches, *ways = steps
+    collectives = [step for step in steps if step.captured]
+    first, nodes, switches = collectives[:3]
+    ways = [step for step in steps if not step.captured]
     assert [step.id for step in steps] == list(range(len(steps)))
     assert (first.kind, first.bytes) == (ALL_REDUCE, (14336, 57344, 458752, 1835008, LARGE))
     assert [len(group) for group in nodes.groups] == [8] * 4
     assert [len(group) for group in switches.groups] == [4] * 8
-    assert all(step.captured for step in (first, nodes, switches)) and not any(step.captured for step in ways)
+    assert [step.groups for step in collectives] == [first.groups, nodes.groups, switches.groups] * TRIES
+    assert steps.index(collectives[3]) >= len(steps) // 2, "what slowed the first try down is over"
     kinds = [Between(step.between) for step in ways]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         Between.NODES: 3 * 2 * TRIES,
@@ -58,7 +61,7 @@ def test_the_reference_cluster_measures_what_the_engine_does() -> None:
     assert all(step.box_s * len(step.bytes) <= 1.5 for step in steps)
 
 
-def test_a_small_model_has_each_size_once_and_one_node_no_way_to_another() -> None:
+def test_a_small_model_has_each_size_of_a_try_once_and_one_node_no_way_to_another() -> None:
     steps = schedule(cluster(1, 2), 1)
     assert steps[0].bytes == (2, 8, 64, 256, LARGE)
     assert {(step.kind, step.between) for step in steps} == {

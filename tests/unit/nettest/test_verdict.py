@@ -116,6 +116,24 @@ def test_an_all_reduce_that_did_not_fit_its_box_is_slow_where_something_is_expec
     assert (found[0].wanted, found[0].bytes) == (14336, 4096)
 
 
+def test_an_all_reduce_is_slow_only_where_every_try_of_it_was() -> None:
+    places = cluster(2, 1)
+    steps = schedule(places, 7168)
+    first, second = [step for step in steps if step.kind == "all-reduce"]
+    expected = {(Between.ALL, size): Expectation(66.0, "measured", "the test before", 0.5) for size in first.bytes}
+    small, large = first.bytes[0], first.bytes[-1]
+
+    def found(step: int, *times: float) -> list[Measured]:
+        return [Measured(step=step, group=0, bytes=size, us=us) for size, us in zip(first.bytes, times, strict=False)]
+
+    disturbed = judge_tests(steps, found(first.id, 394, 70, 70) + found(second.id, 70, 394), places, expected)
+    assert [(test.us, test.verdict) for test in disturbed] == [(70, Verdict.OK)] * 3
+    slow = judge_tests(steps, found(first.id, 394) + found(second.id, 200), places, expected)
+    assert [(test.wanted, test.us, test.verdict) for test in slow] == [(small, 200, Verdict.SLOW)]
+    fitted = [Measured(step=one.id, group=0, bytes=small, us=9.0) for one in (first, second) for _ in first.bytes]
+    assert judge_tests(steps, fitted, places, expected)[-1].wanted == large
+
+
 @given(st.lists(st.floats(0.01, 1000), max_size=50))
 def test_the_usual_speed_is_never_above_half_of_the_best(bests: Sequence[float]) -> None:
     assert usual(bests) <= 0.5 * max(bests, default=0.0) + 1e-9
