@@ -674,5 +674,22 @@ STEPS = (
         150,
         alone=True,
     ),
-    Step("slowed", "NCCL on sockets", lambda stage, _: measuring.slowed(stage), one_node, 200, alone=True, gpus=2),
+    Step(
+        "nettest slowed",
+        "NCCL on sockets, found by nettest",
+        lambda stage, _: measuring.nettest_slowed(stage),
+        one_node,
+        60,
+        alone=True,
+        gpus=2,
+    ),
+    Step(
+        "slowed",
+        "NCCL on sockets, found by bench --gate",
+        lambda stage, _: measuring.slowed(stage),
+        one_node,
+        180,
+        alone=True,
+        gpus=2,
+    ),
 )
