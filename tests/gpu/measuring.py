@@ -60,7 +60,7 @@ def _check(stage: Stage) -> dict[str, Any]:
 
 
 def bench(stage: Stage) -> tuple[str, dict[str, Any]]:
-    """The product's run and the engine's client by hand. The engine gets faster meanwhile: ours first and last."""
+    """The product's run and the engine's client by hand. Speeds rise from run to run: ours first and last."""
     stage.ready()
     ours, by_hand = list[float](), list[float]()
     for measure, speeds in ((_ours, ours), (_by_hand, by_hand), (_by_hand, by_hand), (_ours, ours)):
