@@ -185,7 +185,7 @@ class _Post:
         if self.request.notifier is not None:
             self.request.notifier.look(self.seen)
         self._tell_of_rails(self.seen)
-        begun = self._begun()
+        begun = self._begun(self.seen)
         self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
         if self.decision.do is Do.RESTART:
@@ -231,9 +231,11 @@ class _Post:
         """The gang on the nodes that its run was started on."""
         return as_it_runs(self.gang, self.seen) if self.seen is not None else self.gang
 
-    def _begun(self) -> Begun | None:
-        """What an interrupted command has left begun on this gang."""
-        return next(iter(interrupted(self.fleet, [self.gang])), None)
+    def _begun(self, seen: GangView) -> Begun | None:
+        """What an interrupted command has left begun on this gang. Nodes that did not answer are not asked again: a
+        look at a gang that has lost one would take as long as that node may."""
+        answering = [node.name for node in seen.nodes if node.error is None]
+        return next(iter(interrupted(self.fleet, [self.gang], only=answering)), None)
 
     def _restart(self, why: str, begun: Begun | None) -> None:
         """One attempt; what comes of it is seen at the next look."""

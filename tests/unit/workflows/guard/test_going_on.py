@@ -107,7 +107,7 @@ class Cluster(Quiet):
 def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
     for name in ("see", "examine", "asked_of", "go_on", "against_a_start", "return_to_all"):
         monkeypatch.setattr(guarding, name, getattr(cluster, name))
-    monkeypatch.setattr(guarding, "interrupted", lambda *_: ())
+    monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
     monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
     monkeypatch.setattr(guarding, "staged_plan", lambda *_, **__: None)
     nothing: Any = None

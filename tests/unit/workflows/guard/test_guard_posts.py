@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause, Rail
@@ -57,7 +58,7 @@ class Script:
         monkeypatch.setattr(guarding, "LOOK_EVERY_S", 0.01)
         monkeypatch.setattr(guarding, "_guard_lock", lambda *_: nullcontext())
         monkeypatch.setattr(guarding, "see", self.see)
-        monkeypatch.setattr(guarding, "interrupted", lambda *_: ())
+        monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
         monkeypatch.setattr(guarding, "run_hook", self.hook)
 
     def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
@@ -115,3 +116,16 @@ def test_the_hook_is_called_once_for_a_port_that_is_back_and_again_in_another_ru
     script = Script(monkeypatch, c=[READY, gone, back, back, gone, back, on_rails("r2", up=True), FAILED])
     guard(inventory("c"), GuardRequest(policy=BUSY, golden_every_s=0), Quiet())
     assert script.told == ["back c", "back c", "failed c"]
+
+
+def test_a_node_that_did_not_answer_is_not_asked_what_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+    error = Unreachable("no answer", where="gone", fix="switch it on")
+    nodes = (
+        NodeView(name="here", node_rank=0, state=NodeState.FAILED),
+        NodeView(name="gone", node_rank=1, state=NodeState.UNREACHABLE, error=error),
+    )
+    Script(monkeypatch, one=[GangView(name="one", state=READY, nodes=nodes)])
+    monkeypatch.setattr(guarding, "interrupted", lambda *_, only: asked.append(only) or ())
+    guard(inventory("one"), GuardRequest(once=True, policy=BUSY, golden_every_s=0), Quiet())
+    assert asked == [["here"]]
