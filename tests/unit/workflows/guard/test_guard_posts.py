@@ -126,6 +126,11 @@ def test_a_node_that_did_not_answer_is_not_asked_what_was_begun(monkeypatch: pyt
         NodeView(name="gone", node_rank=1, state=NodeState.UNREACHABLE, error=error),
     )
     Script(monkeypatch, one=[GangView(name="one", state=READY, nodes=nodes)])
-    monkeypatch.setattr(guarding, "interrupted", lambda *_, only: asked.append(only) or ())
+
+    def interrupted(*_: object, only: Sequence[str]) -> tuple[()]:
+        asked.append(only)
+        return ()
+
+    monkeypatch.setattr(guarding, "interrupted", interrupted)
     guard(inventory("one"), GuardRequest(once=True, policy=BUSY, golden_every_s=0), Quiet())
     assert asked == [["here"]]
