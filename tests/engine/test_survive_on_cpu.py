@@ -43,6 +43,7 @@ def test_three_nodes_serve_on_as_a_pipeline_without_the_leader_and_four_once_it_
     lab.serve()
     gang = lab.gang()
     assert (gang["state"], tp_ranks(gang), answer(gang)) == ("ready", [0, 1, 2, 3], CANARY_TEXT)
+    lab.deploy("golden", "accept", timeout=600)
     command = [*L40S_DEPLOY, "guard", "--degrade-after", "5s", "--restore", "auto", "--golden-every", "0"]
     with guarding(command, lab.environment, said(lab)):
         lab.deploy("lab", "break", "--name", lab.name, LOST, "power-off")
@@ -52,6 +53,7 @@ def test_three_nodes_serve_on_as_a_pipeline_without_the_leader_and_four_once_it_
         lab.deploy("lab", "heal", "--name", lab.name, LOST, "power-off")
         gang = seen(lab, lambda one: one["state"] == "ready" and serving(one, FOUR))
         assert (gang["missing"], tp_ranks(gang), answer(gang)) == ([], [0, 1, 2, 3], CANARY_TEXT)
+    assert lab.json("golden", "check")["verdict"] == "same"
 
 
 def tp_ranks(gang: dict[str, Any]) -> list[int]:

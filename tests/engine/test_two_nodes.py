@@ -41,7 +41,7 @@ def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing
     ]
     assert {node["name"]: ranks(node) for node in gang["nodes"]} == {"node0": [(0, "alive")], "node1": [(1, "alive")]}
     assert complete(gang["service"]["url"], ENGINE_MODEL, CANARY_PROMPT, len(CANARY_TEXT)) == CANARY_TEXT
-    bench_and_golden_measure_it_and_nettest_does_not(lab)
+    bench_measures_it_and_nettest_does_not(lab)
 
     node, killed = lab.rank(1)
     assert "sglang::scheduler_TP1" in lab.on(node, f"ps -o args= -p {killed}")
@@ -58,8 +58,8 @@ def test_from_nothing_to_a_measured_service_and_through_a_killed_rank_to_nothing
     assert not gang["service"]["healthy"]
 
 
-def bench_and_golden_measure_it_and_nettest_does_not(lab: SmallLab) -> None:
-    """The engine's own client, and accepted answers, against the real engine."""
+def bench_measures_it_and_nettest_does_not(lab: SmallLab) -> None:
+    """The engine's own client against the real engine."""
     refused = lab.deploy("nettest", check=False)
     assert refused.returncode == 2 and "slow each other down" in refused.stderr
     done = lab.deploy("bench", *LOAD, "--json", "--gate", check=False, timeout=600)
@@ -67,8 +67,6 @@ def bench_and_golden_measure_it_and_nettest_does_not(lab: SmallLab) -> None:
     first = json.loads(done.stdout)
     assert (first["verdict"], first["stand_in"], first["stack"]) == ("not judged", False, "sglang-0.5.23-cpu")
     assert first["serving"]["output_tok_s"] > 0 and first["machines"]["before"].keys() == lab.hosts().keys()
-    assert lab.deploy("golden", "accept", timeout=600).returncode == 0
-    assert json.loads(lab.deploy("golden", "check", "--json", timeout=600).stdout)["verdict"] == "same"
 
 
 def ranks(node: dict[str, Any]) -> list[tuple[int, str]]:

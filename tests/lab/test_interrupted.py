@@ -180,6 +180,7 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
     assert "nothing to resume" in lab.deploy("restart", "--resume").stdout
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
     from tests.support.preloaded import L40S_DEPLOY
 

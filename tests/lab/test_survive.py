@@ -142,6 +142,7 @@ def test_the_stack_without_pipelines_can_not_go_on_and_says_what_could(operator:
     until(lambda: operator.gang(0)["state"] == "ready", 30 * slack())
 
 
+@pytest.mark.long
 def test_gids_that_moved_between_a_death_and_the_restart_are_found_again(operator: Operator) -> None:
     node, _ = operator.rank(17)
     ports = [name for name in operator.lab.ssh(node, "ls /sys/class/infiniband").split() if name.startswith("mlx5")]

@@ -195,7 +195,9 @@ class Router:
         self.workers.remove(url)
 
 
-@pytest.mark.parametrize("rises", [True, False], ids=["it-rises", "it-does-not"])
+@pytest.mark.parametrize(
+    "rises", [pytest.param(True, id="it-rises", marks=pytest.mark.long), pytest.param(False, id="it-does-not")]
+)
 def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     rises: bool, local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
