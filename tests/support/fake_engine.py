@@ -29,13 +29,14 @@ import signal
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 RANK = """
-import ctypes, os, signal, sys, time
+import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+if os.environ.get('FAKE_TIED') or len(sys.argv) > 1:
+    import ctypes
 if os.environ.get('FAKE_TIED'):
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 def cuda(name, *arguments):
@@ -61,38 +62,47 @@ READY = {"at": 0.0}
 STUCK = Path(os.environ.get("FAKE_STUCK", "/nowhere"))
 
 
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        if os.environ.get("FAKE_ACCESS") and "?" in self.path:
-            host, port = self.client_address
-            say(f'[2026-11-20 14:11:35] INFO:     {host}:{port} - "{self.requestline}" 200 OK')
-
-    def _answer(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        if self.path == "/metrics":
-            self._answer(200, {"worked_total": 1})
-        elif self.path == "/health_generate" and STUCK.is_file():
-            with contextlib.suppress(FileNotFoundError):
-                time.sleep(float(STUCK.read_text() or 0))
-            self._answer(503, {})
-        elif self.path.startswith("/health"):
-            self._answer(200 if time.monotonic() >= READY["at"] else 503, {})
-        else:
-            self._answer(200, {"data": [{"id": "fake"}]})
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(200, {"choices": [{"text": os.environ.get("FAKE_TEXT", " Paris")}]})
-
-
 def say(line: str) -> None:
     print(line, flush=True)
+
+
+def serve(place: str) -> None:
+    """Forever. Its imports take as long as all the rest of this program: who serves nothing does without."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            if os.environ.get("FAKE_ACCESS") and "?" in self.path:
+                host, port = self.client_address
+                say(f'[2026-11-20 14:11:35] INFO:     {host}:{port} - "{self.requestline}" 200 OK')
+
+        def _answer(self, status: int, body: object) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, {"worked_total": 1})
+            elif self.path == "/health_generate" and STUCK.is_file():
+                with contextlib.suppress(FileNotFoundError):
+                    time.sleep(float(STUCK.read_text() or 0))
+                self._answer(503, {})
+            elif self.path.startswith("/health"):
+                self._answer(200 if time.monotonic() >= READY["at"] else 503, {})
+            else:
+                self._answer(200, {"data": [{"id": "fake"}]})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self._answer(200, {"choices": [{"text": os.environ.get("FAKE_TEXT", " Paris")}]})
+
+    address, _, port = place.rpartition(":")
+    server = ThreadingHTTPServer((address, int(port)), Handler)
+    say("warming up")
+    server.serve_forever()
 
 
 def main() -> int:
@@ -111,7 +121,7 @@ def main() -> int:
     numbers = os.environ["FAKE_RANKS"].split(",")
     gpus = [[gpu] for gpu in os.environ["FAKE_GPUS"].split(",")] if "FAKE_GPUS" in os.environ else [[]] * len(numbers)
     ranks = [
-        subprocess.Popen([title.format(rank), "-c", RANK, *gpu], executable=sys.executable, env=environment)
+        subprocess.Popen([title.format(rank), "-sS", "-c", RANK, *gpu], executable=sys.executable, env=environment)
         for rank, gpu in zip(numbers, gpus, strict=True)
     ]
     if os.environ.get("FAKE_ORPHAN"):
@@ -134,10 +144,7 @@ def main() -> int:
         say(f"loading {step}/4")
         time.sleep(delay / 4)
     if leads:
-        address, _, port = os.environ["FAKE_HTTP"].rpartition(":")
-        server = ThreadingHTTPServer((address, int(port)), Handler)
-        say("warming up")
-        server.serve_forever()
+        serve(os.environ["FAKE_HTTP"])
     while True:
         time.sleep(3600)
 
