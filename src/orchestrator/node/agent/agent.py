@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import causes, clock, course, preflight, verdicts
@@ -34,7 +35,6 @@ from orchestrator.node.engine.kernel_words import Dead
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.redact import Redactor
-from orchestrator.node.engine.service import CanaryResult, Health, Service
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
 from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
 from orchestrator.node.engine.watch import LogWatch
@@ -48,6 +48,9 @@ from orchestrator.protocol.link import Digest, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
 from orchestrator.protocol.run_files import AgentProcess, Order
 from orchestrator.protocol.staging import ServiceOrder
+
+if TYPE_CHECKING:
+    from orchestrator.node.engine.service import CanaryResult, Health, Service
 
 TICK_S = 0.5
 INQUEST_TICK_S = 0.05
@@ -483,7 +486,11 @@ class Agent:
         self.record.set(rails=rails.gone, moved=rails.moved)
 
     def _follow_service(self) -> None:
-        for result in self.service.take() if self.service else ():
+        if self.service is None:
+            return
+        from orchestrator.node.engine.service import Health
+
+        for result in self.service.take():
             if isinstance(result, Health):
                 self._judge_health(result)
             else:
@@ -548,6 +555,8 @@ class Agent:
             self.service.start()
 
     def _service(self, order: ServiceOrder) -> Service:
+        from orchestrator.node.engine.service import Service  # an eighth of an agent's start, and only the leader asks
+
         return Service(
             order.url,
             self.run.watch.http,

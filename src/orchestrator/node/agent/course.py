@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import quick
 from orchestrator.node.agent import causes, membership, verdicts
 from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
 from orchestrator.node.agent.moments import Anchor, at
@@ -52,7 +53,7 @@ OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
 ENDING = (AgentState.DRAINING, *OVER)
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class LinkFacts:
     """Of a member's side of the link: somebody took the connection (reached), nothing listens (refused), why the newest
     attempt failed (trouble), why the leader's agent can't be followed at all (misfit)."""
@@ -63,7 +64,7 @@ class LinkFacts:
     misfit: str = ""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Facts:
     """What is true when something happens. complete: every rank's process is alive; living: something of the engine's
     still runs (asked for while it drains); link: a member's."""
@@ -73,46 +74,46 @@ class Facts:
     link: LinkFacts = LinkFacts()
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Checked:
     """The node's own checks have passed."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Ordered:
     """What the controller wants: run, stop or stop-now; read repeatedly."""
 
     order: Order
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class EngineStarted:
     """The engine's parent process runs."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class EngineGone:
     """It has stopped; the reason comes as `verdicts.Happened`."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Healthy:
     """The engine behind the service answers (leader)."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Accepted:
     """The canary generation was accepted (leader)."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Broke:
     """Something that ends this part, whatever the others report."""
 
     cause: Cause
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -134,14 +135,14 @@ Event = (
 )
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Enter:
     """This part is in another state now: everybody should hear of it at once."""
 
     state: AgentState
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Send:
     """Over the link: to the leader's agent (member), to all others or only to one (leader)."""
 
@@ -149,22 +150,22 @@ class Send:
     only: str | None = None
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class StartEngine:
     """And whatever asks it over HTTP."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class AskEngineToEnd:
     """In good order: it may finish the requests that it has (leader)."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Look:
     """Read the log and the ranks' states now; what is found comes as events, then `verdicts.Looked`."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Note:
     """For the run's events."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from orchestrator import quick
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.events import Joined, Left, Said
@@ -18,21 +19,21 @@ QUIET_S = 2.0
 """Two words missed: `status` does not say of such a node that its agent is heard."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class HasEnded:
     """A node reported that nothing of its part runs any more."""
 
     node: str
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class GuardianReported:
     """A node's guardian reported that its agent is gone, and its engine with it."""
 
     node: str
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed. refused: nothing listens on the leader's port (member)."""
 
@@ -42,14 +43,14 @@ class Tick:
 Event = Joined | Said | Left | HasEnded | GuardianReported | Tick
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class AgentGone:
     """An agent has ended without a message of its own."""
 
     cause: Cause
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class LeaseOver:
     """A node was silent for a lease, or all were: then this one is cut off."""
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from orchestrator import quick
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.protocol.report import Cause
@@ -23,14 +24,14 @@ HOLD_S = 3.0
 """A member that waits in vain for the leader's verdict names what it has itself."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Happened:
     """Something that ends this node's part."""
 
     statement: Statement
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Heard:
     """A member's account (leader); None: it has seen nothing."""
 
@@ -38,31 +39,31 @@ class Heard:
     statement: Statement | None
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Gone:
     """A member can't answer any more (leader)."""
 
     node: str
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Asked:
     """The leader asks what this node has seen (member)."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Looked:
     """`Look` has been done."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Ruled:
     """The leader's verdict (member)."""
 
     verdict: Cause
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -70,24 +71,24 @@ class Tick:
 Event = Happened | Heard | Gone | Asked | Looked | Ruled | Tick
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Look:
     """Read the log and the ranks' states now; what is found comes as `Happened`, then `Looked`."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Ask:
     """Ask every member what it has seen (leader)."""
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Tell:
     """Tell the leader (member)."""
 
     statement: Statement | None
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Rule:
     """The gang's verdict: tell everybody, and end (leader). cause: of this node's own part."""
 
@@ -95,7 +96,7 @@ class Rule:
     cause: Cause
 
 
-@dataclass(frozen=True)
+@quick.dataclass(frozen=True, slots=True)
 class Fail:
     """End this node's part with this cause (member)."""
 
