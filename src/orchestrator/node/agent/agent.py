@@ -1,8 +1,8 @@
 """The node agent: one process that arms, starts, watches and ends one node's part of a gang.
 
 A single loop waits for everything at once: the guardian, the engine's log, the ranks' pidfds, the leader link, NVML's
-answers and the leader's HTTP probes. Orders of the controller are a file (`goal.json`) and SIGUSR1. What follows from
-what it sees is decided in course.py.
+answers and the leader's HTTP probes. The controller's orders are a file (`goal.json`) and SIGUSR1. What to do about
+each event is decided in course.py.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ INQUEST_TICK_S = 0.05
 ENDING_TICK_S = 0.05
 PULSE_S = 1.0
 DYING_S = 0.01
-"""Between two looks at the ranks' main threads: a peer ends 20 ms after a killed one at the earliest, and who was first
-is what matters. One look takes 3 microseconds a rank."""
+"""Between two checks of the ranks' main threads: the peers of a killed rank end 20 ms after it at the earliest, and we
+need to know which was first. A check takes 3 microseconds per rank."""
 MOST_HEARD = 3
-"""Remarks of a member that the leader's report repeats."""
+"""Limit on a member's remarks that the leader's report repeats."""
 MEMORY_EVERY_S = 2.0
 MEMORY_WARMING_S = 0.5
-"""A canary is short, and ready without the newest figures would be half a truth."""
+"""Shorter while warming: the canary is short, and a gang must not become ready on old figures."""
 TOLD_S = 0.5
-"""The guardian reaps at once and reports it."""
+"""The guardian reaps a process and reports its exit at once."""
 
 RAILS_EVERY_S = 2.0
 AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
-"""Phases of an engine (gang/pace.py) that has read its weights."""
+"""Phases (gang/pace.py) of an engine that has read its weights."""
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
-"""Orders that need no file: from systemd at a shutdown, and from a controller where none can be written."""
+"""Orders without a file: from systemd at a shutdown, and from a controller that can't write one."""
 
 ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
-"""Signals that the engine's parent does not die of because a rank has (then it exits, or kills itself: SIGKILL)."""
+"""Signals that don't follow from a rank's death: the engine's parent then exits, or kills itself with SIGKILL."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Role `agent`: the run's folder is the only argument. Ends with the run."""
+    """Role `agent`. The only argument is the run's folder. Returns when the run has ended."""
     folder = arguments[0]
     agent = _begin(staged_in(folder))
     try:
@@ -128,7 +128,7 @@ def _begin(run: Run) -> Agent:
 
 @dataclass
 class Agent:
-    """Holds everything of one node's part, turns what it sees into events of its course, and applies the effects."""
+    """Holds the state of one node's part, turns what it sees into events for its course, and applies the effects."""
 
     run: Run
     guardian: Guardian
@@ -138,9 +138,9 @@ class Agent:
     log: EngineLog
     disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
-    """Of the engine behind the service (leader)."""
+    """Of the engine's HTTP service (leader)."""
     ahead: ReadAhead = field(default_factory=lambda: ReadAhead(None, 0))
-    """Weight files that are being read into the page cache."""
+    """Weight files that are being read ahead into the page cache."""
     ras: Inquiry = field(init=False)
     course: Course = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
@@ -148,22 +148,22 @@ class Agent:
     spoke: Spoke | None = None
     service: Service | None = None
     remarks: list[str] = field(default_factory=list)
-    """What the checks remarked on."""
+    """Remarks of the node's own checks."""
     engine: tuple[int, int] = (0, 0)
     """Process id and start time of the engine's parent."""
     order: Order = field(default_factory=Order)
-    """What the controller wants, as it was read last."""
+    """The controller's order, as last read."""
     signalled: str = ""
-    """What a signal asked for."""
+    """The order given by a signal."""
     gone: bool = False
-    """The end has been gone through, and nothing is left to do."""
+    """The end is complete, and nothing is left to do."""
     now: Callable[[], float] = time.monotonic
     _wake: int = -1
     """Readable when a signal arrived."""
     _poke: int = -1
-    """What is written here wakes the loop."""
+    """Writing here wakes the loop."""
     _pulsed: float = 0.0
-    """When the others last heard from us; 0 makes them hear at once."""
+    """When we last sent to the other agents; 0 sends at once."""
     _looked_at_rails: float = 0.0
     _ending: Iterator[None] | None = None
 
@@ -173,27 +173,27 @@ class Agent:
 
     @property
     def state(self) -> AgentState:
-        """Where this part is."""
+        """State of this part."""
         return self.course.state
 
     def live(self) -> None:
-        """Arm, then follow events until the run is over; leaves nothing behind that can be ended."""
+        """Arm, then handle events until the run is over. Leaves no process behind that can be ended."""
         self._listen_to_signals()
         self.flush()
-        no_link = self.join_link()  # before the checks: the others see that somebody will answer
+        no_link = self.join_link()  # before the checks: the others see that an agent will answer
         failures = [*preflight.check(self.run, self.memory), *no_link]
         self.checked(failures, [] if failures else preflight.remarks(self.run))
         while not self.gone:
             self.step(self._wait(self.patience()))
 
     def end_at_once(self) -> None:
-        """Whatever state this part is in: something in the loop itself is broken."""
+        """End this part in any state: the loop itself is broken."""
         while not self.gone:
             self._end_on()
             self._wait(ENDING_TICK_S)
 
     def join_link(self) -> list[Failure]:
-        """Listen for the others, or begin to reach for the leader's agent."""
+        """Listen for the other agents, or begin to connect to the leader's agent."""
         if not self.run.leads:
             self.spoke = Spoke(self.run, self.run.link_key(), self.run.leader_name, self.sockets)
             self.follow_link(self.now())
@@ -206,7 +206,7 @@ class Agent:
         return []
 
     def checked(self, failures: Sequence[Failure], remarks: Sequence[str] = ()) -> None:
-        """Take what the node's own checks found."""
+        """Take the results of the node's own checks."""
         if failures:
             self.record.set(refusals=tuple(Refusal(**failure.as_json()) for failure in failures))
             first = failures[0]
@@ -219,7 +219,7 @@ class Agent:
         self.happened(course.Checked())
 
     def patience(self) -> float:
-        """How long the loop may wait for something to happen."""
+        """How long the loop may wait for an event."""
         if self.course.over:
             return ENDING_TICK_S
         if not self.course.runs:
@@ -228,7 +228,7 @@ class Agent:
         return INQUEST_TICK_S if self.course.inquest.until else tick
 
     def step(self, ready: set[int]) -> None:
-        """One round of the loop. ready: descriptors that something can be done with."""
+        """One round of the loop. ready: descriptors that are ready for I/O."""
         if self.course.over:
             self._end_on()
             return
@@ -258,7 +258,7 @@ class Agent:
             self.happened(event)
 
     def pulse(self, now: float) -> None:
-        """Let the others hear from us, every second and at every change."""
+        """Send our state to the other agents, every second and at every change."""
         if now - self._pulsed < PULSE_S:
             return
         self._pulsed = now
@@ -294,20 +294,20 @@ class Agent:
         self.record.flush(force=force)
 
     def enter(self, state: AgentState) -> None:
-        """In another state: everybody hears of it at once."""
+        """Change the state, and tell the other agents and the report at once."""
         if state is self.ahead.begins:
             self.ahead.start()
         if state is AgentState.READY:
-            self.log.watch.finish(clock.now())  # a worker's log says nothing of it
+            self.log.watch.finish(clock.now())  # a worker's log does not say that the engine is ready
             self.disk.put(partial(nccl_lines.note, self.run))
         self.record.event("state", state=state.value)
         self._pulsed = 0.0
         self.flush()
 
-    # the loop's own
+    # the loop itself
 
     def _wait(self, timeout_s: float) -> set[int]:
-        """Wait until something happens, or not longer than this; returns the descriptors that are ready."""
+        """Wait for an event, or at most this long; returns the descriptors that are ready."""
         poll = select.poll()
         for descriptor, mask in self._descriptors():
             poll.register(descriptor, mask)
@@ -318,7 +318,7 @@ class Agent:
         return ready
 
     def _poll(self, poll: select.poll, timeout_s: float) -> set[int]:
-        """What is ready; nothing also if a rank dies, which no descriptor shows in time."""
+        """The descriptors that are ready. Also returns when a rank dies, which no descriptor shows in time."""
         until = time.monotonic() + timeout_s
         while True:
             left = until - time.monotonic()
@@ -340,7 +340,7 @@ class Agent:
             yield from link.descriptors()
 
     def _end_on(self) -> None:
-        """The next stage of the end, once what it waits for is true."""
+        """Do the next stage of the end, once its condition is true."""
         if self._ending is None:
             self._ending = end(self)
         for _ in self._ending:
@@ -359,7 +359,7 @@ class Agent:
     def _take_order(self, goal: str, *_: object) -> None:
         self.signalled = goal
 
-    # what is seen
+    # what the agent sees
 
     def _facts(self) -> Facts:
         draining = self.state is AgentState.DRAINING
@@ -411,14 +411,14 @@ class Agent:
             self.happened(verdicts.Happened(self._explained(seen, self.engine[0], -1, death)))
 
     def _hear_of_parent(self) -> None:
-        """A parent's death takes its ranks with it (SIGKILL, by PR_SET_PDEATHSIG), and may be reported after theirs."""
+        """A parent's death kills its ranks (SIGKILL, by PR_SET_PDEATHSIG), and may be reported after theirs."""
         poll = select.poll()
         poll.register(self.guardian.channel.fileno(), select.POLLIN)
         poll.poll(TOLD_S * 1000)
         self._follow_guardian({self.guardian.channel.fileno()})
 
     def _bury_the_dead(self) -> None:
-        """Ranks that ended just before their parent: one of them may be the reason."""
+        """Take ranks that ended just before their parent: one of them may be the reason."""
         poll = select.poll()
         for descriptor, mask in self.tree.descriptors():
             poll.register(descriptor, mask)
@@ -441,7 +441,7 @@ class Agent:
                 self.happened(verdicts.Happened(self._explained(seen, died.rank.pid, died.rank.gpu, died.death)))
 
     def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
-        """With what the kernel and the devices say about it. gpu: -1 for a process that uses none."""
+        """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
         place = self.memory.places.get(gpu, "")
         around = devices.look(place, self.run.env)
         dead = Dead(
@@ -450,7 +450,7 @@ class Agent:
         )  # fmt: skip
         try:
             records: list[str] | None = kernel_log.records()
-        except OSError:  # not for us to read, or none here
+        except OSError:  # not readable for us, or not present
             records = None
         word = kernel_words.reason(records or (), time.monotonic(), dead)
         word = word or devices.word(dead, around, log_unread=records is None)
@@ -466,7 +466,7 @@ class Agent:
             self.memory.ask(now)
 
     def _follow_reading(self) -> None:
-        """Once the engine has its weights, they are not needed in the page cache."""
+        """Drop the weight files from the page cache once the engine has read them."""
         if self.ahead.fileno() < 0 or self.ahead.cache is None:
             return
         self.ahead.take()
@@ -476,7 +476,7 @@ class Agent:
             self.record.event("read ahead", **self.ahead.cache.as_json())
 
     def _follow_rails(self, now: float) -> None:
-        """NCCL continues over the other port of a card if one fails; only its log shows that."""
+        """If a port fails, NCCL continues on the other port of the card; only its log shows that."""
         rails = self.log.rails
         if not rails.moved or now - self._looked_at_rails < RAILS_EVERY_S:
             return
@@ -524,7 +524,7 @@ class Agent:
             lines = self.log.watch.last_lines()
             self.happened(course.Broke(self.course.because(self.now(), text, fix=fix, lines=lines)))
 
-    # what is done
+    # what the agent does
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -555,7 +555,7 @@ class Agent:
             self.service.start()
 
     def _service(self, order: ServiceOrder) -> Service:
-        from orchestrator.node.engine.service import Service  # an eighth of an agent's start, and only the leader asks
+        from orchestrator.node.engine.service import Service  # an eighth of an agent's start; only the leader needs it
 
         return Service(
             order.url,
@@ -568,7 +568,7 @@ class Agent:
             counters=self.run.watch.probe.counters,
         )
 
-    # what the others read
+    # what the agent tells the others
 
     def _digest(self) -> Digest:
         return Digest(
@@ -580,12 +580,12 @@ class Agent:
         )
 
     def _heard_remarks(self) -> list[str]:
-        """What the others announce because their own reports may not: their disks stall."""
+        """Remarks of members whose disks stall, so that their own reports may not show them."""
         digests = self.course.digests
         return [f"{node}: {words}" for node, digest in digests.items() for words in digest.disk[:MOST_HEARD]]
 
     def _stopped(self) -> list[str]:
-        """Processes of the engine's that a signal has stopped; of ranks `ranks` tells."""
+        """Processes of the engine that a signal has stopped, except ranks, which `ranks` covers."""
         names = {pid: f"process {pid} ({title})" for pid, title in self.tree.stopped.items()}
         names.update({pid: f"the engine's parent process (pid {pid})" for pid in names if pid == self.engine[0]})
         return [f"{name} was stopped by a signal" for name in names.values()]

@@ -1,4 +1,4 @@
-"""Words for why a node's part of a gang ended, as the report's `cause` has them."""
+"""Text for why a node's part of a gang ended: the report's `cause`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from orchestrator.node.engine.tree import RankDied
 
 LINES_SHOWN = 3
-"""Of a log that does not explain the end: just enough to see where it was."""
+"""Lines to keep of a log that does not explain the end: just enough to see how far it got."""
 
 _BY_DEVICES = frozenset(
     {EXCEPTION, "COLLECTIVE-TIMEOUT", "ENGINE-WATCHDOG", "GPU-DRIVER", "GPU-KERNEL-FAULT", "GPU-LOST", "IB-UNREACHABLE",
      "NCCL-SYSTEM"}
 )  # fmt: skip
-"""Ids of engines/causes.py that a broken GPU, link or memory may be behind."""
+"""Ids in engines/causes.py whose real cause may be a broken GPU, link or memory."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
-"""IPv4, IPv6; what is none of ours is found in no inventory."""
+"""IPv4 or IPv6. Addresses that don't belong to the gang are found in no inventory."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What else is known of an engine that hangs. gpus: those of this node that wait, in words
+    """What else is known of a hung engine. gpus: this node's GPUs that wait, as text
 
-    ras:   what NCCL's RAS says, None where it was not asked; nodes: names of the gang's nodes by address
+    ras:   NCCL RAS's answer, None if it was not queried; nodes: names of the gang's nodes by address
     """
 
     ras: RasVerdict | None = None
@@ -47,7 +47,7 @@ NOTHING = Beside()
 
 
 def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
-    """A rank's process ended: the log's reason where it gives one, else how it died. nodes: name by address."""
+    """A rank's process ended: the log's reason if it gives one, else how it died. nodes: name by address."""
     rank, death = died.rank, died.death
     gpu = f" on GPU {rank.gpu}" if rank.gpu >= 0 else ""
     was = "was " if death.signal is not None else ""
@@ -65,7 +65,7 @@ def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Map
 
 
 def explained(told: Statement, word: KernelWord) -> Statement:
-    """The same death with the kernel's reason for it, which nothing came before."""
+    """The same death with the kernel's reason for it; no earlier failure led to it."""
     cause = replace(
         told.cause,
         text=f"{word.text}: {told.cause.text}",
@@ -78,7 +78,7 @@ def explained(told: Statement, word: KernelWord) -> Statement:
 
 
 def explains_itself(cause: Cause) -> bool:
-    """Whether the log gives a reason that no broken device is behind."""
+    """Whether the log gives a reason that no broken device can have caused."""
     return bool(cause.signature) and not cause.secondary and cause.signature not in _BY_DEVICES
 
 
@@ -92,7 +92,7 @@ def engine_ended(node: str, death: Death, watch: LogWatch, now: float, nodes: Ma
 
 
 def blames(watch: LogWatch, since: float, nodes: Mapping[str, str]) -> tuple[str, ...]:
-    """Nodes whose addresses stand in this node's secondary errors, in order."""
+    """Nodes whose addresses appear in this node's secondary errors, in order."""
     lines = [suspicion.lines[-1] for suspicion in watch.suspicions(since) if suspicion.secondary and suspicion.lines]
     found = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
     return tuple(dict.fromkeys(name for name in found if name is not None))
@@ -109,9 +109,10 @@ def from_controller(failure: Because, now: float) -> Cause:
 
 
 def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
-    """The engine lives and does nothing any more. beside: what else is known of it
+    """The engine is alive but makes no progress. beside: what else is known of it
 
-    A rank that RAS names is named by its process: RAS counts in a communicator, which may be a part of the gang.
+    A rank that RAS names is identified by its process: RAS numbers ranks within a communicator, which may be only part
+    of the gang.
     """
     said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
     text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
@@ -126,17 +127,17 @@ def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
 
 
 def _weight(suspicion: Suspicion | None, death: Death) -> Weight:
-    """An exit with code 0 was ordered: the engine's leader ends (sglang 0.5: ShutdownReq), and its node says why."""
+    """Exit code 0 was ordered: the engine's leader ends (sglang 0.5: ShutdownReq), and its node says why."""
     if suspicion is not None and suspicion.id == EXCEPTION:
-        return Weight.UNSURE  # nobody knows what it follows from
+        return Weight.UNSURE  # the reason for the order is unknown here
     if suspicion is not None:
         return Weight.FOLLOWED if suspicion.secondary else Weight.SEEN
     return Weight.UNSURE if death.exit_code == 0 else Weight.SEEN
 
 
 def _after_others(alive_at: float, seen: Sequence[Suspicion]) -> Weight:
-    """Of a rank that a signal ended and that logged nothing, while others of this node logged that a peer is gone. Was
-    it seen alive after that, its parent killed it; else it may be the peer that they miss."""
+    """For a rank that a signal ended and that logged nothing, while others of this node logged that a peer is gone. If
+    it was seen alive after that, its parent killed it; else it may be the missing peer."""
     return Weight.FOLLOWED if any(one.secondary and one.at <= alive_at for one in seen) else Weight.UNSURE
 
 
@@ -156,7 +157,7 @@ def _with_suspicion(
     )
     if suspicion.tp_rank in (None, tp_rank):
         return signed
-    return replace(signed, tp_rank=suspicion.tp_rank, signal=None, exit_code=None)  # how that one died, nobody saw
+    return replace(signed, tp_rank=suspicion.tp_rank, signal=None, exit_code=None)  # nobody saw how that process died
 
 
 def _fix(death: Death) -> str:

@@ -1,7 +1,7 @@
-"""How one node's part of a gang goes, from *staged* to its end. Pure: what happens in, what to do out.
+"""The course of one node's part of a gang, from *staged* to its end. Pure: events in, effects out.
 
-The agent (agent.py) tells it what it has seen, with the time and the facts of that moment, and carries out what comes
-back, in order. Who can be heard is `membership`'s, who is named as the cause `verdicts`'.
+The agent (agent.py) passes in what it has seen, with the time and the facts of that moment, and carries out the
+effects in order. `membership` decides which agents can be heard, `verdicts` who is named as the cause.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from orchestrator.node.agent.run import Run
 
 LINK_S = 30.0
-"""A node that has not reached the leader's agent this long after its own checks is not armed."""
+"""A node that has not reached the leader's agent this long after its own checks fails instead of being armed."""
 LEADERS_CHECKS_S = 90.0
-"""A member that has reached its port waits this long: the leader's checks may still be running, and `up` waits as long
-for them (ARM_S in workflows/deadlines.py)."""
+"""A member that has reached the leader's port waits this long: the leader's checks may still be running, and `up` waits
+as long for them (ARM_S in workflows/deadlines.py)."""
 FOLLOW_LEADER_S = 1.5
-"""After the leader's engine has gone, this long for the workers' own shutdown before SIGKILL: every rank was told to
-end before the leader's own ended (sglang 0.5: ShutdownReq), or none ever is (0.4.4): a long wait gains nothing."""
+"""Once the leader's engine has gone, workers get this long for their own shutdown before SIGKILL. Every rank was told
+to end before the leader's ended (sglang 0.5: ShutdownReq), or none ever is (0.4.4), so a longer wait gains nothing."""
 
 RUNNING = (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
@@ -55,8 +55,8 @@ ENDING = (AgentState.DRAINING, *OVER)
 
 @quick.dataclass(frozen=True, slots=True)
 class LinkFacts:
-    """Of a member's side of the link: somebody took the connection (reached), nothing listens (refused), why the newest
-    attempt failed (trouble), why the leader's agent can't be followed at all (misfit)."""
+    """A member's side of the link. reached: the connection was accepted; refused: nothing listens there; trouble: why
+    the newest attempt failed; misfit: why this member can't work with the leader's agent at all."""
 
     reached: bool = False
     refused: bool = False
@@ -66,8 +66,8 @@ class LinkFacts:
 
 @quick.dataclass(frozen=True, slots=True)
 class Facts:
-    """What is true when something happens. complete: every rank's process is alive; living: something of the engine's
-    still runs (asked for while it drains); link: a member's."""
+    """What is true at an event. complete: every rank's process is alive; living: some process of the engine still runs
+    (only checked while it drains); link: a member's side of the link."""
 
     complete: bool = False
     living: bool = True
@@ -81,7 +81,7 @@ class Checked:
 
 @quick.dataclass(frozen=True, slots=True)
 class Ordered:
-    """What the controller wants: run, stop or stop-now; read repeatedly."""
+    """The controller's order: run, stop or stop-now. It is read repeatedly."""
 
     order: Order
 
@@ -93,12 +93,12 @@ class EngineStarted:
 
 @quick.dataclass(frozen=True, slots=True)
 class EngineGone:
-    """It has stopped; the reason comes as `verdicts.Happened`."""
+    """The engine has stopped; the reason comes as `verdicts.Happened`."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Healthy:
-    """The engine behind the service answers (leader)."""
+    """The engine's HTTP service answers (leader)."""
 
 
 @quick.dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Accepted:
 
 @quick.dataclass(frozen=True, slots=True)
 class Broke:
-    """Something that ends this part, whatever the others report."""
+    """An error that ends this part, whatever the others report."""
 
     cause: Cause
 
@@ -137,14 +137,14 @@ Event = (
 
 @quick.dataclass(frozen=True, slots=True)
 class Enter:
-    """This part is in another state now: everybody should hear of it at once."""
+    """This part has a new state: tell the other agents at once."""
 
     state: AgentState
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Send:
-    """Over the link: to the leader's agent (member), to all others or only to one (leader)."""
+    """Send over the link: to the leader's agent (member), to all members or to one (leader)."""
 
     message: Message
     only: str | None = None
@@ -152,22 +152,22 @@ class Send:
 
 @quick.dataclass(frozen=True, slots=True)
 class StartEngine:
-    """And whatever asks it over HTTP."""
+    """Start the engine, and its HTTP probes on the leader."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class AskEngineToEnd:
-    """In good order: it may finish the requests that it has (leader)."""
+    """Ask the engine to shut down gracefully: it may finish its running requests (leader)."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Look:
-    """Read the log and the ranks' states now; what is found comes as events, then `verdicts.Looked`."""
+    """Read the log and the ranks' states now; findings come as events, then `verdicts.Looked`."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Note:
-    """For the run's events."""
+    """An entry for the run's events."""
 
     what: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -179,7 +179,7 @@ NO_FACTS = Facts()
 
 @dataclass
 class Course:
-    """`state` goes one way: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
+    """`state` only moves forward: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
 
     run: Run
     anchor: Anchor
@@ -188,7 +188,7 @@ class Course:
     cause: Cause | None = None
     """Why this node's part ended."""
     verdict: Cause | None = None
-    """The gang's first cause, as the leader's agent saw them arrive."""
+    """The gang's first cause, in the order in which causes reached the leader's agent."""
     engine_runs: bool = False
     accepted: bool = False
     """The canary generation was accepted (leader)."""
@@ -196,11 +196,11 @@ class Course:
     """Each member's last message (leader)."""
     members: Membership = field(init=False)
     inquest: Inquest | Witness = field(init=False)
-    """Who is named as the cause."""
+    """Decides who is named as the cause."""
     _checked_at: float | None = None
-    """When the node's own checks had ended, monotonic seconds."""
+    """When the node's own checks ended, monotonic seconds."""
     _deadline: float = 0.0
-    """When a drain has taken long enough, monotonic seconds."""
+    """Deadline of the drain, monotonic seconds."""
 
     def __post_init__(self) -> None:
         run = self.run
@@ -211,7 +211,7 @@ class Course:
 
     @property
     def over(self) -> bool:
-        """Nothing of the engine's is wanted any more."""
+        """The engine is no longer wanted."""
         return self.state in OVER
 
     @property
@@ -226,11 +226,11 @@ class Course:
         return self.state is AgentState.STOPPED
 
     def because(self, now: float, text: str, **more: Any) -> Cause:
-        """A cause on this node, seen now."""
+        """A cause on this node, with the current time."""
         return Cause(node=self.run.node, text=text, at=at(now, self.anchor), **more)
 
     def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> list[Effect]:  # noqa: PLR0911 - one a kind
-        """What to do about it, in order."""
+        """The effects of an event, in order."""
         match event:
             case Joined() | Said() | Left():
                 return self._hear(now, event, facts)
@@ -258,7 +258,7 @@ class Course:
                 pass
         return []
 
-    # what the link says
+    # events of the link
 
     def _hear(self, now: float, event: Joined | Said | Left, facts: Facts) -> list[Effect]:
         effects = self._follow_loss(self.members.step(now, event))
@@ -277,7 +277,7 @@ class Course:
                 return [*effects, *self._hear_leader(now, from_leader(message), facts)]
 
     def _say_again(self, node: str) -> list[Effect]:
-        """To one that connects for the first time or again: then it may have missed what was said meanwhile."""
+        """Repeat messages to a node that connects for the first time or again: it may have missed them."""
         if not self.run.leads:
             lost = self.cause is not None and self.over
             return [Send(Account(type="failed", cause=self.cause))] if lost else []
@@ -307,7 +307,7 @@ class Course:
         return []
 
     def _hear_end(self, now: float, node: str, ended: Ended) -> list[Effect]:
-        """It says why before it ends; over a connection that broke meanwhile that may be lost."""
+        """A node says why before it ends; that message is lost if the connection broke meanwhile."""
         if self.state in ENDING or self.inquest.until:
             return []
         if ended.cause is None and ended.state is AgentState.STOPPED:
@@ -317,7 +317,7 @@ class Course:
         return self._judge(now, verdicts.Heard(node, Statement.of(Account(cause=cause))))
 
     def _hear_late(self, account: Account) -> None:
-        """What arrives while we end may still be nearer to the cause than what ended us."""
+        """An account that arrives while we end may still be nearer to the cause than the one that ended us."""
         better = account.cause is not None and not account.cause.secondary
         if better and self.verdict is not None and self.verdict.secondary:
             self.verdict = account.cause
@@ -360,12 +360,12 @@ class Course:
         return self._enter(AgentState.DRAINING)
 
     def _follow_loss(self, found: list[membership.Effect]) -> list[Effect]:
-        """Somebody can't be heard any more."""
+        """An agent can't be heard any more."""
         effects: list[Effect] = []
         for one in found:
             match one:
                 case _ if self.state is AgentState.DRAINING:
-                    effects += self._stop_now()  # a gang that is not whole answers nobody: nothing is left to wait for
+                    effects += self._stop_now()  # an incomplete gang answers no requests: there is nothing to wait for
                 case AgentGone(cause) | LeaseOver(cause) if self.state not in ENDING:
                     effects += self._fail(cause)
                 case _:
@@ -375,7 +375,7 @@ class Course:
     # who failed first
 
     def _judge(self, now: float, event: verdicts.Event) -> list[Effect]:
-        """Something that may say who failed first: ask, look, report, rule."""
+        """An event that may show who failed first: ask, look, report, rule."""
         if self.state in ENDING:
             return []
         effects: list[Effect] = []
@@ -395,8 +395,8 @@ class Course:
         return effects
 
     def _fail(self, cause: Cause, *, tell: bool = True) -> list[Effect]:
-        """Take the first cause of this node, tell the gang; a later one is only an event. tell: a member's leader does
-        not know of it yet."""
+        """Record this node's first cause and tell the gang; a later cause is only an event. tell: the member's leader
+        does not know of it yet."""
         note = Note("cause", cause.as_json())
         if self.state in ENDING:
             return [note]
@@ -409,7 +409,7 @@ class Course:
             messages = [Send(Account(type="failed", cause=cause))]
         return [note, *messages, *self._enter(AgentState.FAILED)]
 
-    # what is wanted
+    # orders
 
     def _obey(self, now: float, order: Order) -> list[Effect]:
         if order.goal == "run":
@@ -429,7 +429,7 @@ class Course:
         return [StartEngine(), *self._enter(AgentState.STARTING), *messages]
 
     def _stop(self, now: float) -> list[Effect]:
-        """In good order: the leader's engine drains first, everybody else follows it."""
+        """Stop gracefully: the leader's engine drains first, then all others follow."""
         if self.state in ENDING:
             return []
         if not self.run.leads and self.members.joined:
@@ -450,7 +450,7 @@ class Course:
         everybody = End(now=True) if self.run.leads else Stop(now=True)
         return [Send(everybody), *self._enter(AgentState.STOPPING)]
 
-    # what follows from where everybody is
+    # what follows from the states of all nodes
 
     def _tick(self, now: float, facts: Facts) -> list[Effect]:
         gone = self._follow_loss(self.members.step(now, membership.Tick(facts.link.refused)))

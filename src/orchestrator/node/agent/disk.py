@@ -1,6 +1,6 @@
 """A thread that accesses the state directory for an agent: a disk may stall for minutes, and the agent must not.
 
-A frozen file system, a network file system without its server, and a dying disk block whoever reads or writes there.
+A frozen file system, a network file system without its server, and a dying disk all block reads and writes.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MOST_BYTES = 8 << 20
-"""Of what waits to be written; what comes on top while the disk stalls is lost, and counted."""
+"""Limit on data that waits to be written. Data beyond it is lost while the disk stalls, and the loss is counted."""
 STALLS_AFTER_S = 5.0
-"""A disk under load takes a second or two."""
+"""A busy disk takes a second or two."""
 JOB_BYTES = 200
-"""What a job takes beside its data, about."""
+"""Rough size of a job without its data."""
 
 Job = Callable[[], None]
 
 
 class Now:
-    """Does each job at once, where it is given."""
+    """Does each job at once, in the caller's thread."""
 
     def put(self, job: Job, *, replacing: str = "", size: int = 0) -> None:  # noqa: ARG002 - as Disk takes it
-        """Do it; a disk that refuses loses what was to be written."""
+        """Do the job; if the disk refuses, the data is lost."""
         with contextlib.suppress(OSError):
             job()
 
     def settle(self, _: float) -> None:
-        """Nothing waits."""
+        """Return at once: no job ever waits."""
 
     def remarks(self) -> list[str]:
-        """Nothing to say."""
+        """No remarks."""
         return []
 
 
@@ -47,11 +47,11 @@ class _Waiting:
 
 @dataclass
 class Disk(Now):
-    """Does jobs one after the other, in the order given, without letting the giver wait."""
+    """Does jobs in the order given, without blocking the caller."""
 
     clock: Callable[[], float] = time.monotonic
     lost: int = 0
-    """Bytes that found no room."""
+    """Bytes dropped because the queue was full."""
     _waiting: deque[_Waiting] = field(default_factory=deque)
     _bytes: int = 0
     _busy_since: float = 0.0
@@ -60,7 +60,7 @@ class Disk(Now):
     _thread: threading.Thread | None = None
 
     def put(self, job: Job, *, replacing: str = "", size: int = 0) -> None:
-        """Let a job be done. replacing: it takes the place of one of this name that still waits."""
+        """Queue a job. replacing: it replaces a waiting job of this name."""
         size += JOB_BYTES
         with self._change:
             if replacing:
@@ -76,12 +76,12 @@ class Disk(Now):
             self._change.notify_all()
 
     def settle(self, deadline_s: float) -> None:
-        """Wait until everything is done, or not longer than this."""
+        """Wait until all jobs are done, or at most this long."""
         with self._change:
             self._change.wait_for(lambda: not self._waiting and not self._busy_since, deadline_s)
 
     def remarks(self) -> list[str]:
-        """What the operator should know: that it stalls, or has for how long, and what was lost."""
+        """For the operator: that the disk stalls, or for how long it did, and what was lost."""
         with self._change:
             now_s = self.clock() - self._busy_since if self._busy_since else 0.0
             longest = max(self._longest_s, now_s)

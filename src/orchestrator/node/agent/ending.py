@@ -1,4 +1,4 @@
-"""The end of one node's part: everything of the engine's is gone, its GPU memory free, one verdict everywhere."""
+"""The end of one node's part: the engine's processes are gone, GPU memory is free, and all nodes have one verdict."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 KILL_FOR_S = 10.0
 MEMORY_FREE_S = 10.0
 LAST_REPORT_S = 60.0
-"""For a disk that stalls: after this the report of the end is lost."""
+"""How long to wait for a stalled disk; after this the last report is lost."""
 MEMBERS_END_S = 12.0
 """A little longer than a member may need for its own end."""
 
 
 def end(agent: Agent) -> Iterator[None]:
-    """SIGKILL to whatever is left, wait for it and for the GPU memory, tell the others, write the last report. Yields
-    wherever it waits, and goes on in the loop's next round."""
+    """Send SIGKILL to what is left, wait for it and for the GPU memory, tell the others, write the last report. Yields
+    wherever it waits, and continues in the loop's next round."""
     if agent.service is not None:
         agent.service.stop()
         agent.service = None
     agent.ahead.stop("the run ended")
     agent.tree.let_go()
     agent.flush()
-    _remove_container(agent)  # it may be none that we may send a signal to
+    _remove_container(agent)  # we may not be allowed to signal its processes
     yield from _until(agent, lambda: agent.tree.kill() == 0, KILL_FOR_S)
-    yield from _await_container(agent)  # what its client asked for before it was killed may have come since
+    yield from _await_container(agent)  # requests that the client sent before it was killed may take effect late
     left = [process.pid for process in agent.tree.living()]
     agent.tree.bury_all()
     _clean_up(agent)
@@ -71,7 +71,7 @@ def _await_container(agent: Agent) -> Iterator[None]:
 
 
 def _until(agent: Agent, done: Callable[[], bool], deadline_s: float) -> Iterator[None]:
-    """Keep the log, the link and the report going until something is true or the deadline has passed."""
+    """Keep the log, the link and the report going until `done` is true or the deadline has passed."""
     deadline = agent.now() + deadline_s
     while not done() and agent.now() < deadline:
         yield
@@ -89,22 +89,22 @@ def _memory_is_free(agent: Agent) -> bool:
     if agent.run.device != "cuda" or not agent.run.gpus or not agent.engine[0]:
         return True
     if agent.memory.error:
-        return True  # NVML does not tell: waiting longer would not help
+        return True  # NVML gives no figures: waiting longer would not help
     fresh = agent.memory.answered_at > agent.tree.gone_at
     agent.memory.ask(agent.now())
     return fresh and not agent.memory.in_use()
 
 
 def _held(agent: Agent) -> list[str]:
-    """What is still not free although everything of ours is gone, GPU by GPU."""
+    """Memory that is still in use although all our processes are gone, GPU by GPU."""
     return [] if _memory_is_free(agent) else agent.memory.held()
 
 
 def _leave(agent: Agent, left: list[int]) -> Iterator[None]:
-    """Members say that they are done and go; the leader waits for them, so that one verdict reaches all."""
+    """Members report that they are done and leave; the leader waits for them, so that all get the same verdict."""
     spoke, hub, members = agent.spoke, agent.hub, agent.course.members
     if spoke is not None:
-        # a connection that broke just before may come back: then the leader's agent still hears why we end
+        # a connection that broke just before may come back: then the leader's agent still receives our reason
         yield from _until(agent, lambda: spoke.joined or not members.may_come_back(), RECONNECT_S)
         spoke.send(Ended(state=agent.state, left_behind=tuple(left), cause=agent.course.cause))
         spoke.close()

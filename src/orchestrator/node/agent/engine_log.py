@@ -1,5 +1,5 @@
-"""The engine's log as the agent reads it: redacted, kept in its file, searched for phases and causes, for a moment at a
-time."""
+"""Reads the engine's log for the agent: redacts it, writes it to its file, and searches it for phases and causes. Each
+read takes limited time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestrator.node.network.rails import Rails
 
 MOST_REMARKS = 20
 READ_BYTES = 16 * 1024
-"""Of one read: some tens of milliseconds of work even where every byte is a line."""
+"""Size of one read: some tens of milliseconds of work even if every byte is a line."""
 READ_S = 0.2
-"""For one round of the loop: an engine that floods its log must not keep us from everything else."""
+"""Limit per round of the loop: an engine that floods its log must not block everything else."""
 LAST_WORDS_S = 2.0
-"""For what is in the pipe when a process has died; the others hear from us meanwhile."""
+"""Limit for reading what is left in the pipe after a process has died; we still send to the others meanwhile."""
 
 
 @dataclass
@@ -41,11 +41,11 @@ class EngineLog:
     vitality: Vitality = field(default_factory=Vitality)
     rails: Rails = field(default_factory=lambda: Rails({}))
     remarks: list[str] = field(default_factory=list)
-    """Of what the engine says that costs speed, and of lines that could not be read."""
+    """Remarks on log lines about lost speed, and on lines that could not be read."""
     _lines: LineCutter = field(default_factory=LineCutter)
 
     def read(self) -> bool:
-        """Take what the engine has written so far, for a moment; True where there was nothing more to read."""
+        """Read the engine's output for a limited time; True if there was nothing more to read."""
         until = time.monotonic() + READ_S
         while time.monotonic() < until:
             if self.pipe < 0:
@@ -58,13 +58,13 @@ class EngineLog:
                 os.close(self.pipe)
                 self.pipe = -1
                 self._take(self.redactor.finish())
-                self._watch(b"\n", clock.now())  # a last line without an end
+                self._watch(b"\n", clock.now())  # a last line without a line end
                 return True
             self._take(self.redactor.feed(data))
         return False
 
     def read_last_words(self, meanwhile: Callable[[], None]) -> None:
-        """Take all that was written before a death."""
+        """Read all that was written before a death."""
         until = time.monotonic() + LAST_WORDS_S
         while not self.read() and time.monotonic() < until:
             meanwhile()
@@ -83,7 +83,7 @@ class EngineLog:
         for line in self._lines.feed(data):
             try:
                 self._look_at(line, now)
-            except Exception as defect:  # noqa: PERF203 - whoever writes a line must not end the engine by it
+            except Exception as defect:  # noqa: PERF203 - a log line must never end the engine, whoever wrote it
                 self._remark_unreadable(defect)
 
     def _look_at(self, line: str, now: float) -> None:

@@ -1,7 +1,7 @@
-"""Give a live agent its order: a file, and SIGUSR1 so that it reads it at once.
+"""Give a live agent its order: a file, and SIGUSR1 so that the agent reads it at once.
 
-An order to stop must reach it where nothing can be written too (a full disk, a quota, a file system that has become
-read-only): then the signal is the order.
+An order to stop must work even if nothing can be written (a full disk, a quota, a read-only file system): then the
+signal is the order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
 
 
 def tell(folder: str, goal: str, because: Because | None = None) -> bool:
-    """False where no agent lives. goal: run, stop, stop-now; because: the failure that it is ended for, if any."""
+    """False if no agent is alive. goal: run, stop, stop-now; because: the failure that the run is ended for, if any."""
     pid, start = report.agent(folder)
     if not processes.alive(pid, start):
         return False
@@ -45,7 +45,7 @@ def tell(folder: str, goal: str, because: Because | None = None) -> bool:
 
 
 def wait(folder: str, done: Callable[[Report | None], bool], deadline_s: float) -> Report | None:
-    """The run's report once something is true of it, or the newest one when the deadline has passed."""
+    """The run's report once `done` is true of it, or the newest one after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         now = report.of_run(folder)

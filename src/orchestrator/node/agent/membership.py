@@ -1,7 +1,7 @@
-"""Which agents of its gang an agent still hears, and since when not. Pure: messages of the link in, lost agents out.
+"""Which agents of its gang an agent still hears, and since when it does not. Pure: link messages in, lost agents out.
 
-A closed or reset connection has a moment to come back, silence has the lease. The leader's agent holds a connection to
-every other agent, and each of those holds the one to the leader's.
+A closed or reset connection has a moment to come back; a silent one has the lease. The leader's agent is connected to
+every other agent; the other agents are connected only to the leader's.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from orchestrator.node.network.events import Joined, Left, Said
 from orchestrator.protocol.report import SILENT_S, Cause
 
 QUIET_S = 2.0
-"""Two words missed: `status` does not say of such a node that its agent is heard."""
+"""Two messages missed: `status` no longer reports that this node's agent is heard."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class HasEnded:
-    """A node reported that nothing of its part runs any more."""
+    """A node reported that no process of its part runs any more."""
 
     node: str
 
 
 @quick.dataclass(frozen=True, slots=True)
 class GuardianReported:
-    """A node's guardian reported that its agent is gone, and its engine with it."""
+    """A node's guardian reported that its agent is gone, and the engine with it."""
 
     node: str
 
@@ -45,14 +45,14 @@ Event = Joined | Said | Left | HasEnded | GuardianReported | Tick
 
 @quick.dataclass(frozen=True, slots=True)
 class AgentGone:
-    """An agent has ended without a message of its own."""
+    """An agent has ended without reporting it."""
 
     cause: Cause
 
 
 @quick.dataclass(frozen=True, slots=True)
 class LeaseOver:
-    """A node was silent for a lease, or all were: then this one is cut off."""
+    """A node was silent for a lease, or all were: then this node is cut off."""
 
     cause: Cause
 
@@ -62,7 +62,7 @@ Effect = AgentGone | LeaseOver
 
 @dataclass
 class Membership:
-    """One agent's side. partners: whom it holds a connection to; leads: they connect to it."""
+    """One agent's view. partners: nodes that it is connected to; leads: they connect to it."""
 
     node: str
     partners: Sequence[str]
@@ -71,15 +71,15 @@ class Membership:
     anchor: Anchor
     """For the time in a cause."""
     heard: dict[str, float] = field(default_factory=dict)
-    """When each that ever joined was last heard, monotonic seconds."""
+    """When each node that ever joined was last heard, monotonic seconds."""
     joined: frozenset[str] = frozenset()
-    """Those that are connected now."""
+    """Nodes that are connected now."""
     ended: set[str] = field(default_factory=set)
-    """Those that have said that nothing of theirs is left, or whose agent is gone: they have no lease."""
+    """Nodes that have reported their end, or whose agent is gone: they have no lease."""
     broken: BrokenLinks = field(default_factory=BrokenLinks)
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """What follows from something that happened on the link."""
+        """The effects of an event on the link."""
         match event:
             case Joined(node):
                 self.joined |= {node}
@@ -90,8 +90,8 @@ class Membership:
                 self.heard[node] = now
             case Left(node, reason, broken):
                 self.joined -= {node}
-                if broken and node not in self.ended:  # whoever has ended has said so, and why
-                    self.broken.broke(node, reason, now)  # what the network has lost has its lease
+                if broken and node not in self.ended:  # a node that has ended has reported it, with the reason
+                    self.broken.broke(node, reason, now)  # a connection that the network lost has its lease
             case HasEnded(node):
                 self.ended.add(node)
             case GuardianReported(node):
@@ -105,12 +105,12 @@ class Membership:
         return any(node not in self.ended for node in self.broken.waited_for)
 
     def silent(self, now: float) -> tuple[str, ...]:
-        """Partners that were not heard for longer than they should: SILENT_S, with a short lease half of that."""
+        """Partners that have been silent for too long: SILENT_S, or half of the lease if that is shorter."""
         shown_after = min(SILENT_S, self.lease_s / 2)
         return tuple(sorted(node for node, silence in self._silences(now).items() if silence > shown_after))
 
     def links(self, now: float) -> dict[str, str]:
-        """Each partner in one word: heard, quiet, silent, lost, ended."""
+        """One word for each partner: heard, quiet, silent, lost, ended."""
         silences, silent = self._silences(now), self.silent(now)
         return {node: self._word(node, silences.get(node, 0.0), silent) for node in self.partners}
 
@@ -127,8 +127,8 @@ class Membership:
         return {node: now - heard for node, heard in self.heard.items() if not self.leads or node not in self.ended}
 
     def _not_back(self, now: float, *, refused: bool) -> list[Effect]:
-        """Whose connection was not made again in time; a member's lease decides where somebody may listen there still,
-        or nothing comes through."""
+        """Nodes whose connection did not come back in time. A member waits for its lease instead if the leader's
+        agent may still listen there, or if no packets get through."""
         again = "no new connection was made" if self.leads else "every new connection was refused"
         late = [(node, reason) for node, reason in self.broken.overdue(now) if node not in self.ended]
         return [
@@ -156,7 +156,7 @@ class Membership:
         return LeaseOver(Cause(node=node, text=text, at=self._at(now), fix=fix))
 
     def _cut_off(self, silence: float, now: float) -> LeaseOver:
-        """Everybody else fell silent: that is one end of a network, and it is ours."""
+        """All other nodes fell silent: then it is our own network that is broken."""
         text = (
             f"nothing received from any other node for {silence:.0f} s: {self.node} is disconnected, its lease of"
             f" {self.lease_s:.0f} s expired"

@@ -19,15 +19,15 @@ from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
 
-SHM = "/dev/shm"  # noqa: S108 - its size is asked, nothing is written
+SHM = "/dev/shm"  # noqa: S108 - only its size is read, nothing is written
 SHM_BYTES = 512 << 20
-"""NCCL's shared memory transport and the engine's own queues between 8 ranks; containers begin with 64 MiB."""
+"""For NCCL's shared memory transport and the engine's own queues between 8 ranks. A container's default is 64 MiB."""
 
 
 def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
-    """Every failure found, in the order an operator would fix them; empty when the run may be armed.
+    """All failures, in the order in which an operator would fix them; empty if the run may be armed.
 
-    NVML is asked first and heard last: its process starts, and its driver wakes, while the rest is looked at.
+    NVML is queried first and its answer read last: its process and driver start up while the other checks run.
     """
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
@@ -44,7 +44,7 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
 
 
 def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
-    """The same for a program that runs in place of the engine and loads no model."""
+    """The same checks for a program that runs in place of the engine and loads no model."""
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
     steps = (_python(run), _image(run), _ports(run), _gpus(run, memory))
@@ -127,7 +127,7 @@ def _ports(run: Run) -> Iterator[Failure]:
 
 
 def port_failure(address: str, port: int) -> Failure | None:
-    """None where we could listen there. SO_REUSEADDR passes over TIME_WAIT, and still sees every listener."""
+    """None if we could listen there. SO_REUSEADDR ignores TIME_WAIT, but still finds every listener."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -153,7 +153,7 @@ def _port_taken(address: str, port: int, error: OSError) -> Failure:
 
 
 def _listener(port: int) -> int:
-    """Pid of the process that listens on a port, 0 where /proc does not show it to us."""
+    """Process id of the listener on a port, 0 if /proc does not show it to us."""
     inodes = {
         fields[9]
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
@@ -178,7 +178,7 @@ def _lines(path: str) -> list[str]:
 
 
 def remarks(run: Run) -> list[str]:
-    """What may fail later and is no reason to refuse: limits that could not be raised as far as they should be."""
+    """Problems that may cause a failure later but don't prevent a start: limits that could not be raised far enough."""
     found = []
     for name, least in run.limits.items():
         value = guardian.raise_limit(name, least)
@@ -192,7 +192,7 @@ def remarks(run: Run) -> list[str]:
 
 
 def _shm(run: Run) -> list[str]:
-    """Where the engine runs: a container or a unit may see another /dev/shm than an SSH session."""
+    """As the engine sees it: a container or a unit may have another /dev/shm than an SSH session."""
     if run.device != "cuda" or len(run.gpus) < 2:
         return []
     try:
@@ -249,7 +249,7 @@ def _user(run: Run) -> str:
 
 
 def _may(run: Run, path: str, mode: int) -> bool:
-    """Access as the user the engine will run as; root asks in a child that became that user."""
+    """Check access as the engine's user; root does so in a child process of that user."""
     if run.engine_user is None or os.geteuid() != 0:
         return os.access(path, mode)
     user = pwd.getpwnam(run.engine_user)

@@ -1,4 +1,4 @@
-"""The agent's report as a file: what `report` reads and what a later verb finds after a crash."""
+"""The agent's report as a file: `report` reads it, and later verbs find it after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEARTBEAT_S = 1.0
 
 
 def staged(run: runs.Run, now: float) -> Report:
-    """The report of a run that is staged and has no agent yet."""
+    """The report of a run that is staged but has no agent yet."""
     return Report(
         run_id=run.run_id,
         gang=run.gang,
@@ -49,7 +49,7 @@ def staged(run: runs.Run, now: float) -> Report:
 
 @dataclass
 class Record:
-    """Holds the report, writes it when it changed or a heartbeat is due, and appends events."""
+    """Holds the report, writes it when it has changed or a heartbeat is due, and appends events."""
 
     run: runs.Run
     disk: Now = field(default_factory=Now)
@@ -69,7 +69,7 @@ class Record:
             self.value = replace(self.value, began={**self.value.began, phase.name: at})
 
     def flush(self, *, force: bool = False) -> None:
-        """Have the file written if its content has changed. A full disk must not end the agent."""
+        """Queue a write if the content has changed. A full disk must not end the agent."""
         now = clock.now()
         if not force and self.value == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return
@@ -78,7 +78,7 @@ class Record:
         self._written, self._written_at = self.value, now
 
     def event(self, what: str, **details: Any) -> None:
-        """Let one line be appended to the run's events."""
+        """Queue one line for the run's events."""
         line = json.dumps({"at": clock.now(), "event": what, **details})
         self.disk.put(partial(_append, self.run.path(runs.EVENTS_LOG), line + "\n"), size=len(line))
 

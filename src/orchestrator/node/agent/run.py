@@ -30,7 +30,7 @@ EVENTS_LOG = "events.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(StagingRequest):
-    """What was staged, and its folder. Key and secrets are in separate files there."""
+    """The staged data, and its folder. Key and secrets are in separate files there."""
 
     folder: str
 
@@ -40,8 +40,8 @@ class Run(StagingRequest):
 
     @property
     def unit_name(self) -> str:
-        """Of its transient unit or its container, in the characters that systemd and Docker allow; nodes of a lab may
-        share one of either."""
+        """Name of the run's transient unit or container, in characters that systemd and Docker allow. The nodes of a
+        lab may share one systemd or Docker."""
         return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{self.gang}-{self.node}-{self.run_id}")
 
     def link_key(self) -> bytes:
@@ -52,11 +52,11 @@ class Run(StagingRequest):
         return bytes.fromhex(text.strip())
 
     def hidden_words(self) -> tuple[str, ...]:
-        """What the engine's log must not show."""
+        """Words that must not appear in the engine's log."""
         return redact.secrets_of(self.env, self.argv, self._secrets().redact)
 
     def authorization(self) -> str:
-        """The header that the engine's HTTP asks for, '' for none."""
+        """The header that the engine's HTTP requires, '' for none."""
         return self._secrets().authorization
 
     def secret_file(self, name: str) -> str:
@@ -65,7 +65,7 @@ class Run(StagingRequest):
 
     @property
     def gang_dir(self) -> str:
-        """What belongs to the gang and not to this run alone."""
+        """Folder for files of the gang, not of one run."""
         return os.path.dirname(os.path.dirname(self.folder))
 
     def _secrets(self) -> KeptSecrets:
@@ -73,12 +73,12 @@ class Run(StagingRequest):
 
 
 def staged_in(folder: str) -> Run:
-    """The run that was staged in a folder. Raises Failure where none was."""
+    """The run that was staged in a folder. Raises Failure if there is none."""
     return run_of(files.read_json(f"{folder}/{RUN_FILE}"), folder)
 
 
 def run_of(request: Mapping[str, Any], folder: str) -> Run:
-    """From a staging request; what is missing or can't be read is a failure that names it."""
+    """From a staging request. Raises Failure for a field that is missing or unreadable, naming it."""
     found = Run.read({**request, "folder": folder})
     if isinstance(found, Unreadable):
         raise Failure("bad-request", f"no staging request: {found}", folder, "run `up` again")

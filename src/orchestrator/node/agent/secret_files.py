@@ -1,7 +1,6 @@
-"""A gang's secrets on a node: files for the engine's user, and what the agent itself must know. All of mode 0600.
+"""A gang's secrets on a node: files for the engine's user, and the agent's own secrets. All have mode 0600.
 
-They belong to the gang and not to one run, so that the same plan can be started again by somebody who does not
-have them.
+They belong to the gang, not to one run, so that somebody who does not have them can start the same plan again.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from orchestrator.protocol.staging import SecretFile, Secrets
 
 FILE = "secrets.json"
 BEFORE_FILE = "secrets.before.json"
-"""What the newest plan replaced, so that one can go back to the plan before it."""
+"""Secrets that the newest plan replaced, for a rollback to the plan before it."""
 
 
 def keep(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None, *, before: str = "") -> None:
-    """Write what a staging request brings in place of what was there, which is kept as that of the run `before`."""
+    """Write the secrets of a staging request; the ones that they replace are kept as those of the run `before`."""
     replaced = files.read_as(Replaced, f"{gang_dir}/{BEFORE_FILE}")
     if asked.of_run is not None:
         if replaced is not None and replaced.run == asked.of_run:
@@ -30,7 +29,7 @@ def keep(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None, *, before
 
 
 def _now(gang_dir: str) -> Secrets:
-    """What is kept, as a request would bring it."""
+    """The current secrets, in the form of a request."""
     known = kept(gang_dir)
     names = [files.plain(name, "secret file") for name in known.files]
     held = tuple(SecretFile(name=name, text=files.read_text(f"{gang_dir}/{name}") or "") for name in names)
@@ -52,10 +51,10 @@ def _write(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None) -> None
 
 
 def kept(gang_dir: str) -> KeptSecrets:
-    """What is known of a gang's secrets; none where nothing was kept."""
+    """A gang's secrets; empty if none were kept."""
     return files.read_as(KeptSecrets, f"{gang_dir}/{FILE}") or KeptSecrets()
 
 
 def path(gang_dir: str, name: str) -> str:
-    """Of one of the gang's secret files; '' for none."""
+    """Path of one of the gang's secret files; '' for none."""
     return f"{gang_dir}/{files.plain(name, 'secret file')}" if name else ""

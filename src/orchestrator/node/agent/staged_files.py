@@ -1,7 +1,7 @@
-"""Checks before every start that what runs is what was staged: by owner, mode and digest.
+"""Checks before every start that the files are those that were staged: owner, mode and digest.
 
-Root executes files from here (its own application, and the launch script of a container), so only root may be
-able to write it, or to put another file or folder in its place.
+Root executes files from here (its own application, and a container's launch script), so nobody but root may be able to
+write to them, or replace a file or folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def digest(script: str) -> str:
 
 
 def digest_of(request: StagingRequest) -> str:
-    """Of the script in a staging request, an older controller's too. Raises Failure where the request says another
-    one."""
+    """Digest of the script in a staging request, also from an older controller. Raises Failure if the request's own
+    digest differs."""
     found = digest(request.launch_script)
     if request.launch_sha256 not in ("", found):
         raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
@@ -35,8 +35,8 @@ def digest_of(request: StagingRequest) -> str:
 
 
 def refuse_others_folder(folder: str) -> None:
-    """As root: raises Failure where somebody else could put another file into the folder, or another folder in its
-    place. A directory with the sticky bit keeps what is root's (inode(7))."""
+    """As root: raises Failure if another user could put a file into the folder, or replace the folder. In a directory
+    with the sticky bit, root's entries are safe (inode(7))."""
     if os.geteuid() != 0:
         return
     path = pathlib.Path(folder)
@@ -45,7 +45,7 @@ def refuse_others_folder(folder: str) -> None:
         try:
             found = os.lstat(part)
         except FileNotFoundError:
-            continue  # will be made by us, in one that is judged
+            continue  # we will create it, in a folder that is checked here
         if found.st_uid != 0:
             raise _others(part, f"belongs to {_name(found.st_uid)}")
         if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
@@ -57,12 +57,12 @@ def _others(part: pathlib.Path, what: str) -> Failure:
 
 
 def check(run: Run) -> None:
-    """Raises Failure if a staged file is not what was staged, or another user can change it."""
+    """Raises Failure if a staged file has changed, or if another user can change it."""
     script(run)
 
 
 def script(run: Run) -> bytes:
-    """The launch script's text, which is the one that was staged. Raises Failure where it is not."""
+    """The launch script's text. Raises Failure if it is not the one that was staged."""
     refuse_others_folder(run.folder)
     _read(run.path(RUN_FILE))
     text = _read(run.path(LAUNCH_FILE))
@@ -73,7 +73,7 @@ def script(run: Run) -> bytes:
 
 
 def in_memory(text: bytes) -> int:
-    """A file descriptor from which an interpreter reads exactly this text; it can't be changed (memfd_create(2))."""
+    """A file descriptor from which an interpreter reads exactly this text. It can't be changed (memfd_create(2))."""
     import fcntl
 
     descriptor = os.memfd_create("launch.sh", os.MFD_ALLOW_SEALING)

@@ -1,8 +1,8 @@
-"""Who is named as the one cause of a gang's end. Pure: what happened, and when, in; what to ask, say and do out.
+"""Decides who is named as the one cause of a gang's end. Pure: timed events in; questions, messages and effects out.
 
-A death shows itself late and everywhere at once: CUDA holds a killed process's exit for 200 to 400 ms, while its peers
-end after 20 to 40 ms with errors of their own. So nobody's word closes a case. The leader's agent asks every other one
-what it has seen, waits for all of them within a bound, and rules once.
+A death becomes visible late, and on all nodes at once: CUDA delays a killed process's exit by 200 to 400 ms, while its
+peers end after 20 to 40 ms with errors of their own. So no single account decides. The leader's agent asks all others
+what they have seen, waits for their answers up to a limit, and rules once.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.protocol.report import Cause
 
 ANSWER_S = 0.5
-"""An agent that does not answer within this is stopped, or cut off: what the others saw decides."""
+"""An agent that does not answer within this is stopped or cut off; the accounts of the others decide."""
 SETTLE_S = 1.0
-"""Without a first-hand cause one may still come: a member's parent needs half a second for its ranks' last words."""
+"""A first-hand cause may still arrive: a member's parent needs half a second for its ranks' last words."""
 HOLD_S = 3.0
-"""A member that waits in vain for the leader's verdict names what it has itself."""
+"""A member that waits in vain for the leader's verdict names its own cause."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Happened:
-    """Something that ends this node's part."""
+    """An error that ends this node's part."""
 
     statement: Statement
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Heard:
-    """A member's account (leader); None: it has seen nothing."""
+    """A member's account (leader). None: it has seen nothing."""
 
     node: str
     statement: Statement | None
@@ -41,7 +41,7 @@ class Heard:
 
 @quick.dataclass(frozen=True, slots=True)
 class Gone:
-    """A member can't answer any more (leader)."""
+    """A member can no longer answer (leader)."""
 
     node: str
 
@@ -53,7 +53,7 @@ class Asked:
 
 @quick.dataclass(frozen=True, slots=True)
 class Looked:
-    """`Look` has been done."""
+    """`Look` is done."""
 
 
 @quick.dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ Event = Happened | Heard | Gone | Asked | Looked | Ruled | Tick
 
 @quick.dataclass(frozen=True, slots=True)
 class Look:
-    """Read the log and the ranks' states now; what is found comes as `Happened`, then `Looked`."""
+    """Read the log and the ranks' states now; findings come as `Happened`, then `Looked`."""
 
 
 @quick.dataclass(frozen=True, slots=True)
@@ -83,14 +83,14 @@ class Ask:
 
 @quick.dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the leader (member)."""
+    """Send this node's account to the leader (member)."""
 
     statement: Statement | None
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Rule:
-    """The gang's verdict: tell everybody, and end (leader). cause: of this node's own part."""
+    """The gang's verdict: send it to all nodes, and end (leader). cause: that of this node's own part."""
 
     verdict: Cause
     cause: Cause
@@ -112,9 +112,9 @@ class Inquest:
 
     node: str
     statements: dict[str, Statement] = field(default_factory=dict)
-    """By the node that gave them, in the order in which they came."""
+    """By the node that gave them, in the order of arrival."""
     until: float = 0.0
-    """When it rules at the latest, monotonic seconds; 0 while nothing has happened."""
+    """Deadline of the ruling, monotonic seconds; 0 if nothing has happened."""
     _answer_until: float = 0.0
     _waiting: frozenset[str] = frozenset()
     _over: bool = False
@@ -163,12 +163,12 @@ class Inquest:
 
 @dataclass
 class Witness:
-    """A member's side: reports what it sees, answers when asked, waits for the leader's verdict if it is unsure."""
+    """A member's side: reports what it sees, answers questions, and waits for the leader's verdict if it is unsure."""
 
     node: str
     statement: Statement | None = None
     until: float = 0.0
-    """When it waits for the verdict no longer, monotonic seconds; 0 while it does not."""
+    """Deadline for the verdict, monotonic seconds; 0 if it does not wait."""
     _over: bool = False
 
     def step(self, now: float, event: Event, joined: frozenset[str] = frozenset()) -> list[Effect]:
@@ -202,7 +202,7 @@ class Witness:
         return tell
 
     def _own(self, verdict: Cause, now: float) -> Cause:
-        """The cause of this node's own part: its own account where that is what the leader names."""
+        """The cause of this node's own part: its own account if that is the one the leader names."""
         own = self.statement
         if own is not None and own.weight > Weight.FOLLOWED and verdict.node == self.node:
             return own.cause
@@ -214,8 +214,9 @@ class Witness:
 
 
 def choose(statements: Mapping[str, Statement]) -> Cause:
-    """The one cause: the nearest to the beginning; among equals one whose errors blame no other node, then the one that
-    most nodes blame, then the first. Where all only followed, the node that most of them blame is named."""
+    """The one cause: the account nearest to the first failure. Among equals, one whose errors blame no other node, then
+    one whose node is blamed by most, then the first. If all only followed, the node that most of them blame is
+    named."""
     told = list(statements.values())
     best = max(statement.weight for statement in told)
     votes = Counter(blamed for statement in told for blamed in set(statement.blames))

@@ -1,7 +1,7 @@
-"""Checks that a checkpoint's weight files are there and complete, by their headers, not by digests: seconds, not hours.
+"""Checks that a checkpoint's weight files exist and are complete. It reads headers, not digests: seconds, not hours.
 
-A safetensors file begins with the length of its header and the header names where the data ends (safetensors README,
-"Format"), so every file tells how long it must be. An interrupted copy is shorter.
+A safetensors file begins with the length of its header, and the header says where the data ends (safetensors README,
+"Format"). So the header gives the file's length; an interrupted copy is shorter.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ INDEX = "model.safetensors.index.json"
 
 
 def repair(folder: pathlib.Path, node: str = "NODE", good: str = "GOOD_NODE") -> str:
-    """The command that sends only the files that differ or are missing, from a node whose copy is good."""
+    """The command that copies files that differ or are missing, and only those, from a node whose copy is good."""
     return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"
 
 
 def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
-    """What is wrong with the weights that the index names; nothing where there is no index, or no weights at all.
+    """Faults of the weight files that the index names; none if there is no index, or no weights at all.
 
-    fix: the command that puts it right, where more is known than the folder
+    fix: the command that repairs them, if the caller knows more than the folder
     """
     fix = fix or repair(folder)
     index = folder / INDEX
@@ -56,7 +56,7 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
 
 
 def _fault(path: pathlib.Path) -> str:
-    """'' where a file is as long as its header says."""
+    """'' if a file is as long as its header says."""
     try:
         size = os.stat(path).st_size
         wanted = _wanted_bytes(path, size)
