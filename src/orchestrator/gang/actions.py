@@ -10,7 +10,7 @@ from orchestrator.model.gang_state import GangState, NodeState
 
 
 class Want(str, Enum):
-    """RUN: ready to serve. STOP: in good order. STOP_NOW: at once."""
+    """RUN: ready to serve. STOP: gracefully. STOP_NOW: at once."""
 
     RUN = "run"
     STOP = "stop"
@@ -19,8 +19,8 @@ class Want(str, Enum):
 
 class Do(str, Enum):
     """STAGE, ARM, GO, STOP, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
-    DONE: the goal is reached. FAIL: it can't be reached, nothing of ours is left. REFUSE: something else runs.
-    GIVE_UP: it takes longer than it can be healthy; end it, and fail."""
+    DONE: the goal is reached. FAIL: it can't be reached, and nothing of ours is left. REFUSE: something else runs.
+    GIVE_UP: it takes longer than any healthy start; end it, and fail."""
 
     STAGE = "stage"
     ARM = "arm"
@@ -38,7 +38,7 @@ class Do(str, Enum):
 class Goal:
     """Where the gang should be.
 
-    plan_id: what should run (RUN)
+    plan_id: the plan that should run (RUN)
     run_id:  the run that we staged ourselves, '' before that: the end of an older run is not our failure
     """
 
@@ -63,13 +63,13 @@ _RISING = (GangState.STAGED, GangState.ARMED, GangState.STARTING, GangState.WARM
 
 
 def on_its_way(goal: Goal, view: GangView) -> bool:
-    """Somebody's run of the very plan that we want, which has not served yet: ours to end should it not get there.
-    What has served is not, however badly it does."""
+    """Another command's run of the very plan that we want, which has not served yet: we may end it if it does not
+    become ready. A run that has served is not ours to end, however badly it does."""
     return view.plan_id == goal.plan_id and view.state in _RISING
 
 
 def actions(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    """The next steps; they may be done together, and then the gang must be looked at again."""
+    """The next steps, which may be done together; then look at the gang again."""
     if goal.want is not Want.RUN:
         return _stop(goal, view)
     if view.unreachable and not view.running:
@@ -88,7 +88,7 @@ def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
 
 
 def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    """Before we have a run of our own: join the one that runs this very plan, or make room, or stage."""
+    """Before we have a run of our own: join a run of this very plan, make room, or stage."""
     dead = tuple(node.name for node in view.nodes if node.state is NodeState.DEAD)
     if view.running:
         return _beside_another(goal, view)
@@ -111,7 +111,7 @@ def _beside_another(goal: Goal, view: GangView) -> tuple[Action, ...]:
 
 
 def _raise(view: GangView) -> tuple[Action, ...]:
-    """Our run, or one of the same plan: onwards from wherever its nodes are."""
+    """Take our run, or one of the same plan, onwards from the state of its nodes."""
     if view.state is GangState.FAILED:
         living = tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
         return (Action(Do.STOP_NOW, living, "the gang failed"),) if living else (Action(Do.FAIL),)

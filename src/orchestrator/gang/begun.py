@@ -1,4 +1,4 @@
-"""Something begun on a gang that takes several steps, as its nodes remember it until it is finished. Pure."""
+"""An operation of several steps on a gang, as its nodes remember it until it is finished. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.quick import dataclass
 
 
 class What(str, Enum):
-    """What was begun, in the words that a user reads."""
+    """The operation, in the words shown to a user."""
 
     RESTART = "restart"
     ROLLING = "rolling restart"
@@ -21,13 +21,13 @@ class What(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """One gang's part.
+    """One gang's part of an operation.
 
-    turning:  its turn has begun: it may be out of the router, stopped, or on its way up; else it is still to come
-    was_run:  the run that it had
-    command:  as typed, with who typed it, where and when (epoch seconds of that machine)
-    options:  of the command, for whoever finishes it
-    by_hand:  its operator left it while it was down, to work on its nodes: nothing finishes it but a command
+    turning:  its turn has begun: it may be out of the router, stopped, or starting; else its turn is still to come
+    was_run:  the run that it had before
+    command:  as typed, and who typed it, where and when (epoch seconds of that machine)
+    options:  of the command, for the command that finishes it
+    by_hand:  its operator left it stopped to work on its nodes: only a command finishes it
     """
 
     gang: str
@@ -42,12 +42,12 @@ class Begun:
     by_hand: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As the nodes keep it."""
+        """In the form that the nodes keep."""
         return {**asdict(self), "what": self.what.value, "options": dict(self.options)}
 
 
 def read(raw: object) -> Begun | None:
-    """What a node keeps; None for nothing, or for nothing that we know. Unknown keys are passed over."""
+    """Parse what a node keeps; None if it keeps nothing, or nothing that we know. Unknown keys are ignored."""
     known = {one.name for one in fields(Begun)}
     try:
         kept = {name: value for name, value in dict(raw or {}).items() if name in known}  # type: ignore[call-overload]
@@ -57,13 +57,13 @@ def read(raw: object) -> Begun | None:
 
 
 def together(kept: Iterable[Begun | None]) -> Begun | None:
-    """What all nodes of a gang keep: a controller may have been killed before it had written to each of them."""
+    """Combine what all nodes of a gang keep: a controller may have been killed before it had written to every node."""
     found = sorted((one for one in kept if one is not None), key=lambda one: (one.since, one.turning))
     return found[-1] if found else None
 
 
 def sentence(interrupted: Sequence[Begun]) -> list[str]:
-    """For a user: what was interrupted, where it is, and how to continue; a line per operation."""
+    """For a user: what was interrupted, how far it got, and how to continue; one line per operation."""
     lines = []
     for what in dict.fromkeys(one.what for one in interrupted):
         mine = [one for one in interrupted if one.what is what]

@@ -25,10 +25,10 @@ class Standing:
 class Course:
     """Names of gangs.
 
-    rise:  nothing runs there, or already what the plan wants: starting them takes nothing from anybody
+    rise:  nothing runs there, or already what the plan wants: starting them interrupts no service
     turns: stopped and started with the new plan, one after the other; those that do not serve come first
-    busy:  of the turns, those that are starting with another plan
-    alone: of the turns, those that stop while nothing else serves
+    busy:  those of `turns` that are starting with another plan
+    alone: those of `turns` that stop while nothing else serves
     """
 
     rise: tuple[str, ...] = ()

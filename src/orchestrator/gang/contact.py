@@ -1,6 +1,6 @@
 """Why a node is not heard: the machine, the link between the nodes, the agent, or only SSH. Pure.
 
-There are two paths to a node: SSH from the controller, and the leader link from the other nodes. Both together tell.
+There are two paths to a node: SSH from the controller, and the leader link from the other nodes. It takes both to tell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.protocol.report import Report
 
 class Contact(str, Enum):
     """FINE; SSH: only SSH to it is broken; NODE: neither path answers; LINK: SSH answers, but other agents do not hear
-    it; AGENT: the machine answers and its agent is stuck; UNKNOWN: SSH is broken, and no other node reports."""
+    it; AGENT: the machine answers but its agent is stuck; UNKNOWN: SSH is broken, and no other node reports."""
 
     FINE = ""
     SSH = "ssh"
@@ -25,9 +25,9 @@ class Contact(str, Enum):
 
 
 def contact(name: str, error: DeployError | None, current: Mapping[str, Report], *, stuck: bool) -> Contact:
-    """How a node is heard. error: why SSH failed; stuck: its agent lives and has written nothing for long."""
+    """Which path to a node is broken. error: why SSH failed; stuck: its agent is alive but has long written nothing."""
     if error is not None and not isinstance(error, Unreachable):
-        return Contact.FINE  # it answers by SSH: what it says can't be used
+        return Contact.FINE  # it answers by SSH, though with an unusable answer
     heard = fellows(name, current)
     if error is not None and not heard:
         heard = _last_words(name, current)
@@ -47,7 +47,7 @@ def fellows(name: str, current: Mapping[str, Report]) -> dict[str, str]:
 
 
 def sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, Report]) -> str:
-    """For the operator; '' where nothing is wrong."""
+    """For the operator; '' if nothing is wrong."""
     what = error.what if error is not None else ""
     told = fellows(name, current) or _last_words(name, current)
     others = ", ".join(other for other, word in told.items() if word != "ended")
@@ -65,7 +65,7 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
 
 
 def _last_words(name: str, current: Mapping[str, Report]) -> dict[str, str]:
-    """Agents that no longer heard it when their own part ended: evidence even if no agent is alive."""
+    """Agents that no longer heard the node when their own part ended: evidence even if no agent is alive."""
     told = {other: report.links.get(name) for other, report in current.items() if other != name}
     return {other: word for other, word in told.items() if word in ("silent", "lost")}
 

@@ -14,18 +14,18 @@ _OF_TROUBLE = {
     "nodes": "nodes",
     "slow": "slow",
 }
-"""A rank that a signal has stopped hangs all others. A node that only the controller can't reach degrades nothing."""
+"""A rank stopped by a signal hangs all others. A node that only the controller can't reach does not count."""
 _OFF_THE_RAILS = ("TRANSPORT-NOT-RDMA", "TRANSPORT-DEVICE-UNUSED")
-"""Where they are slow: TCP between pipeline stages costs next to nothing."""
+"""Only with severity slow: TCP between pipeline stages costs next to nothing."""
 _NOT_ROUTED = ("out", "unhealthy")
 
 
 def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool = False) -> str:
-    """silent, slow, hung, nodes (a rank is not there, or it runs without a node), rails (a port failed, or traffic
-    leaves the planned RDMA devices), router (no request is sent there) or interrupted (a command was killed in its
+    """silent, slow, hung, nodes (a rank is missing, or it runs without a node), rails (a port failed, or traffic leaves
+    the planned RDMA devices), router (no request is sent there) or interrupted (a command was killed in this gang's
     turn); '' for a gang that is well, does not serve yet, or has failed.
 
-    router: the gang's place there (in, unhealthy, out), None where there is none or nobody knows
+    router: the gang's state there (in, unhealthy, out), None if there is no router or its state is unknown
     """
     if half_way and view.state is not GangState.FAILED:
         return "interrupted"

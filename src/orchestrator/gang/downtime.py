@@ -9,7 +9,7 @@ from orchestrator.gang.view import GangView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downtime:
-    """start_s: what the newest start took, None if unknown; drain_s: the most that running requests get."""
+    """start_s: duration of the newest start, None if unknown; drain_s: the longest wait for running requests."""
 
     gang: str
     serving: bool

@@ -1,4 +1,4 @@
-"""What a guard does about a gang, from how it is and what was done before. Pure: a table of cases holds it."""
+"""What a guard does about a gang, given its state and what was done before. Pure: tested by a table of cases."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _WAITING = (NodeState.STAGED, NodeState.ARMED)
 
 
 class Do(str, Enum):
-    """NOTHING. WARN: tell, and leave it alone. WAIT: a restart is due, not yet. RESTART. GIVE_UP: tell, and stop.
-    DEGRADE: start it without the nodes that stay away, on spares or on fewer. REPLAN: its plan can't be carried out any
-    more; start it by a new one. RETURN: what it goes on without may be back; see whether it can run as before."""
+    """NOTHING. WARN: tell the operator, do nothing else. WAIT: a restart is due, but not yet. RESTART. GIVE_UP: tell
+    the operator, and stop. DEGRADE: start without the nodes that stay away, on spares or on fewer nodes. REPLAN: its
+    plan can't be carried out any more; start it with a new one. RETURN: missing nodes or rails may be back; check
+    whether the gang can run as before."""
 
     NOTHING = "nothing"
     WARN = "warn"
@@ -32,21 +33,22 @@ class Do(str, Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """limit: restarts in a row before it gives up. The pause before the next one doubles from first_pause_s up to
-    most_pause_s, in seconds. stable_s: a gang that was ready for so long has forgotten its restarts. left_s: one that
-    was staged that long ago and not started since was abandoned (a command at work would hold its lock).
+    most_pause_s, in seconds. stable_s: a gang that was ready for this long starts counting restarts anew. left_s: a run
+    staged this long ago and not started since was abandoned (a command at work would hold the gang's lock).
 
-    A finding that forbids a start holds the restart back, and is looked at again: the pause doubles from first_pause_s
-    up to most_look_s. tell_at: the look in a row at which its operator is told, since what passes needs nobody.
+    A finding that forbids a start holds the restart back and is checked again: the pause doubles from first_pause_s up
+    to most_look_s. tell_at: number of checks in a row after which the operator is told; some findings pass by
+    themselves.
 
-    degrade_after_s: a gang that has failed goes on without a node that was away for so long; None: it waits for it.
+    degrade_after_s: a failed gang continues without a node that was away for this long; None: it waits for the node.
 
-    replan_after_s: a gang whose plan needs RDMA is planned anew where a node has had no usable port for so long: links
-    train after a boot. A shorter degrade_after_s is taken instead.
+    replan_after_s: a gang whose plan needs RDMA gets a new plan if a node has had no usable port for this long (links
+    train after a boot). If degrade_after_s is shorter, it applies instead.
 
-    return_limit, most_return_pause_s: returns to all nodes in a row before it leaves the way back to an operator, and
-    the most that it waits before the next one. The wait doubles from degrade_after_s (at least first_pause_s), so that
-    a node that comes and goes restarts the gang ever less often. A gang that served on all nodes for stable_s has
-    forgotten them.
+    return_limit, most_return_pause_s: returns to all nodes in a row before the guard leaves the next one to an
+    operator, and the longest wait before one. The wait doubles from degrade_after_s (at least first_pause_s), so that a
+    node that comes and goes restarts the gang less and less often. The count is reset once the gang has served on all
+    nodes for stable_s.
     """
 
     limit: int = 5
@@ -63,7 +65,7 @@ class Policy:
 
     @property
     def waits_for_rails_s(self) -> float:
-        """How long a node without any usable RDMA port is waited for."""
+        """How long to wait for a node without any usable RDMA port."""
         return min(self.replan_after_s, self.replan_after_s if self.degrade_after_s is None else self.degrade_after_s)
 
 
@@ -72,22 +74,22 @@ class Memory:
     """What a guard remembers of one gang. Times are the guard's own clock in seconds.
 
     restarts:    in a row, since the gang was last stable
-    held_back:   looks in a row at which something forbade the restart
-    against:     what forbade it then, as text
-    not_before:  no restart before this
+    held_back:   checks in a row at which a finding forbade the restart
+    against:     that finding, as text
+    not_before:  no restart before this time
     ready_since: None while it is not ready
-    given_up:    for the operator to look at; over once the gang is ready again
+    given_up:    left to the operator; reset once the gang is ready again
     barred:      nodes and spares that had a finding of severity stop, or did not answer the doctor, when a start was
-                 last thought of
-    away_since:  since when some node is away (does not answer, or is barred) while a restart is due; None while none is
-    hopeless:    nodes without which it was found that the gang can't run
-    on_fewer_at: no start without the nodes that are away before this
-    unfit:       spares that a start has failed with
-    outdated_since: since when its plan is known to need what its nodes don't have; None where it does not
-    replanned:   id of the plan that does without that, once it was started by it
-    return_at:   no look at whether it can run on all nodes again before this; looks: such looks in a row
-    ports:       the active RDMA ports at the last of them; None before the first
-    returned:    returns to all nodes that were tried, since the gang was last stable on all of them
+                 last considered
+    away_since:  since when some node is away (does not answer, or is barred) while a restart is due; None if none is
+    hopeless:    nodes without which the gang was found unable to run
+    on_fewer_at: no start without the nodes that are away before this time
+    unfit:       spares with which a start has failed
+    outdated_since: since when its plan is known to need what its nodes don't have; None if it does not
+    replanned:   id of the plan that does without that, once the gang was started with it
+    return_at:   no check whether it can run on all nodes again before this time; looks: such checks in a row
+    ports:       the active RDMA ports at the last such check; None before the first
+    returned:    attempted returns to all nodes, since the gang was last stable on all of them
     """
 
     restarts: int = 0
@@ -111,7 +113,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and why, in words for the audit log and the hooks. without: nodes that a DEGRADE or a REPLAN leaves
+    """What to do, and why, as text for the audit log and the hooks. without: nodes that a DEGRADE or a REPLAN leaves
     out."""
 
     do: Do
@@ -124,8 +126,8 @@ def decide(
 ) -> tuple[Decision, Memory]:
     """The decision, and what to remember from now on.
 
-    A gang that an operator has stopped is not started; one that a command starts or stops is left to it, unless it
-    has left it between staging and start, or was killed in this gang's turn (begun).
+    A gang that an operator has stopped is not started. A gang that a command starts or stops is left to that command,
+    unless the command abandoned it between staging and start, or was killed in this gang's turn (begun).
     """
     remembered = _remember(view, memory, now, policy)
     reason = _reason(view, policy) or _left_half_way(begun)
@@ -141,31 +143,31 @@ def decide(
 
 
 def _not_to_be_had(view: GangView, memory: Memory) -> tuple[str, ...]:
-    """Nodes that no start can have now, in their order: a node that the run was started without and that is back is
-    none of them."""
+    """Nodes that no start can use now, in order; without nodes that the current run was started without and that are
+    back."""
     return tuple(node.name for node in view.nodes if node.error is not None or node.name in memory.barred)
 
 
 def _away(view: GangView, memory: Memory) -> tuple[str, ...]:
-    """Those of them that the gang needs."""
+    """Those of these nodes that the gang needs."""
     return tuple(name for name in _not_to_be_had(view, memory) if name not in view.missing)
 
 
 def _left_out(view: GangView, memory: Memory) -> tuple[str, ...]:
-    """What a start without the nodes that are away leaves out: spares that can't take a place too."""
+    """What a start without the nodes that are away leaves out: those nodes, and spares that can't take a place."""
     return (*_not_to_be_had(view, memory), *_unfit(view, memory))
 
 
 def _mind_the_away(view: GangView, memory: Memory, now: float) -> Memory:
     if view.unreachable and now >= memory.not_before:
-        memory = replace(memory, barred=())  # who waits for another node asks the doctor about these again
+        memory = replace(memory, barred=())  # while it waits for another node, the doctor checks these again
     if not _away(view, memory):
         return replace(memory, away_since=None, hopeless=())
     return memory if memory.away_since is not None else replace(memory, away_since=now)
 
 
 def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
-    """After a restart was tried, whatever came of it."""
+    """After an attempted restart, whatever its result."""
     pause = min(policy.most_pause_s, policy.first_pause_s * 2.0**memory.restarts)
     return replace(
         memory,
@@ -181,7 +183,7 @@ def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
 
 
 def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
-    """After something forbade a restart: none was tried and none counts, it is looked at again after a pause."""
+    """After a finding forbade a restart: it does not count as one, and the next check follows after a pause."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
     return replace(
         memory,
@@ -194,7 +196,7 @@ def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: 
 
 
 def outdated(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
-    """After it was found that the gang's plan can't be carried out any more: that may pass, as any finding."""
+    """After it was found that the gang's plan can't be carried out any more: like any finding, that may pass."""
     since = now if memory.outdated_since is None else memory.outdated_since
     return replace(held_back(memory, now, policy, against, barred), outdated_since=since)
 
@@ -205,25 +207,25 @@ def up_to_date(memory: Memory) -> Memory:
 
 
 def replanned(memory: Memory, plan_id: str) -> Memory:
-    """After the gang was started by a plan that does without what its nodes have no more."""
+    """After the gang was started with a plan that does without what its nodes no longer have."""
     return replace(memory, replanned=plan_id)
 
 
 def does_without(view: GangView, memory: Memory) -> bool:
-    """The gang runs by such a plan; an operator may have started it by another one since."""
+    """Whether the gang runs with such a plan; an operator may have started it with another one since."""
     return bool(memory.replanned) and view.plan_id == memory.replanned
 
 
 def held_back_on_fewer(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...]) -> Memory:
-    """After something forbade a start without the nodes that are away: it counts as little as a restart that was held
-    back. Where it names nodes that were not known, the next one is without these too, and at once."""
+    """After a finding forbade a start without the nodes that are away: like a restart that was held back, it does not
+    count. If the finding names further nodes, the next start leaves these out too, and follows at once."""
     known = (*memory.barred, *(name for name in barred if name not in memory.barred))
     found = held_back(memory, now, policy, against, known)
     return replace(found, on_fewer_at=now if known != memory.barred else found.not_before)
 
 
 def can_not_go_on(memory: Memory, without: tuple[str, ...]) -> Memory:
-    """After it was found that no layout fits the nodes that are left: that is not tried again."""
+    """After it was found that no layout fits the remaining nodes: that is not tried again."""
     return replace(memory, hopeless=without)
 
 
@@ -233,42 +235,42 @@ def spares_failed(memory: Memory, spares: tuple[str, ...]) -> Memory:
 
 
 def not_back_yet(memory: Memory, now: float, policy: Policy) -> Memory:
-    """After a look at whether the gang can run on all nodes again, where it does not yet: the pause doubles."""
+    """After a check found that the gang can't run on all nodes again yet: the pause doubles."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.looks, 32))
     return replace(memory, looks=memory.looks + 1, return_at=max(memory.return_at, now + pause))
 
 
 def has_settled(memory: Memory, ports: tuple[str, ...]) -> bool:
-    """Whether the RDMA ports that are active now are those of the last look: after a boot or the restart of a switch
-    they come back one by one, and a return in between would leave the gang with some of them until its next restart."""
+    """Whether the active RDMA ports are the same as at the last check. After a boot or a switch restart they come back
+    one by one, and a return in between would leave the gang with only some of them until its next restart."""
     return memory.ports == ports
 
 
 def settling(memory: Memory, now: float, policy: Policy, ports: tuple[str, ...]) -> Memory:
-    """After a look at which the active RDMA ports were others than before: the next look is soon."""
+    """After a check that found other active RDMA ports than before: the next check is soon."""
     return replace(memory, ports=ports, return_at=max(memory.return_at, now + policy.first_pause_s))
 
 
 def returning(memory: Memory, now: float, policy: Policy) -> Memory:
-    """Before a return to all nodes is tried: it counts whatever comes of it, and the next one waits longer."""
+    """Before an attempted return to all nodes: it counts whatever its result, and the next one waits longer."""
     first = max(policy.first_pause_s, policy.degrade_after_s or 0.0)
     pause = min(policy.most_return_pause_s, first * 2.0 ** min(memory.returned, 32))
     return replace(memory, returned=memory.returned + 1, return_at=now + pause)
 
 
 def returned(memory: Memory) -> Memory:
-    """After a return to all nodes has worked: what was remembered of the time without them is over; that the gang was
-    returned, and how soon it may be again, is not."""
+    """After a successful return to all nodes: forget the time without them, but not the number of returns and the
+    earliest time of the next one."""
     return Memory(returned=memory.returned, return_at=memory.return_at)
 
 
 def may_return(memory: Memory, policy: Policy) -> bool:
-    """Whether the guard may still do it by itself."""
+    """Whether the guard may still attempt a return by itself."""
     return memory.returned < policy.return_limit
 
 
 def is_due_to_be_told(memory: Memory, policy: Policy) -> bool:
-    """Whether this look, just counted by `held_back`, is the one at which the operator hears of it."""
+    """Whether the operator is to be told at this check, which `held_back` has just counted."""
     return memory.held_back == policy.tell_at
 
 
@@ -289,19 +291,19 @@ def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Mem
 
 
 def _fewer(view: GangView) -> bool:
-    """It serves as well as it can on the nodes that it has."""
+    """Whether it serves normally on fewer nodes than planned."""
     return view.state is GangState.DEGRADED and view.trouble == "nodes"
 
 
 def _to_return(view: GangView, memory: Memory) -> str:
-    """What it serves without, and would be better with: one of its own nodes (on fewer, or with a spare), or RDMA."""
+    """What it serves without and should get back: one of its own nodes (on fewer, or with a spare), or RDMA."""
     if _fewer(view) or (view.state is GangState.READY and view.replaced):
         return f"{', '.join(view.missing)} can be reached again"
     return "it was planned anew, without RDMA" if view.state is GangState.READY and does_without(view, memory) else ""
 
 
 def _reason(view: GangView, policy: Policy) -> str:
-    """Why it must be restarted, '' where it need not."""
+    """Why it must be restarted, '' if it need not be."""
     if view.state is GangState.FAILED:
         return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a known cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
@@ -312,7 +314,7 @@ def _reason(view: GangView, policy: Policy) -> str:
 
 
 def may_finish(begun: Begun) -> bool:
-    """A gang that was left stopped for work on its nodes is its operator's."""
+    """No command but its operator's may finish a gang that was left stopped for work on its nodes."""
     return begun.turning and not begun.by_hand
 
 
@@ -321,7 +323,7 @@ def _left_half_way(begun: Begun | None) -> str:
 
 
 def _staged_s(view: GangView) -> float:
-    """How long ago the last of its nodes that wait for *go* was staged."""
+    """Seconds since the last of its nodes that wait for *go* was staged."""
     return min((node.started_s for node in view.nodes if node.alive and node.state in _WAITING), default=0.0)
 
 
@@ -338,7 +340,7 @@ def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
 
 
 def _of_rails(view: GangView) -> str:
-    """A gang that goes on over the other port of a card is well enough: its operator chooses the moment."""
+    """A gang that continues on the other port of a card is well enough: its operator chooses when to restart."""
     return "; ".join(f"{node.name}: {sentence(rail, view.name)}" for node in view.nodes for rail in node.rails)
 
 
@@ -362,7 +364,7 @@ def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Polic
 
 
 def _goes_on_s(view: GangView, memory: Memory, now: float, policy: Policy) -> float | None:
-    """Seconds until the gang is started without the nodes that are away; None where it is not to be."""
+    """Seconds until the gang is started without the nodes that are away; None if it never is."""
     if policy.degrade_after_s is None or memory.away_since is None or not _away(view, memory):
         return None
     without = _left_out(view, memory)

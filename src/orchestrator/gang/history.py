@@ -14,15 +14,15 @@ from orchestrator.protocol.report import Cause, Report
 
 _OVER = (GangState.ABSENT, GangState.FAILED)
 SOON_S = 1.0
-"""A lock is taken before its holder stages; both times are one node's."""
+"""A lock is taken before its holder stages; both times come from the same node's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """One run. started, ended: epoch seconds by the clock of the first node that has kept it, ended 0.0 while it runs.
+    """One run. started, ended: epoch seconds by the clock of the first node that has kept it; ended: 0.0 while it runs.
 
-    by, command: of whoever held the gang's lock then, '' where nobody noted it
-    end: stopped or failed, or the state of a run that goes on
+    by, command: of the holder of the gang's lock at the time, '' if nothing recorded it
+    end: stopped or failed, or the state of a run that continues
     """
 
     gang: str
@@ -36,13 +36,13 @@ class PastRun:
     end: str
     cause: Cause | None = None
     start: Took | None = None
-    """What its start took; None where it was never ready, or an older release started it."""
+    """Duration of its start; None if it never became ready, or an older release started it."""
 
 
 def past_runs(
     gang: str, kept: Mapping[str, Sequence[Report]], audit: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[PastRun, ...]:
-    """The newest first. kept, audit: by node name, in node-rank order."""
+    """Newest first. kept, audit: by node name, in node-rank order."""
     found: dict[str, PastRun] = {}
     for node, reports in kept.items():
         for report in reports:
@@ -80,7 +80,7 @@ def _past(
 
 
 def _holder(audit: Sequence[Mapping[str, Any]], started: float) -> Mapping[str, Any]:
-    """Who had taken the lock last when this run was staged."""
+    """The audit line of the last lock holder before this run was staged."""
     found: Mapping[str, Any] = {}
     for line in audit:
         at = line.get("at")
@@ -90,5 +90,5 @@ def _holder(audit: Sequence[Mapping[str, Any]], started: float) -> Mapping[str, 
 
 
 def plan_before(runs: Sequence[PastRun], plan_id: str) -> PastRun | None:
-    """The newest run of another plan than this one; None where none is kept."""
+    """The newest run of a different plan; None if none is kept."""
     return next((run for run in runs if run.plan_id != plan_id), None)

@@ -1,4 +1,4 @@
-"""The layout of a gang that runs, from its ranks' numbers. Pure."""
+"""The layout of a running gang, from the numbers of its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from orchestrator.protocol.report import RankReport
 
 
 def layout_of(nodes: Sequence[Sequence[RankReport]]) -> Layout | None:
-    """nodes: each one's ranks. TP ranks are counted anew in every pipeline stage; degrees that don't divide ranks among
-    processes (experts, attention) are not seen. None where a node tells of no rank: it may hold any."""
+    """nodes: the ranks of each. TP ranks restart at 0 in every pipeline stage. Degrees that don't divide ranks among
+    processes (experts, attention) can't be seen. None if a node reports no ranks: it may hold any."""
     if not nodes or not all(nodes):
         return None
     tensor = 1 + max(rank.tp_rank for ranks in nodes for rank in ranks)

@@ -1,7 +1,7 @@
 """How far each node of a starting gang is, which is behind, and when that is too far. Pure.
 
-A phase's deadline fits the model: 640 GB from a cold disk take an hour and are no fault. A node whose counter still
-moves is never late.
+A phase's deadline depends on the model: reading 640 GB from a cold disk takes an hour, and is no fault. A node whose
+counter still moves is never late.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from orchestrator.protocol.report import Cause, Phase, Report
 
 PHASES = ("rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready")
-"""Order of life of every engine (the dialects' patterns use these names)."""
+"""Phases of every engine, in order (the dialects' patterns use these names)."""
 
 SLOW_DISK = 200e6
-"""Bytes a second that the slowest disk or share worth waiting for gives one node; each node reads all weight files."""
+"""Bytes per second for one node from the slowest disk or share worth waiting for; each node reads all weight files."""
 STALL_S = 300.0
-"""A phase that counts is not late while its count has moved within this time."""
+"""A phase with a counter is not late if the counter has moved within this time."""
 _PLAIN_S = {
-    "rendezvous": 900.0,  # importing the engine, then torch's own 10 minutes for all nodes to come (--dist-timeout)
+    "rendezvous": 900.0,  # importing the engine, then torch's own 10 minutes for all nodes to join (--dist-timeout)
     "nccl": 900.0,  # the same 10 minutes
     "weights": 300.0,
     "kv-cache": 600.0,
@@ -27,16 +27,16 @@ _PLAIN_S = {
     "ready": 600.0,  # the canary may compile kernels
 }
 _NAMED = 3
-"""More nodes than these are counted and not named."""
+"""With more nodes than this, the number is shown instead of the names."""
 
 
 def allowed_s(model_bytes: int) -> dict[str, float]:
-    """Seconds that each phase may take on slow hardware, by phase; a model of unknown size counts as none."""
+    """Seconds that each phase may take on slow hardware, by phase; an unknown model size counts as 0."""
     return {**_PLAIN_S, "weights": _PLAIN_S["weights"] + model_bytes / SLOW_DISK}
 
 
 def progress(reports: Sequence[Report]) -> str:
-    """'node2 is at shard 41 of 163, the others are done', and what the engine makes of it; '' where all are equal."""
+    """'node2 is at shard 41 of 163, the others are done', and the engine's own time limit; '' if all are equal."""
     placed = _placed(reports)
     behind = _behind(placed)
     others = [report for report in placed if report not in behind]
@@ -50,9 +50,9 @@ def progress(reports: Sequence[Report]) -> str:
 
 
 def barrier(reports: Sequence[Report]) -> str:
-    """What the engine's own limit for late loaders leaves, '' if no rank waits for it.
+    """Time left of the engine's own limit for late loaders, '' if no rank waits for it.
 
-    A rank that has its weights waits for the others so long and no longer; it can't be set (sglang 0.5.23:
+    A rank that has its weights waits this long for the others and no longer; the limit can't be set (sglang 0.5.23:
     UNBALANCED_MODEL_LOADING_TIMEOUT_S).
     """
     limit = max((report.barrier_s for report in reports), default=0.0)
@@ -71,7 +71,8 @@ def barrier(reports: Sequence[Report]) -> str:
 
 
 def late(reports: Sequence[Report]) -> Cause | None:
-    """Why waiting on is of no use: the nodes that are behind take longer in their phase than any healthy start."""
+    """Why there is no point in waiting longer: the nodes that are behind need longer in their phase than any healthy
+    start."""
     for report in _behind(_placed(reports)):
         phase = report.phase
         limit = report.allowed_s.get(phase.name)
@@ -94,7 +95,7 @@ def _placed(reports: Sequence[Report]) -> list[Report]:
 
 
 def _behind(placed: Sequence[Report]) -> list[Report]:
-    """Those at the earliest place."""
+    """The nodes that are furthest behind."""
     least = min(map(_place, placed), default=None)
     return [report for report in placed if _place(report) == least]
 

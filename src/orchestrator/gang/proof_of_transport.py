@@ -1,4 +1,4 @@
-"""Whether a gang's traffic travels as planned, from NCCL's log lines of every node. Pure."""
+"""Whether a gang's traffic takes the planned path, from the NCCL log lines of every node. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.protocol.report import Report
 
 
 def transport(reports: Mapping[str, Report]) -> tuple[Finding, ...]:
-    """Findings of all nodes; none for one node alone, or where the engine uses no GPUs."""
+    """Findings of all nodes; none for a gang of one node, or if the engine uses no GPUs."""
     if len(reports) < 2:
         return ()
     complete = all(report.nnodes in (0, len(reports)) for report in reports.values())

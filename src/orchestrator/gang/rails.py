@@ -1,4 +1,4 @@
-"""RDMA ports that NCCL has left behind while a gang serves: which, what it costs, and what brings them back. Pure."""
+"""RDMA ports that NCCL has stopped using while a gang serves: which, what it costs, and how to get them back. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.topology.speed import Traffic, price
 
 
 def words(node: str, report: Report) -> Iterator[str]:
-    """One sentence a port; NCCL's word alone where no port of this node is down: the other end's may be."""
+    """One sentence per port; only NCCL's report if no port of this node is down: the other end's may be."""
     for rail in report.rails:
         yield f"{node}: {sentence(rail, report.gang)}"
     if report.moved and not report.rails:
@@ -33,6 +33,6 @@ def sentence(rail: Rail, gang: str) -> str:
 
 
 def restart_of(gang: str) -> str:
-    """The command that has NCCL use a port again. Not --maintenance, which waits for a reboot: nothing is to be done on
-    the nodes."""
+    """The command that makes NCCL use a port again. Not --maintenance, which waits for a reboot: the nodes need no
+    work."""
     return f"l40s-deploy restart --gang {gang}"

@@ -1,4 +1,4 @@
-"""From two readings of what only counts up to how fast it goes. Pure."""
+"""Computes rates from two readings of counters. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRate:
-    """One RDMA port between two readings. up: its state is ACTIVE; bytes a second are None before the second reading.
+    """One RDMA port between two readings. up: its state is ACTIVE; bytes per second are None before the second reading.
 
     grown: errors, discards and congestion marks that have grown since the last reading, by the kernel's name
     errors: all errors and discards since the driver was loaded
@@ -36,12 +36,12 @@ class PortRate:
     grown: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As `status --wide --json` has it."""
+        """In the form of `status --wide --json`."""
         return {**asdict(self), "grown": dict(self.grown)}
 
 
 def port_rates(before: GaugesAnswer | None, now: GaugesAnswer) -> tuple[PortRate, ...]:
-    """Every port of a node. A counter that went back (a driver was loaded again) makes no rate."""
+    """Every port of a node. A counter that went back (the driver was reloaded) gives no rate."""
     old = {(one.device, one.port): one for one in before.ports} if before else {}
     seconds = now.now - before.now if before else 0.0
     return tuple(_rate(old.get((one.device, one.port)), one, seconds) for one in now.ports)
@@ -73,5 +73,5 @@ def _per_second(before: Mapping[str, int] | None, now: Mapping[str, int], name: 
 
 
 def growth(before: float, now: float, seconds: float) -> float | None:
-    """A counter's increase a second; None where no time has passed or it was reset."""
+    """A counter's increase per second; None if no time has passed or it was reset."""
     return (now - before) / seconds if seconds > 0 and now >= before else None

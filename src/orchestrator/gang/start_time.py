@@ -1,4 +1,4 @@
-"""How much longer a node of a rising gang needs, from its own pace and the last start of the same. Pure."""
+"""How much longer a node of a starting gang needs, from its own pace and the last start of the same plan. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.gang.view import NodeView
 WEIGHTS = "weights"
 READY = "ready"
 _TELLING = 3
-"""Shards after which a pace says something."""
+"""Shards after which the pace can be used."""
 
 
 @quick.dataclass(frozen=True, slots=True)
 class Reading:
-    """How far a node is with its weight files. Each node reads all of them. rate: bytes a second, 0 where unknown"""
+    """How far a node is with its weight files. Each node reads all of them. rate: bytes per second, 0 if unknown"""
 
     done: int
     total: int
@@ -27,7 +27,7 @@ class Reading:
 
 
 def reading(node: NodeView, model_bytes: int) -> Reading | None:
-    """None where it reads no weights now, or their size is not known."""
+    """None if it reads no weights now, or their size is unknown."""
     phase = node.phase
     if phase.name != WEIGHTS or not phase.of or not model_bytes:
         return None
@@ -36,7 +36,7 @@ def reading(node: NodeView, model_bytes: int) -> Reading | None:
 
 
 def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> float | None:
-    """Seconds until this node is ready, None where nothing tells. last: as `PhaseTimes.began`"""
+    """Seconds until this node is ready, None if unknown. last: as `PhaseTimes.began`"""
     place = PHASES.index(node.phase.name) if node.phase.name in PHASES else -1
     after = [name for name in PHASES[place + 1 :] if name in last] if place >= 0 else []
     ready = last.get("ready")
@@ -50,8 +50,8 @@ def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> fl
 
 @quick.dataclass(frozen=True, slots=True)
 class Took:
-    """What a start that came to ready took. seconds: from staging until ready; phases: of each, in their order; the
-    slowest node counts."""
+    """Duration of a start that reached ready. seconds: from staging until ready; phases: of each, in order; the slowest
+    node counts."""
 
     seconds: float
     phases: Mapping[str, float]
@@ -67,12 +67,12 @@ class Took:
         return f"{self.longest} {self.phases[self.longest]:.0f} s of {self.seconds:.0f} s"
 
     def as_json(self) -> dict[str, Any]:
-        """As `status`, `up` and `history` have it."""
+        """In the form of `status`, `up` and `history`."""
         return {"seconds": self.seconds, "longest": self.longest, "phases": dict(self.phases)}
 
 
 def took(began: Iterable[Mapping[str, float]]) -> Took | None:
-    """began: of each node; None for a start that did not come to ready, or whose agents did not note it."""
+    """began: for each node; None for a start that did not reach ready, or whose agents did not record it."""
     slowest: dict[str, float] = {}
     for node in began:
         for name, at in node.items():
@@ -86,12 +86,12 @@ def took(began: Iterable[Mapping[str, float]]) -> Took | None:
 
 @dataclass
 class PhaseTimes:
-    """When the phases of one start began, in seconds since it was staged: the slowest node's."""
+    """When the phases of one start began, in seconds since staging; the slowest node counts."""
 
     began: dict[str, float] = field(default_factory=dict)
 
     def note(self, node: NodeView) -> None:
-        """What a look at a node adds."""
+        """Add what a look at a node shows."""
         if node.alive and node.phase.name in PHASES and node.started_s:
             at = max(0.0, node.started_s - node.phase_s)
             self.began[node.phase.name] = max(at, self.began.get(node.phase.name, 0.0))

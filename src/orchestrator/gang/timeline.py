@@ -1,4 +1,4 @@
-"""Events of several nodes in one order, although their clocks differ. Pure."""
+"""Events of several nodes in one order, even if their clocks differ. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orchestrator.protocol.shape import MOST_SECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvents:
-    """What one node's agent wrote down. ahead_s: how far that node's clock is ahead of ours, in seconds, as far as
-    that can be known: doubt_s is the most that it can be wrong by, half of the time that the answer took."""
+    """Events written by one node's agent. ahead_s: how far that node's clock is ahead of ours, in seconds; doubt_s: the
+    largest possible error of that, half of the time that the answer took."""
 
     events: Sequence[Mapping[str, Any]]
     ahead_s: float = 0.0
@@ -20,7 +20,7 @@ class NodeEvents:
 
     @property
     def correction_s(self) -> float:
-        """What is taken from this node's times: nothing where its clock may be ours, so that events of nodes whose
+        """Seconds to subtract from this node's times: 0 if its clock may agree with ours, so that events of nodes whose
         clocks agree keep their order."""
         return self.ahead_s if abs(self.ahead_s) > self.doubt_s else 0.0
 
@@ -36,7 +36,7 @@ class Happened:
 
 
 def timeline(told: Mapping[str, NodeEvents]) -> tuple[Happened, ...]:
-    """All nodes' events by our own clock; those of one node keep their order where its clock was set meanwhile."""
+    """All nodes' events by our own clock. Events of one node keep their order even if its clock was set meanwhile."""
     found: list[Happened] = []
     for node, one in told.items():
         latest = 0.0
@@ -49,7 +49,7 @@ def timeline(told: Mapping[str, NodeEvents]) -> tuple[Happened, ...]:
 
 
 def _words(event: Mapping[str, Any]) -> str:
-    """What an event says beside its name."""
+    """An event's details without its name."""
     if event.get("event") == "cause":
         return str(event.get("text") or "")
     if event.get("event") == "state":

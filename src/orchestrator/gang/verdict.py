@@ -1,4 +1,4 @@
-"""The last failure of a gang, from what its nodes have kept: also after a `down` or a restart. Pure."""
+"""The last failure of a gang, from what its nodes have kept, even after a `down` or a restart. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Verdict:
     """Why a run of a gang ended.
 
     secondary: the errors that followed on other nodes
-    ago_s:     seconds since the cause was seen, by that node's own clock; None where its node did not answer
+    ago_s:     seconds since the cause was seen, by that node's own clock; None if the node did not answer
     newest:    no later run has begun since
     """
 
@@ -31,11 +31,11 @@ class Verdict:
 
 
 Kept = Sequence[Report] | DeployError
-"""The reports of the runs that one node has kept, or why it could not be asked."""
+"""The reports of the runs that one node has kept, or why the node could not be queried."""
 
 
 def last_verdict(gang: str, kept: Mapping[str, Kept]) -> Verdict | None:
-    """The verdict on the newest run that failed; None where no kept run did.
+    """The verdict on the newest run that failed; None if no kept run did.
 
     kept: by node name, in node-rank order
     """
@@ -49,7 +49,7 @@ def last_verdict(gang: str, kept: Mapping[str, Kept]) -> Verdict | None:
 
 
 def _runs(kept: Mapping[str, Kept]) -> list[str]:
-    """Run ids, the one that was staged last first (by whichever node's clock says the latest)."""
+    """Run ids, newest staging first (by the node whose clock gives the latest time)."""
     staged: dict[str, float] = {}
     for told in kept.values():
         for report in () if isinstance(told, DeployError) else told:
@@ -64,7 +64,7 @@ def _of_run(told: Kept, run_id: str) -> Answer:
 
 
 def _before_it_was_cleared(report: Report) -> Report:
-    """`down` after a failure settles a node as stopped; its cause stays, and this is about the cause."""
+    """`down` after a failure sets a node to stopped but keeps its cause, which is what matters here."""
     failed = report.cause is not None or report.verdict is not None
     return replace(report, state=AgentState.FAILED) if failed and not report.alive else report
 

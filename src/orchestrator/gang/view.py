@@ -15,7 +15,7 @@ from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Ra
 from orchestrator.quick import dataclass
 
 STALE_PROBE_S = 60.0
-"""Seconds after which a leader's last HTTP probe says nothing any more: twice the engine's own 20 s and our pause."""
+"""Seconds after which a leader's last HTTP probe no longer counts: twice the engine's own 20 s plus our pause."""
 
 _SERVING = (GangState.READY, GangState.DEGRADED)
 _RISING = (GangState.STARTING, GangState.WARMING)
@@ -25,19 +25,19 @@ _ENDING = {
     AgentState.STOPPING: GangState.STOPPING,
     AgentState.STOPPED: GangState.STOPPING,
 }
-"""A gang's state while one of its agents is in that state; the first that applies counts."""
+"""A gang's state while one of its agents is in the given state; the first match counts."""
 
 NO_PHASE = Phase()
 OUTSIDE = -1
 """The node rank of a node that has no part in the gang's run."""
 
 Answer = Report | None | DeployError
-"""A node's report; None where nothing was ever staged there; or why it could not be asked."""
+"""A node's report; None if nothing was ever staged there; or why it could not be queried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One node of a gang, as its report and the others' show it."""
+    """One node of a gang, from its own report and those of the others."""
 
     name: str
     node_rank: int
@@ -54,9 +54,9 @@ class NodeView:
     phase_s: float = 0.0
     """Seconds since its phase began."""
     rails: tuple[Rail, ...] = ()
-    """RDMA ports that NCCL has left behind in this run."""
+    """RDMA ports that NCCL has stopped using in this run."""
     cache: PageCache | None = None
-    """Weight files read ahead of the engine; None where nothing was."""
+    """Weight files read ahead of the engine; None if nothing was."""
     spare: bool = False
     began: Mapping[str, float] = field(default_factory=dict)
     """When each phase of the engine's start began, in seconds since this run was staged."""
@@ -66,18 +66,18 @@ class NodeView:
 class GangView:
     """All nodes together.
 
-    cause:     what failed first, None while nothing has
+    cause:     the first failure, None if there is none
     secondary: the errors that followed on other nodes
     trouble:   why a gang is degraded, the worst first: hung, silent, unreachable, stopped, no-memory, slow, nodes (it
                runs without some of them); else ''
-    late:      why it is of no use to wait any longer for its start; None while it may be
-    transport: where NCCL's traffic does not travel as planned, with what that costs; empty while that is not known
-    members:   names of the run's nodes in node-rank order; empty where an older release started it, or nobody did
+    late:      why there is no point in waiting longer for its start; None if there is
+    transport: NCCL traffic that does not take the planned path, with what that costs; empty until that is known
+    members:   names of the run's nodes in node-rank order; empty if an older release started it, or there is no run
     missing:   names of nodes that the run was started without, which may have been stopped since
-    spares:    nodes that wait to take the place of another; one that has taken it is among the nodes
-    progress:  one sentence on who is behind, '' where nobody is, or where there is nothing to wait for
+    spares:    nodes that wait to replace another node; a spare that has replaced one is among the nodes
+    progress:  one sentence on which nodes are behind, '' if none is, or if there is nothing to wait for
     remarks:   what an operator should know although it does not change the state
-    proved:    what the plan asks for and the engine's log shows to be in use, with the nodes where not all show it
+    proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     """
 
     name: str
@@ -104,13 +104,13 @@ class GangView:
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
-        """Nodes that could not be asked; a run does not wait for those that it was started without."""
+        """Nodes that could not be queried, except those that the run was started without."""
         aside = () if self.state is GangState.ABSENT else self.missing
         return tuple(node for node in self.nodes if node.error is not None and node.name not in aside)
 
     @property
     def share(self) -> str:
-        """'3 of 4 nodes'; '' for as many as it should have."""
+        """'3 of 4 nodes'; '' if the run has all its nodes."""
         have, should = self.serving_nodes, len(self.nodes) - len(self.stand_ins)
         return f"{have} of {should} nodes" if have < should else ""
 
@@ -126,31 +126,31 @@ class GangView:
 
     @property
     def replaced(self) -> bool:
-        """Spares have taken the places of all nodes that are missing."""
+        """Whether spares have replaced all missing nodes."""
         return bool(self.missing) and not self.share
 
     @property
     def rails_back(self) -> tuple[str, ...]:
-        """A sentence for each RDMA port that works again: NCCL uses it only after a restart."""
+        """One sentence for each RDMA port that works again: NCCL uses it only after a restart."""
         return tuple(
             f"{node.name}: {rails.sentence(rail, self.name)}" for node in self.nodes for rail in node.rails if rail.up
         )
 
     @property
     def running(self) -> bool:
-        """Some agent is alive, so something of ours may hold GPUs."""
+        """Whether some agent is alive, so that processes of ours may hold GPUs."""
         return any(node.alive for node in self.nodes)
 
     @property
     def serves(self) -> bool:
-        """Requests are answered, and it is not being stopped."""
+        """Whether requests are answered and it is not being stopped."""
         return bool(self.service_healthy) and self.state in _SERVING
 
 
 def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
     """The gang from its nodes' answers, in node-rank order. spares: nodes that are only spares.
 
-    Every report carries the time of its own node (`now`), so that no clock is read here and none need agree.
+    Every report carries its node's own time (`now`), so that no clock is read here and clocks need not agree.
     """
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
     run_id = _current_run(list(reports.values()))
@@ -183,7 +183,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
 def _roster(
     answers: Mapping[str, Answer], spares: Collection[str], current: Mapping[str, Report], members: Collection[str]
 ) -> tuple[tuple[NodeView, ...], tuple[NodeView, ...]]:
-    """The gang's nodes, with the spares that have a part in the run; and the spares that wait."""
+    """The gang's nodes, including spares that have a part in the run; and the spares that wait."""
     waiting = [node for node in spares if node in answers and node not in (*members, *current)]
     here = {node: answer for node, answer in answers.items() if node not in waiting}
     everybody = tuple(
@@ -198,7 +198,7 @@ def _missing(everybody: Sequence[NodeView], members: Collection[str]) -> tuple[s
 
 
 def _with_plan(found: GangView, current: Mapping[str, Report]) -> GangView:
-    """What it runs, by its reports; of a gang that is not running, only the plan of its last run."""
+    """What it runs, from its reports; for a gang that is not running, only the plan of its last run."""
     some = next(iter(current.values()), None)
     if some is None:
         return found
@@ -231,7 +231,7 @@ def _with_pace(found: GangView, rising: Sequence[Report]) -> GangView:
 
 
 def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
-    """Whether a gang whose agents were all ready is so still, and how its traffic travels."""
+    """Whether a gang whose agents were all ready still is, and which path its traffic takes."""
     trouble = _trouble(nodes, current, short=bool(found.share))
     return replace(
         found,
@@ -269,7 +269,7 @@ def _runs_without(found: GangView) -> str:
 
 
 def _current_run(reports: Sequence[Report]) -> str:
-    """The run that is alive, else the one staged last: a guess, since each node dates it by its own clock."""
+    """The live run, else the one staged last: a guess, since each node dates it by its own clock."""
     if not reports:
         return ""
     return max(reports, key=lambda report: (report.alive, report.started_at)).run_id
@@ -304,7 +304,7 @@ def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -
 
 
 def _emptied(node: NodeView) -> NodeView:
-    """The ranks of a stopped run no longer matter; processes that did not exit do."""
+    """Without ranks: those of a stopped run no longer matter, only processes that did not exit."""
     return replace(node, phase=NO_PHASE, ranks=()) if node.error is None else node
 
 
@@ -321,7 +321,7 @@ def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Caus
 
 
 def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], *, short: bool) -> str:
-    """The worst that keeps a gang from being ready, '' for none. short: its run has fewer nodes than the gang"""
+    """The worst problem that keeps a gang from being ready, '' if none. short: its run has fewer nodes than the gang"""
     leader = _leader(current)
     ranks = [rank for node in nodes for rank in node.ranks]
     found = {
@@ -338,14 +338,14 @@ def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], *, short:
 
 
 def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
-    """A serving rank holds memory on its GPU; where NVML reports none at all, that can't be judged."""
+    """A serving rank holds memory on its GPU; if NVML reports none for any rank, this can't be judged."""
     held = [rank.gpu_memory_bytes > 0 for rank in ranks if rank.gpu >= 0]
     return any(held) and not all(held)
 
 
 def _hung(current: Mapping[str, Report]) -> Cause | None:
-    """Whom a hung gang waits for: a rank that a signal has stopped, else the process that NCCL's RAS names, which its
-    node's report knows as a TP rank."""
+    """The rank that a hung gang waits for: one that a signal has stopped, else the process that NCCL's RAS names, whose
+    TP rank its node's report knows."""
     leader = _leader(current)
     trouble = leader.trouble if leader is not None else None
     stopped = [
@@ -361,7 +361,7 @@ def _hung(current: Mapping[str, Report]) -> Cause | None:
 
 
 def _rank_meant(trouble: Cause, current: Mapping[str, Report]) -> int | None:
-    """The rank with that process id on that GPU, else as reported: a container may count its processes itself."""
+    """The rank with that process id on that GPU, else the reported one: a container may have its own process ids."""
     report, meant = current.get(trouble.node), (trouble.pid, trouble.gpu)
     if report is None or trouble.pid <= 0:
         return trouble.tp_rank
@@ -374,11 +374,11 @@ def _healthy(leader: Report) -> bool:
 
 
 def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[Cause | None, tuple[Cause, ...]]:
-    """What failed first, and what followed from it by the nodes' own accounts.
+    """The first failure, and what followed from it by the nodes' own accounts.
 
-    The order in which the leader's agent heard of things comes before any clock, then how long ago each node says
-    that it was, by its own clock; a secondary cause never comes before a primary one; a node's own account of its
-    end is better than what others saw of it.
+    The order in which the leader's agent received the accounts comes before any clock, then each node's own time since
+    the failure. A secondary cause never comes before a primary one. A node's own account of its end is preferred to
+    what others saw of it.
     """
     by_leadership = sorted(current.values(), key=lambda report: report.node_rank)
     verdicts = [report.verdict for report in by_leadership if report.verdict]
@@ -396,7 +396,7 @@ def _causes(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> tuple[C
 
 
 def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | None:
-    """A node whose agent is gone and has not said why."""
+    """A node whose agent is gone without saying why."""
     dead = next((node for node in nodes if node.state is NodeState.DEAD), None)
     if dead is None:
         return None
@@ -431,7 +431,7 @@ def _remarks(
 def _of_contact(
     nodes: Sequence[NodeView], current: Mapping[str, Report], living: Mapping[str, Report]
 ) -> Iterator[str]:
-    """Who could not be asked, and who does not hear whom."""
+    """Nodes that could not be queried, and nodes that do not hear each other."""
     lost = [node for node in nodes if node.contact]
     yield from (sentence(node.name, node.contact, node.error, current) for node in lost)
     for node in nodes:
@@ -457,7 +457,7 @@ def _of_a_slow_service(living: Mapping[str, Report]) -> Iterator[str]:
 
 
 def _of_the_end(nodes: Sequence[NodeView], current: Mapping[str, Report]) -> Iterator[str]:
-    """What a stop has left behind: processes, and GPU memory that is still held."""
+    """What a stop has left behind: processes, and GPU memory that is still in use."""
     for node in nodes:
         if node.left_behind:
             yield f"{node.name}: process {', '.join(map(str, node.left_behind))} did not end"
@@ -471,7 +471,7 @@ def _of_other_runs(reports: Mapping[str, Report], run_id: str) -> Iterator[str]:
 
 
 def _same_remarks(living: Mapping[str, Report]) -> list[str]:
-    """What the agents remark on: one line for all nodes that say the same."""
+    """The agents' remarks: one line for all nodes with the same remark."""
     said = _sayers({name: report.remarks for name, report in living.items()})
     return [f"{', '.join(names)}: {remark}" for remark, names in said.items()]
 

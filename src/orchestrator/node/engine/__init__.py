@@ -1,1 +1,1 @@
-"""An engine as its node's agent sees it: processes, deaths, log, memory, health."""
+"""The engine as seen by its node's agent: processes, deaths, log, memory, health."""

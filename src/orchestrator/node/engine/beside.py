@@ -1,4 +1,4 @@
-"""A program beside the engine, or in place of it: run as the engine's user, and killed when we exit."""
+"""A program beside the engine, or in its place. It runs as the engine's user and is killed when we exit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILL_FOR_S = 10.0
 
 
 def owner(run: Run) -> tuple[int, int] | None:
-    """User and group of what the program is to write; None for our own."""
+    """User and group of the files that the program writes; None for our own."""
     if run.engine_user is None or os.geteuid() != 0:
         return None
     user = pwd.getpwnam(run.engine_user)
@@ -26,13 +26,13 @@ def owner(run: Run) -> tuple[int, int] | None:
 
 
 def become(run: Run, parent: int) -> None:
-    """In the child, before the program: the engine's user, and what `die_with` does; a change of user would undo it."""
+    """In the child, before exec: become the engine's user, then `die_with`, which a change of user would undo."""
     change_user(run)
     die_with(parent)
 
 
 def die_with(parent: int) -> None:
-    """In the child of a program that stays our own user's: its own session, and no life without its parent."""
+    """In the child of a program that runs as our own user: a new session, and death with the parent."""
     os.setsid()
     kernel.die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
@@ -40,7 +40,7 @@ def die_with(parent: int) -> None:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Nothing that it started outlives it. Orphans must come to us: `kernel.adopt_orphans`."""
+    """Kill the child and all that it started. We must be the parent of orphans: `kernel.adopt_orphans`."""
     deadline = time.monotonic() + KILL_FOR_S
     while time.monotonic() < deadline:
         child.poll()
@@ -57,6 +57,6 @@ def end(child: subprocess.Popen[bytes]) -> None:
 
 
 def last_words(log: str) -> str:
-    """The last line that says something."""
+    """The last line that is not blank."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", log) if line.strip()]
     return (lines[-1] if lines else "it printed nothing")[:300]

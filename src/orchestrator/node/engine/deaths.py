@@ -1,4 +1,4 @@
-"""How a process that is not our child died, if the kernel still shows it."""
+"""How a process died that is not our child, if the kernel still shows it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ UNKNOWN = Death()
 
 
 def death_of(pid: int, start: int, pidfd: int) -> Death:
-    """Ask the zombie's stat first, then the pidfd (which remembers after the parent has reaped)."""
+    """Ask the zombie's stat first, then the pidfd (which still knows after the parent has reaped the process)."""
     process = processes.read(pid)
     if process is not None and process.start == start and process.gone:
         return Death.of(process.exit_code) if _may_read(pid) else UNKNOWN
@@ -65,7 +65,7 @@ def _told_by(pidfd: int) -> Death:
 
 
 def _may_read(pid: int) -> bool:
-    """The kernel shows field 52 as 0 to those who may not ptrace: root and the same user may."""
+    """The kernel shows field 52 as 0 unless we may ptrace the process: root and the same user may."""
     if os.geteuid() == 0:
         return True
     try:

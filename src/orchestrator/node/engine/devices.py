@@ -1,5 +1,5 @@
-"""The devices that a rank uses, as /sys shows them when it has died: whether its GPU still answers on the bus, and
-whether the gang's ports still have a link. Readable to anybody, where the kernel's log may be root's alone."""
+"""The devices of a rank that has died, from /sys: whether its GPU still answers on the bus, and whether the gang's
+ports still have a link. Any user can read this; the kernel's log may be readable only for root."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from orchestrator.node.engine.kernel_words import ASKED_FOR, Dead, KernelWord, g
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ONES = b"\xff\xff\xff\xff"
-"""What reading the vendor and device id of a card gives that does not answer."""
+"""What the vendor and device id of a card that does not answer read as."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """above: bridges between a GPU and the CPU; gone: the GPU does not answer, with what shows it; network and cards:
-    as kernel_words.Dead has them; down: interfaces of it without a carrier, with what shows it."""
+    """above: bridges between a GPU and the CPU; gone: evidence that the GPU does not answer; network and cards: as in
+    kernel_words.Dead; down: interfaces of that network without a carrier, with the evidence."""
 
     above: tuple[str, ...] = ()
     gone: str = ""
@@ -28,7 +28,7 @@ class Devices:
 
 
 def look(place: str, env: Mapping[str, str], root: str = "/") -> Devices:
-    """place: the GPU's PCI address as NVML writes it, '' for none; env: the engine's, which names the network."""
+    """place: the GPU's PCI address as NVML writes it, '' for none; env: the engine's, which names the interfaces."""
     base = root.rstrip("/")
     ours = dict(_interfaces(base, env))
     cards = {_card(base, name): called or name for name, called in ours.items()}
@@ -38,7 +38,7 @@ def look(place: str, env: Mapping[str, str], root: str = "/") -> Devices:
 
 
 def _gpu(base: str, place: str) -> tuple[tuple[str, ...], str]:
-    """(the bridges above it, why it is taken for gone or '')."""
+    """(the bridges above the GPU, why it counts as gone or '')."""
     domain, _, rest = place.lower().partition(":")
     short = f"{domain[-4:]}:{rest}" if not domain[:-4].strip("0") else place.lower()
     if not _ADDRESS.fullmatch(short):
@@ -57,7 +57,7 @@ def _gpu(base: str, place: str) -> tuple[tuple[str, ...], str]:
 
 
 def _interfaces(base: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, its RDMA device or '') of the interfaces that NCCL was given."""
+    """(name, its RDMA device or '') of the interfaces that NCCL was told to use."""
     for name in _names(env.get("NCCL_SOCKET_IFNAME", "")):
         yield name, ""
     for device in _names(env.get("NCCL_IB_HCA", "")):
@@ -70,7 +70,7 @@ def _interfaces(base: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _names(value: str) -> list[str]:
-    """Of a list of exact names; the engine's plan writes no other kind."""
+    """The names in a list of exact names, the only kind that the engine's plan writes."""
     if not value.startswith("="):
         return []
     return [part.partition(":")[0] for part in value[1:].split(",") if part and "/" not in part]
@@ -82,7 +82,7 @@ def _card(base: str, interface: str) -> str:
 
 
 def _no_carrier(base: str, interface: str) -> bool:
-    """An interface that is switched off answers EINVAL, one that is gone ENOENT: neither is a cable."""
+    """An interface that is switched off gives EINVAL, a missing one ENOENT: neither is a cable fault."""
     try:
         with open(f"{base}/sys/class/net/{interface}/carrier", encoding="ascii", errors="replace") as file:
             return file.read().strip() == "0"
@@ -91,8 +91,8 @@ def _no_carrier(base: str, interface: str) -> bool:
 
 
 def word(dead: Dead, around: Devices, *, log_unread: bool) -> KernelWord | None:
-    """What the devices' state shows about a death. A link that is down now does not show when it went down; where the
-    kernel's log is readable, that does."""
+    """What the devices' state shows about a death. It does not show when a link went down; the kernel's log does, if it
+    can be read."""
     if around.gone and dead.gpu >= 0:
         return gpu_gone(dead.gpu, around.gone)
     if not log_unread or dead.explained or dead.signal in ASKED_FOR:

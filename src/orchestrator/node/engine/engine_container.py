@@ -1,7 +1,8 @@
-"""An engine in a container. Its processes are children of a daemon and not of ours, so we know it by its name.
+"""An engine in a container. Its processes are children of a daemon, not of ours, so we find them by the container's
+name.
 
-Nothing here waits for the daemon longer than a deadline: one that hangs must not keep us from ending the engine, whose
-first process we can kill ourselves (the kernel then ends all others of its PID namespace, pid_namespaces(7)).
+No call here waits for the daemon longer than a deadline: if it hangs, we must still be able to end the engine. We can
+kill the container's first process ourselves (the kernel then ends all others of its PID namespace, pid_namespaces(7)).
 """
 
 from __future__ import annotations
@@ -22,32 +23,32 @@ from orchestrator.protocol.staging import ContainerOrder
 PYTHON = "python3"
 """The image's own."""
 _OF_THE_HOST = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "TIKTOKEN_ENCODINGS_BASE")
-"""Variables that name the node's places; the image has its own."""
+"""Variables with paths of the node; the image has its own."""
 ASK_S = 20.0
 REMOVE_S = 20.0
 ASK_EVERY_S = 0.5
 
 
 def environment(run: Run) -> dict[str, str]:
-    """What the launch script takes from its caller."""
+    """The variables that the launch script takes from its caller."""
     user = {"L40S_ENGINE_USER": run.engine_user} if run.engine_user else {}
     return {"L40S_CONTAINER": run.unit_name, **user}
 
 
 def of_the_image(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of a run's environment goes into another container of its image."""
+    """The variables of a run's environment that another container of its image needs."""
     return {name: value for name, value in environment.items() if name not in _OF_THE_HOST}
 
 
 def run_words(order: ContainerOrder, name: str, owner: tuple[int, int] | None) -> list[str]:
-    """`docker run` in the foreground, on the node's network. owner: user and group inside; None for our own"""
+    """`docker run` in the foreground, on the host network. owner: user and group inside; None for our own"""
     uid, gid = owner or (os.geteuid(), os.getegid())
     words = [order.program, "run", "--rm", "--init", "--interactive", "--name", name, "--pull", "never"]
     return [*words, "--log-driver", "none", "--network", "host", "--user", f"{uid}:{gid}"]
 
 
 def remove(run: Run) -> None:
-    """End the run's container, if there is one, and wait for that; for those who have nothing else to do."""
+    """End the run's container, if there is one, and wait for that. Blocks: not for the agent's loop."""
     if run.container is not None:
         remove_named(run.container.program, run.unit_name)
 
@@ -96,18 +97,18 @@ class Container:
     program: str
     name: str
     helpers: set[int] = field(default_factory=set)
-    """Processes of ours that ask the daemon."""
+    """Our client processes that talk to the daemon."""
     _asking: subprocess.Popen[str] | None = None
     _asked_at: float = float("-inf")
     _first: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, run: Run) -> Container | None:
-        """None where the engine runs in no container."""
+        """None if the engine does not run in a container."""
         return cls(run.container.program, run.unit_name) if run.container is not None else None
 
     def processes(self, everything: Sequence[Process]) -> list[Process]:
-        """Its first process and all below it; none as long as the daemon has not said which that is."""
+        """Its first process and all below it; none until the daemon has named the first one."""
         pid, start = self._first
         if not pid or not processes.alive(pid, start):
             self._ask()
@@ -116,11 +117,11 @@ class Container:
         return [*first, *processes.descendants([pid], everything)] if first else []
 
     def removal(self) -> subprocess.Popen[str] | None:
-        """Begin to remove the container by the daemon; None if the program can't be run."""
+        """Begin to remove the container through the daemon; None if the program can't be run."""
         return self._begin("rm", "--force", self.name)
 
     def _ask(self) -> None:
-        """Never waits: the answer is taken at a later look."""
+        """Does not wait: the answer is read in a later round."""
         now = time.monotonic()
         if self._asking is not None:
             if self._asking.poll() is not None:
@@ -158,5 +159,5 @@ class Container:
 
 
 def standard_input() -> tuple[int, int]:
-    """A pipe for the container: the holder of the writing end keeps it alive (templates/launch_container.sh.j2)."""
+    """A pipe for the container, which lives as long as the write end is open (templates/launch_container.sh.j2)."""
     return os.pipe2(os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""GPU memory, asked of NVML in a child process with a deadline: a wedged driver blocks its callers."""
+"""GPU memory from NVML, read by a child process with a deadline: a hung driver blocks its callers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 from orchestrator.node import itself, processes
 
 FIRST_ANSWER_S = 20.0
-"""Without persistence mode the driver starts every GPU at the first question."""
+"""Without persistence mode the driver initializes every GPU at the first query."""
 ANSWER_S = 5.0
 FREE_EVERY_S = 0.1
 IDLE_BYTES = 1 << 30
-"""An idle GPU shows up to about 615 MiB (NVML's first memory info counts what the driver reserves)."""
+"""An idle GPU shows up to about 615 MiB (NVML's first memory info includes what the driver reserves)."""
 
 
 BUSY_PERCENT, LOW_POWER = 95, 0.4
-"""A kernel that waits for its peers is busy all the time at a fraction of the power: 96 % at 22 W was seen."""
+"""A kernel that waits for its peers keeps the GPU busy at a fraction of the power: 96 % at 22 W was seen."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class GpuUse:
     place: str = ""
     """PCI address, as NVML writes it."""
     busy: int = -1
-    """Per cent of the last sample in which a kernel ran; -1 where NVML does not tell."""
+    """Percent of the last sample period in which a kernel ran; -1 if NVML gives no figure."""
     power_mw: int = -1
     limit_mw: int = -1
-    """Power drawn, and at most allowed, in milliwatts; -1 where NVML does not tell."""
+    """Power draw and power limit in milliwatts; -1 if NVML gives no figure."""
 
     @property
     def waits(self) -> str:
-        """In words, where a kernel runs and does next to nothing, as one does that waits for another rank; '' else."""
+        """As text, if the GPU is busy but draws little power, as when a kernel waits for another rank; else ''."""
         if self.busy < BUSY_PERCENT or self.power_mw < 0 or self.power_mw > LOW_POWER * self.limit_mw:
             return ""
         return f"GPU {self.index}: {self.busy} % busy at {self.power_mw // 1000} of {self.limit_mw // 1000} W: it waits"
 
     def bytes_of(self, pid: int) -> int:
-        """What a process holds here. NVML may name pids of another PID namespace: then whatever is in use."""
+        """Bytes that a process uses here. NVML may give pids of another PID namespace: then all bytes in use."""
         mine = [held for owner, held in self.processes if owner == pid]
         if mine:
             return sum(mine)
@@ -59,34 +59,34 @@ class GpuUse:
 
 @dataclass
 class GpuMemory:
-    """Keeps one child and asks it; the answer comes later, or never where the driver hangs."""
+    """Keeps one child and queries it; the answer comes later, or never if the driver hangs."""
 
     application: str
     indices: Sequence[int]
     answer: dict[int, GpuUse] | None = None
-    """Newest answer; None before the first one and where NVML failed."""
+    """Newest answer; None before the first one and after NVML failed."""
     error: str = ""
     places: dict[int, str] = field(default_factory=dict)
-    """PCI addresses of the GPUs that have ever answered: a lost GPU no longer reports its own."""
+    """PCI addresses of all GPUs that have ever answered: a lost GPU no longer reports its own."""
     answered_at: float = 0.0
     _child: subprocess.Popen[bytes] | None = None
     _asked_at: float = 0.0
     _rest: bytes = b""
     _answers: int = field(default=0)
     _dropped: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Children that SIGKILL has not ended yet: the driver holds them (D, proc(5))."""
+    """Children that SIGKILL has not ended yet, because the driver blocks them (state D, proc(5))."""
 
     @property
     def helpers(self) -> set[int]:
-        """Process ids of the children that may still be there: none is one of the engine's."""
+        """Process ids of the children that may still exist; they don't belong to the engine."""
         return {child.pid for child in (self._child, *self._dropped) if child is not None}
 
     def fileno(self) -> int | None:
-        """Readable when an answer waits."""
+        """Readable when an answer has arrived."""
         return self._child.stdout.fileno() if self._child and self._child.stdout else None
 
     def ask(self, now: float) -> None:
-        """Ask once more, unless a question is open; a child past its deadline is replaced once it has ended."""
+        """Send a query unless one is open. A child past its deadline is replaced once it has ended."""
         if self._asked_at:
             if now - self._asked_at < (ANSWER_S if self._answers else FIRST_ANSWER_S):
                 return
@@ -129,7 +129,7 @@ class GpuMemory:
         return bool(lines)
 
     def wait(self, deadline_s: float) -> bool:
-        """Ask and wait for the answer; False where none came in time."""
+        """Query and wait for the answer; False if none came in time."""
         end = time.monotonic() + deadline_s
         self.ask(time.monotonic())
         while time.monotonic() < end:
@@ -142,7 +142,7 @@ class GpuMemory:
         return False
 
     def in_use(self) -> list[GpuUse]:
-        """The GPUs that the newest answer does not call idle."""
+        """The GPUs that are not idle by the newest answer."""
         uses = ((self.answer or {}).get(index) for index in self.indices)
         return [use for use in uses if use is not None and (use.processes or use.used > IDLE_BYTES)]
 
@@ -155,7 +155,8 @@ class GpuMemory:
         return [f"GPU {use.index}: {_holders(use)}" for use in self.in_use()]
 
     def await_free(self, deadline_s: float) -> list[str]:
-        """Query until no GPU is in use; returns what still is at the deadline. Does not wait if NVML cannot tell."""
+        """Query until no GPU is in use; returns those that still are at the deadline. Does not wait if NVML has no
+        figures."""
         end = time.monotonic() + deadline_s
         while time.monotonic() < end and self.wait(end - time.monotonic()) and not self.error and self.in_use():
             time.sleep(FREE_EVERY_S)
@@ -221,7 +222,7 @@ def _ask_nvml(indices: Sequence[int]) -> dict[str, Any]:
         return {"error": f"pynvml is missing: {error}"}
     asked = None
     try:
-        pynvml.nvmlInit()  # counted by NVML: only the first of them costs
+        pynvml.nvmlInit()  # NVML counts these calls: only the first is expensive
         return {"gpus": [_ask_gpu(pynvml, asked := index) for index in indices]}
     except pynvml.NVMLError as error:
         return {"error": str(error) if asked is None else f"GPU {asked}: {error}"}
@@ -244,7 +245,7 @@ def _ask_gpu(pynvml: Any, index: int) -> dict[str, Any]:
 
 
 def _load(pynvml: Any, handle: Any) -> dict[str, int]:
-    """What NVML tells of how busy it is; nothing where it does not."""
+    """How busy the GPU is, according to NVML; empty if it gives no figures."""
     try:
         return {
             "busy": int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),

@@ -1,12 +1,12 @@
-"""The engine's parent. It is forked from the agent before anything else, and outlives it just long enough.
+"""The engine's parent process. It is forked from the agent before anything else, and outlives it just long enough.
 
-It holds one end of a socket pair. When the agent is gone the pair closes, and the guardian reports its death where the
-agent did not release it before, and kills every process
-below it: a subreaper, it is the parent of the engine's orphans too. An agent that lives and says nothing for as long
-as the gang's lease (stopped by a signal, or stuck) has been given up by the other agents: it is killed with its engine.
+It holds one end of a socket pair, which closes when the agent ends. The guardian then kills every process below it, and
+first reports the agent's death unless the agent had released it. As a subreaper it is the parent of the engine's
+orphans too. An agent that is alive but silent for as long as the gang's lease (stopped by a signal, or stuck) has been
+given up by the other agents: the guardian kills it together with the engine.
 
-Were the guardian killed instead, the engine gets SIGKILL by PR_SET_PDEATHSIG and its orphans fall to the agent, which
-is a subreaper as well.
+If the guardian itself is killed, the engine gets SIGKILL by PR_SET_PDEATHSIG, and its orphans go to the agent, which is
+a subreaper as well.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from orchestrator.node.failure import Failure
 KILL_FOR_S = 60.0
 CLOSE_S = 2.0
 REPORT_S = 3.0
-"""A little longer than a report takes if there is no receiver."""
+"""A little longer than a report takes if nobody receives it."""
 _KILL_EVERY_S = 0.05
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
-"""Variables of our own session that the engine must not get."""
+"""Variables of our own session that the engine must not inherit."""
 
 
 @dataclass
@@ -50,11 +50,11 @@ class Guardian:
     start: int
     channel: socket.socket
     log: int
-    """Reading end of the engine's stdout and stderr."""
+    """Read end of the engine's stdout and stderr."""
     _rest: bytes = b""
 
     def close(self) -> None:
-        """Let it end, and wait until it has."""
+        """Release the guardian, and wait until it has ended."""
         with contextlib.suppress(OSError):
             self.channel.send(RELEASE)
         self.channel.close()
@@ -67,12 +67,13 @@ class Guardian:
         self.channel.sendall(GO)
 
     def beat(self) -> None:
-        """Say that the agent's loop goes round. A guardian that does not read is no reason to wait."""
+        """Tell the guardian that the agent's loop runs. Does not wait if the guardian does not read."""
         with contextlib.suppress(OSError):
             self.channel.send(BEAT)
 
     def messages(self) -> list[dict[str, Any]] | None:
-        """{"started": pid, "start": its start time}, {"exited": pid, "status": wait status}; None: it is gone."""
+        """{"started": pid, "start": its start time}, {"exited": pid, "status": wait status}; None: the guardian is
+        gone."""
         if self.channel.fileno() < 0:
             return []
         try:
@@ -88,7 +89,8 @@ class Guardian:
 
 
 def fork(run: Run, report: Callable[[], None]) -> Guardian:
-    """Fork the guardian; only a single-threaded process may do this. report: run there when the agent has died."""
+    """Fork the guardian; the process must be single-threaded. report: called in the guardian when the agent has
+    died."""
     ours, theirs = socket.socketpair()
     log_read, log_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -157,7 +159,7 @@ class _Parent:
             self._start()
 
     def _report_death(self) -> threading.Thread | None:
-        """Beside the killing, which must not wait for a network."""
+        """In a thread beside the killing, which must not wait for a network."""
         if not self.vigil.reports_death(time.monotonic()):
             return None
         thread = threading.Thread(target=self.report, name="report", daemon=True)
@@ -171,7 +173,7 @@ class _Parent:
         if pid == 0:
             _become_engine(self.run, self.log, stdin, parent)
         os.close(stdin)
-        os.close(self.log)  # the engine alone holds the pipe, so its end is the end of the log
+        os.close(self.log)  # only the engine holds the pipe, so the log ends when the engine does
         self._say(started=pid, start=processes.start_of(pid))
 
     def _standard_input(self) -> tuple[int, int]:
@@ -208,7 +210,7 @@ class _Parent:
 
 
 def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
-    """In the child: own session, the engine's user, limits and environment, then the launch script. Never returns."""
+    """In the child: new session, the engine's user, limits and environment, then the launch script. Never returns."""
     try:
         script = staged_files.in_memory(staged_files.script(run))  # as the agent's user: the engine's may not read it
         os.setsid()
@@ -220,7 +222,7 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         os.dup2(log, 2)
         _raise_limits(run)
         environment = engine_environment(run)
-        if run.container is not None:  # its daemon wants to hear from us; the container's user is the engine's
+        if run.container is not None:  # the daemon talks to our user; inside the container, the engine's user applies
             environment |= engine_container.environment(run)
         else:
             environment |= {name: run.env.get(name, path) for name, path in scratch.make(run).items()}
@@ -238,13 +240,13 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
 
 
 def _raise_limits(run: Run) -> None:
-    """As far as we may; preflight has judged whether that is far enough."""
+    """Raise them as far as we may; preflight has checked whether that is far enough."""
     for name, least in run.limits.items():
         raise_limit(name, least)
 
 
 def raise_limit(name: str, least: int) -> int:
-    """Raise one limit (memlock, nofile, ...; -1 is unlimited) as far as allowed; returns the soft limit then."""
+    """Raise one limit (memlock, nofile, ...; -1 is unlimited) as far as allowed; returns the resulting soft limit."""
     kind = getattr(resource, f"RLIMIT_{name.upper()}")
     soft, hard = resource.getrlimit(kind)
     if _enough(soft, least):
@@ -263,9 +265,9 @@ def _enough(value: int, least: int) -> bool:
 
 
 def engine_environment(run: Run) -> dict[str, str]:
-    """The session's environment as at a login, the run's on top; the launch script sets the run's again.
+    """The session's environment as at a login, with the run's on top; the launch script sets the run's again.
 
-    L40S_GANG_DIR is where the gang's secret files are, for a launch script that cannot know it.
+    L40S_GANG_DIR is the folder of the gang's secret files, for launch scripts that can't know it.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     if run.engine_user is not None:
@@ -275,7 +277,7 @@ def engine_environment(run: Run) -> dict[str, str]:
 
 
 def change_user(run: Run) -> None:
-    """Become the engine's user, where we may and one is named."""
+    """Become the engine's user, if one is named and we may."""
     if run.engine_user is None or os.geteuid() != 0:
         return
     user = pwd.getpwnam(run.engine_user)

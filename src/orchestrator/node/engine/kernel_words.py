@@ -1,4 +1,4 @@
-"""What the kernel logged about a rank's GPU, its process, its network or its memory, about when it died. Pure.
+"""What the kernel logged about a rank's GPU, process, network or memory around its death. Pure.
 
 Records are those of /dev/kmsg: `priority,number,microseconds,flags;text`, on the monotonic clock. The texts are written
 by NVIDIA's driver (Xid); Linux mm/oom_kill.c, mm/memory-failure.c (SIGBUS), drivers/pci/pcie/aer.c and dpc.c, network
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from orchestrator.protocol.xids import XIDS
 
 NEAR_S = 30.0
-"""The driver reports a lost GPU when it sees it; the rank may end only after NCCL's watchdog or its own next call."""
+"""The driver reports a lost GPU when it notices; the rank may end only after NCCL's watchdog or its own next call."""
 _RECORD = re.compile(r"^\d{1,5},\d{1,12},(\d{1,18}),[^;]{0,200};(.{0,1000})")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}):([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})[^)]{0,16}\): (\d{1,4})\b")
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d{1,10})\b")
@@ -39,7 +39,7 @@ _OF_MEMORY = (signal.SIGBUS, signal.SIGSEGV)
 
 @dataclass(frozen=True)
 class KernelWord:
-    """signature: an id of the catalogue; line: as the kernel logged it."""
+    """signature: an id of the catalogue; line: the kernel's log line."""
 
     signature: str
     text: str
@@ -49,13 +49,13 @@ class KernelWord:
 
 @dataclass(frozen=True)
 class Dead:
-    """A process that ended, and what it used.
+    """A process that ended, and the devices that it used.
 
-    place:     PCI address of its GPU, '' for none; above: of the bridges between it and the CPU
-    network:   the gang's interfaces on this node, with what to call each: {'ens3f0np0': 'mlx5_2'}
-    cards:     PCI addresses of their cards, with what to call each
-    signal:    that ended it, None where none did
-    explained: its log gives a reason of its own, so that a fault nearby is not the cause
+    place:     PCI address of its GPU, '' for none; above: those of the bridges between GPU and CPU
+    network:   the gang's interfaces on this node, with the name to report for each: {'ens3f0np0': 'mlx5_2'}
+    cards:     PCI addresses of their cards, with the name to report for each
+    signal:    the signal that ended it, None if no signal did
+    explained: its log gives a reason of its own, so that a nearby fault is not the cause
     """
 
     pid: int
@@ -69,8 +69,8 @@ class Dead:
 
 
 def reason(records: Sequence[str], now_s: float, dead: Dead) -> KernelWord | None:
-    """The kernel's reason for a death, or None. now_s: monotonic. Of several the nearest to the process counts: its own
-    GPU and its own end, then the path to the GPU, then the network, then the machine; of equals the newest."""
+    """The kernel's reason for a death, or None. now_s: monotonic. The reason nearest to the process counts: its own GPU
+    and its own end, then the path to the GPU, then the network, then the machine; among equals the newest."""
     matches = (_RECORD.match(record) for record in reversed(records))
     lines = [match[2] for match in matches if match is not None and now_s - int(match[1]) / 1e6 <= NEAR_S]
     for kind in _kinds(dead):
@@ -82,19 +82,19 @@ def reason(records: Sequence[str], now_s: float, dead: Dead) -> KernelWord | Non
 
 
 def link_down(name: str, called: str, line: str) -> KernelWord:
-    """An interface of the gang without a link. called: its RDMA device, '' for none."""
+    """An interface of the gang without a link. called: name of its RDMA device, '' for none."""
     whose = f"{name} ({called})" if called else name
     fix = f"check the cable, the module and the switch port of {name} on that node, then `l40s-deploy doctor`"
     return KernelWord("NIC-DOWN", f"the link of {whose} went down", fix, line)
 
 
 def gpu_gone(gpu: int, line: str) -> KernelWord:
-    """A GPU that does not answer on the bus any more."""
+    """A GPU that no longer answers on the bus."""
     return KernelWord("GPU-LOST", f"GPU {gpu} fell off the bus", XIDS[79].fix, line)
 
 
 def _kinds(dead: Dead) -> Sequence[Callable[[str, Dead], KernelWord | None]]:
-    """Nobody is killed by a link or by the memory of others, and what explains itself needs no neighbour's fault."""
+    """A failed link or other memory sends no SIGKILL, and a death that its log explains needs no nearby fault."""
     own = (_xid, _killed, _poisoned)
     if dead.explained or dead.signal in ASKED_FOR:
         return own
@@ -158,7 +158,7 @@ def _machine(line: str, _: Dead) -> KernelWord | None:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two addresses are of one function; NVML writes the domain with 8 digits."""
+    """Whether two addresses name the same function; NVML writes the domain with 8 digits."""
     ours, theirs = _PLACE.match(one), _PLACE.match(other)
     return (
         ours is not None

@@ -15,7 +15,7 @@ DEFAULT_LIMIT = 64 * 1024 * 1024
 
 @dataclass
 class LogFile:
-    """Appends bytes to a file; beyond `limit` bytes the file moves to `<path>.1`, which is replaced."""
+    """Appends bytes to a file. At `limit` bytes the file moves to `<path>.1`, which is replaced."""
 
     path: str
     limit: int = DEFAULT_LIMIT
@@ -53,12 +53,13 @@ class LogFile:
 
 @dataclass
 class LineCutter:
-    """Bytes into text lines. A progress bar's carriage return ends a line too; of a long line the beginning is kept."""
+    """Bytes into text lines. A progress bar's carriage return ends a line too. Of a long line only the beginning is
+    kept."""
 
     _rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Complete lines so far, without their ends; blank ones are passed over."""
+        """Complete lines so far, without line ends; blank lines are skipped."""
         *ended, begun = data.replace(b"\r", b"\n").split(b"\n")
         for piece in ended:
             self._keep(piece)
@@ -72,8 +73,8 @@ class LineCutter:
 
 
 class LogSince:
-    """A log, from now on, rotated parts included. A context manager: it keeps the file of now open, so that
-    no later one can be taken for it by its inode."""
+    """A log from now on, including rotated parts. A context manager: it keeps the current file open, so that no later
+    file can reuse its inode and be mistaken for it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -90,7 +91,7 @@ class LogSince:
             self._begun.close()
 
     def lines(self) -> Iterator[str]:
-        """Oldest first. Where the log was rotated three times meanwhile, what lay between is gone."""
+        """Oldest first. If the log was rotated three times meanwhile, the parts in between are lost."""
         if self._begun is not None:
             yield from _lines_of(self._begun)
             if self._is(self._path):
@@ -100,7 +101,7 @@ class LogSince:
         yield from lines_at(self._path)
 
     def _is(self, path: str) -> bool:
-        """Whether this is still the same file."""
+        """Whether the path still names the same file."""
         assert self._begun is not None
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.stat(path), os.fstat(self._begun.fileno()))
@@ -108,7 +109,7 @@ class LogSince:
 
 
 def lines_at(path: str) -> Iterator[str]:
-    """Every line of a log file, none where there is no file."""
+    """Every line of a log file; none if there is no file."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         yield from _lines_of(file)
 

@@ -1,6 +1,6 @@
-"""NCCL's log lines about its transport at this start, kept beside the report once a gang is ready.
+"""NCCL's log lines about its transport in this start, saved beside the report once a gang is ready.
 
-The controller reads meaning into them; here they are only picked out, without their process ids, each once.
+The controller interprets them; here they are only extracted, without their process ids and without duplicates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHANNEL = re.compile(rb"Channel \d+/\d+ : .{0,128} via NET/")
 
 
 def note(run: Run) -> None:
-    """Pick the lines out of the engine's log and write them down. Takes as long as reading the log once."""
+    """Extract the lines from the engine's log and save them. Reads the log once."""
     found: dict[str, None] = {}
     for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
         with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
@@ -39,7 +39,7 @@ def note(run: Run) -> None:
 
 
 def noted(folder: str) -> TransportLines | None:
-    """What was written down for a run, None where nothing was."""
+    """The lines saved for a run; None if none were."""
     return files.read_as(TransportLines, f"{folder}/{FILE}") if os.path.exists(f"{folder}/{FILE}") else None
 
 

@@ -1,8 +1,8 @@
-"""Asks NCCL's RAS, in a thread of its own, when the engine makes no progress: the agent's loop never waits for it.
+"""Queries NCCL's RAS, in a thread of its own, when the engine makes no progress: the agent's loop never waits for it.
 
-Its protocol is lines of text (NCCL src/ras/client_support.cc): SET FORMAT json, which versions before 2.28.7 answer
-with an error, TIMEOUT, STATUS; the connection ends after the answer. Every process of a node listens on the same port
-(SO_REUSEPORT), also one that is stopped and answers nobody: so a connection without an answer is tried again.
+The protocol is lines of text (NCCL src/ras/client_support.cc): SET FORMAT json, which versions before 2.28.7 answer
+with an error, TIMEOUT, STATUS; the connection ends after the answer. All processes of a node listen on the same port
+(SO_REUSEPORT), including stopped ones that never answer, so a connection without an answer is retried.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from orchestrator.node.engine.ras_words import RasVerdict, Seen, judge, read
 
 ADDRESS = "NCCL_RAS_ADDR"
-"""The plan renders it where the stack's NCCL has RAS: 2.24 and later."""
+"""The plan sets it if the stack's NCCL has RAS: 2.24 and later."""
 FIRST_WORD_S = 1.0
 ANSWER_S = 12.0
-"""RAS gives up on processes that do not answer after TIMEOUT and 5 s more."""
+"""RAS gives up on processes that do not answer within TIMEOUT and 5 s more."""
 TIMEOUT_S = 2
 TRIES = 8
 MOST_BYTES = 8 << 20
@@ -29,15 +29,15 @@ AGAIN_S = 30.0
 
 
 def status(address: str) -> str:
-    """RAS's answer, as it is. Raises OSError where nobody answers in time, ValueError for an address or answer that is
-    none."""
+    """RAS's answer, unchanged. Raises OSError if no answer comes in time, ValueError if the address or the answer is
+    invalid."""
     host, _, port = address.rpartition(":")
     failure: OSError = OSError("no answer")
     for _ in range(TRIES):
         try:
             with socket.create_connection((host.strip("[]"), int(port)), FIRST_WORD_S) as connection:
                 return _asked(connection)
-        except OSError as error:  # noqa: PERF203 - a try is a second
+        except OSError as error:  # noqa: PERF203 - one try takes a second
             failure = error
     raise failure
 
@@ -63,7 +63,7 @@ def _asked(connection: socket.socket) -> str:
 
 
 def _line(connection: socket.socket) -> bytes:
-    """One short answer; nothing else comes before the next command."""
+    """One short answer; nothing follows it before the next command."""
     data = b""
     while not data.endswith(b"\n"):
         more = connection.recv(256)
@@ -75,7 +75,7 @@ def _line(connection: socket.socket) -> bytes:
 
 @dataclass
 class Inquiry:
-    """Query RAS while the engine makes no progress; read `told`.
+    """Queries RAS while the engine makes no progress; read `told`.
 
     env: the engine's; nodes: names of the gang's nodes by address
     """
@@ -93,7 +93,7 @@ class Inquiry:
         return self._verdict
 
     def follow(self, now: float, *, still: bool) -> None:
-        """Query when it is due; discard the answers if the engine continues."""
+        """Query when it is due; discard the answers if the engine makes progress again."""
         asking = self._thread is not None and self._thread.is_alive()
         if not still and not asking:
             self._verdict, self._asked_at = None, float("-inf")

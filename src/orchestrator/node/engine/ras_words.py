@@ -1,8 +1,8 @@
 """What NCCL's RAS reports about a hung job, and which rank the others wait for. Pure.
 
-RAS (reliability, availability, serviceability) is in NCCL from 2.24 on: text, and JSON from 2.28.7 on. Both forms
+RAS (reliability, availability, serviceability) is in NCCL since 2.24: as text, and as JSON since 2.28.7. Both forms
 follow NCCL's manual (troubleshooting, RAS) and src/ras/client_support.cc. Its counts of collectives leave out those
-that are captured in CUDA graphs, as an engine's decoding is: where all counts are equal, no rank can be named.
+captured in CUDA graphs, as in an engine's decoding: if all counts are equal, no rank can be named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ERRORS = {1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalEr
 _IN_PROGRESS = 7
 _VERSION = re.compile(r"NCCL version (\S+)")
 _GPU = r"(?:\S+ \(NVML )?(\d+)\S*"
-"""RAS gives CUDA's index, and NVML's behind it where that is another one (rasGpuToString)."""
+"""RAS gives CUDA's index, followed by NVML's if that differs (rasGpuToString)."""
 _UNANSWERED = re.compile(r"^(INCOMPLETE|DEAD)$((?:\n +\S.*)*)", re.M)
 _PROCESS = re.compile(rf"Process (\d+) on node (\S+) managing GPUs? {_GPU}")
 _MISSING_RANK = re.compile(r"The missing rank: (\d+)")
@@ -30,8 +30,8 @@ _RANK = re.compile(rf"Rank (\d+) (?:has .* )?-- GPU {_GPU} managed by process (\
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a communicator. rank: -1 where only the process is known; host: its node's address, as NCCL writes
-    it; gpu: NVML's index"""
+    """One rank of a communicator. rank: -1 if only the process is known; host: its node's address, as NCCL writes it;
+    gpu: NVML's index"""
 
     rank: int
     host: str
@@ -43,9 +43,9 @@ class Member:
 class Seen:
     """One answer of RAS.
 
-    ranks:   of the largest communicator, 0 where it does not say
+    ranks:   number of ranks in the largest communicator, 0 if not given
     missing: members that did not answer, and whether RAS considers them dead
-    failed:  members with an error, and its number
+    failed:  members with an error, and the error's number
     behind:  members that have launched fewer collectives than others: (member, operation, launched, most launched)
     """
 
@@ -58,14 +58,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class RasVerdict:
-    """words: one clause for the operator; culprit: the one process that the others wait for, None where unknown"""
+    """words: one clause for the operator; culprit: the process that the others wait for, None if unknown"""
 
     words: str
     culprit: Member | None = None
 
 
 def read(text: str) -> Seen:
-    """An answer to STATUS in either form. Raises ValueError for anything else."""
+    """Parse an answer to STATUS, in either form. Raises ValueError for anything else."""
     if text.lstrip().startswith("{"):
         return _read_json(text)
     if "Communicators..." not in text:
@@ -105,13 +105,13 @@ def _behind(ranks: list[Mapping[str, Any]]) -> Iterator[tuple[Member, str, int, 
     for name in operations:
         counts = [int(rank["collective_counts"].get(name, 0)) for rank in ranks]
         most = max(counts, default=0)
-        for rank, count in zip(ranks, counts):  # noqa: B905 - strict= is newer than the oldest Python of a node
+        for rank, count in zip(ranks, counts):  # noqa: B905 - strict= needs a newer Python than the oldest on a node
             if count < most:
                 yield _member(rank), name, count, most
 
 
 def _once(found: Iterator[Any]) -> tuple[Any, ...]:
-    """A process is in several communicators; the first of them tells enough."""
+    """A process is in several communicators; its first entry is enough."""
     kept: dict[tuple[str, int], Any] = {}
     for one in found:
         kept.setdefault((one[0].host, one[0].pid), one)
@@ -139,8 +139,8 @@ def _unanswered(text: str) -> Iterator[tuple[Member, bool]]:
 
 
 def _fewer(operation: str, listed: str) -> Iterator[tuple[Member, str, int, int]]:
-    """A line with a count precedes the ranks that launched as many; a rank that is alone with its count has it in its
-    own line."""
+    """A line with a count comes before the ranks with that count; if only one rank has it, the same line names the
+    rank."""
     counts, ranks = [0], []
     for line in listed.splitlines():
         if launched := _LAUNCHED.search(line):
@@ -153,13 +153,13 @@ def _fewer(operation: str, listed: str) -> Iterator[tuple[Member, str, int, int]
 
 
 def _largest(text: str) -> int:
-    """Ranks of the largest communicator: the table counts those of all communicators of a group together."""
+    """Ranks of the largest communicator: the table adds up the ranks of all communicators in a group."""
     rows = re.findall(r"(?m)^ *\d+ +(\d+) +\d+ +[\d-]+ +[\d-]+ +(\d+) +[A-Z]", text)
     return max((int(ranks) // max(int(comms), 1) for comms, ranks in rows), default=0)
 
 
 def judge(first: Seen, again: Seen, nodes: Mapping[str, str]) -> RasVerdict:
-    """What two answers, some seconds apart, say together. nodes: names of the gang's nodes by address."""
+    """What two answers, some seconds apart, show together. nodes: names of the gang's nodes by address."""
     if again.missing:
         names = _names([one for one, _ in again.missing], nodes)
         dead = ", and considers it dead" if all(dead for _, dead in again.missing) else ""

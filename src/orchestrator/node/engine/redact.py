@@ -1,4 +1,4 @@
-"""Secrets are taken out of an engine's log before it is written or read by anybody. Pure."""
+"""Removes secrets from an engine's log before it is written or read. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLAGS = re.compile(r"--(?:[\w-]+-)?(?:api-key|token|password|secret)$")
 
 
 def secrets_of(env: Mapping[str, str], argv: Sequence[str], staged: Iterable[object] = ()) -> tuple[str, ...]:
-    """What must not show: values of variables and flags that are named like secrets, and what was staged as one."""
+    """Strings to hide: values of variables and flags with names like secrets, and staged secrets."""
     found = [str(secret) for secret in staged]
     found += [value for name, value in env.items() if _NAMES.search(name)]
     for word, value in zip_longest(argv, argv[1:], fillvalue=""):
@@ -27,7 +27,7 @@ def secrets_of(env: Mapping[str, str], argv: Sequence[str], staged: Iterable[obj
 
 @dataclass
 class Redactor:
-    """Replaces secrets in a stream of bytes, however it is cut. Bytes that may begin a secret are held back."""
+    """Replaces secrets in a stream of bytes, even if they are split. Bytes that may begin a secret are held back."""
 
     secrets: Sequence[str] = ()
     _rest: bytes = b""
@@ -40,7 +40,7 @@ class Redactor:
             self._pattern = re.compile(b"|".join(map(re.escape, self._words)))
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown so far."""
+        """The bytes that can be shown so far."""
         if self._pattern is None:
             return data
         data = self._rest + data
@@ -52,7 +52,7 @@ class Redactor:
         return self._pattern.sub(MARK, data[:cut])
 
     def finish(self) -> bytes:
-        """What was held back, at the end of the stream."""
+        """The bytes held back, at the end of the stream."""
         rest, self._rest = self._rest, b""
         return self._pattern.sub(MARK, rest) if self._pattern else rest
 

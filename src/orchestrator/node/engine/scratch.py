@@ -1,9 +1,9 @@
-"""What a run's engine leaves outside its folder: temporary files, and files in shared memory.
+"""Files that a run's engine leaves outside its folder: temporary files, and files in shared memory.
 
-Each run has a TMPDIR of its own, which goes with the run. Names in /dev/shm that hold the id of a process of ours are
-removed once that process is dead (`sem.loky-13485-45r7sj5i`). Other names are removed where the engine's family says
-that it makes such ones (`sglang_loads_7d535b4ba690_469f67e4.shm`), the file has come since our engine was started, and
-no process has it.
+Each run has its own TMPDIR, which is removed with the run. Names in /dev/shm that contain the id of one of our
+processes are removed once that process is dead (`sem.loky-13485-45r7sj5i`). Other names are removed if the engine's
+family is known to create them (`sglang_loads_7d535b4ba690_469f67e4.shm`), the file is newer than our engine's start,
+and no process has it open.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from orchestrator.node import processes
 from orchestrator.node.agent.run import RUN_FILE, Run
 
 LONGEST = 74
-"""Characters of a folder in which sockets are made: sun_path holds 107 (unix(7)), and Python's multiprocessing adds 33
+"""Longest path of a folder for sockets: sun_path holds 107 characters (unix(7)), and Python's multiprocessing adds 33
 (`/pymp-XXXXXXXX/listener-XXXXXXXX`)."""
 SHARED = "/dev/shm"  # noqa: S108 - where POSIX shared memory is (shm_overview(7))
 _NUMBER = re.compile(r"(?<![0-9A-Za-z])\d{2,7}(?![0-9A-Za-z])")
 
 
 def place(folder: str) -> str:
-    """The TMPDIR of the run in this folder: below the state directory, or in /tmp if that is too long."""
+    """The TMPDIR of the run in this folder: below the state directory, or in /tmp if that path would be too long."""
     name = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:12]
     state = pathlib.Path(folder).parents[3]
     ours = str(state / "tmp" / name)
@@ -37,12 +37,12 @@ def place(folder: str) -> str:
 
 
 def make(run: Run) -> dict[str, str]:
-    """Make the folder for the engine's user; the variable that names it, {} where that can't be."""
+    """Make the folder for the engine's user. Returns the variable that names it, {} if it can't be made."""
     path = pathlib.Path(place(run.folder))
     try:
         if not path.parent.is_dir():
             path.parent.mkdir()
-            path.parent.chmod(0o711)  # the engine's user may pass through
+            path.parent.chmod(0o711)  # the engine's user must be able to pass through
         path.mkdir(mode=0o700)
         if run.engine_user is not None and os.geteuid() == 0:
             user = pwd.getpwnam(run.engine_user)
@@ -53,7 +53,7 @@ def make(run: Run) -> dict[str, str]:
 
 
 def remove(folder: str) -> None:
-    """Remove the folder that `make` made for the run in this folder; what can't be removed stays."""
+    """Remove the folder that `make` made for the run in this folder; files that can't be removed stay."""
     path = place(folder)
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
@@ -61,9 +61,9 @@ def remove(folder: str) -> None:
 
 
 def forget_shared(pids: Collection[int], user: str | None, where: str = SHARED) -> list[str]:
-    """Remove what dead processes of ours have left in shared memory; the names.
+    """Remove files that our dead processes have left in shared memory; returns their names.
 
-    pids: all that were ever ours; user: whom the engine ran as, None for us
+    pids: all our processes, past and present; user: the engine's user, None for ours
     """
     removed = []
     for path in _files_of(user, where):
@@ -76,7 +76,8 @@ def forget_shared(pids: Collection[int], user: str | None, where: str = SHARED) 
 
 
 def forget_named(run: Run, where: str = SHARED) -> list[str]:
-    """Remove files that the engine's family names, that came after the run was staged and that no process has any more.
+    """Remove files with names of the engine's family that are newer than the run's staging and that no process has
+    open.
 
     Returns their names.
     """
@@ -97,7 +98,7 @@ def forget_named(run: Run, where: str = SHARED) -> list[str]:
 
 
 def _had_by_anybody(where: str) -> set[str]:
-    """Files below this folder that a living process has open or mapped (proc(5)), of those that we may look at."""
+    """Files in this folder that a living process has open or mapped (proc(5)), as far as we may look."""
     had: set[str] = set()
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -115,7 +116,7 @@ def _files_of(user: str | None, where: str) -> list[pathlib.Path]:
         owner = os.geteuid() if user is None else pwd.getpwnam(user).pw_uid
         found = [(path, path.lstat()) for path in sorted(pathlib.Path(where).iterdir())]
     except (OSError, KeyError):
-        return []  # one that has gone meanwhile: the next run's end looks again
+        return []  # the folder is gone: the next run's end looks again
     return [path for path, seen in found if stat.S_ISREG(seen.st_mode) and seen.st_uid == owner]
 
 

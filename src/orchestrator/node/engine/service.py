@@ -1,6 +1,6 @@
-"""Asks the engine over HTTP, in a thread of its own: is it healthy, and does it generate?
+"""Queries the engine over HTTP, in a thread of its own: is it healthy, and does it generate?
 
-The engine may take 20 s over a probe or hang forever; the agent's loop must not wait for it.
+The engine may take 20 s to answer a probe, or hang forever; the agent's loop must not wait for it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from orchestrator.node.network import web
 from orchestrator.protocol.staging import CanaryOrder
 
 PROBE_EVERY_S = 0.2
-"""Until the first healthy answer: a refused connection costs nothing."""
+"""Pause until the first healthy answer; a refused connection costs nothing."""
 AGAIN_S = 0.5
-"""After a probe without an answer: the next one must not wait long."""
+"""Pause after a probe without an answer: the next one must not wait long."""
 GRACE_S = 5.0
-"""Above the engine's own patience with a probe, so that its 503 is seen."""
+"""Added to the engine's own limit for a probe, so that we see its 503."""
 ASK_S = 5.0
-"""For what an engine answers without generating."""
+"""Limit for requests that generate nothing."""
 MOST_BYTES = 4 << 20
-"""Of an answer; metrics of 32 ranks are some hundred KB."""
+"""Longest answer; metrics of 32 ranks are some hundred KB."""
 CANARY_TIMEOUT_S = 300.0
 """The first generation may compile kernels."""
 
@@ -44,13 +44,13 @@ class Health:
 
     @property
     def healthy(self) -> bool:
-        """It answered 200."""
+        """Whether it answered 200."""
         return self.probe.answered
 
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """What the canary generation gave; refused says why it is not accepted, '' when it is."""
+    """Result of the canary generation. refused: why it is not accepted, '' if it is."""
 
     text: str
     refused: str = ""
@@ -58,7 +58,7 @@ class CanaryResult:
 
 @dataclass
 class Service:
-    """Probes until healthy, runs the canary once, then keeps probing. `results` wakes the loop by `wake`."""
+    """Probes until healthy, runs the canary once, then keeps probing. New `results` wake the loop through `wake`."""
 
     url: str
     endpoints: Mapping[str, str]
@@ -66,18 +66,18 @@ class Service:
     model: str
     patience: Patience = field(default_factory=Patience)
     authorization: str = field(default="", repr=False)
-    """Header that the engine asks for, '' for none."""
+    """Header that the engine requires, '' for none."""
     certificate: str = ""
     """Path of the one certificate that an https URL accepts."""
     counters: str = ""
-    """Pattern of the lines of the metrics endpoint that only work moves; '' where the engine has none."""
+    """Pattern of the metrics lines that change only with work; '' if the engine has none."""
     results: queue.SimpleQueue[Health | CanaryResult] = field(default_factory=queue.SimpleQueue)
     wake: int = -1
     _poke: int = -1
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
-        """Begin probing."""
+        """Start probing."""
         self.wake, self._poke = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         threading.Thread(target=self._live, name="service", daemon=True).start()
 
@@ -96,7 +96,7 @@ class Service:
 
     def _live(self) -> None:
         while not self._stop.is_set():
-            health = self._probe("alive")  # the canary shows that it generates
+            health = self._probe("alive")  # the canary will show that it generates
             self._tell(health)
             if health.healthy:
                 break
@@ -122,7 +122,7 @@ class Service:
         return Health(Probe(not wrong, began, ended, wrong, moved), clock.now())
 
     def _refusal(self, path: str) -> str:
-        """'' where the endpoint answered 200, else what it did."""
+        """'' if the endpoint answered 200, else what went wrong."""
         try:
             status, _ = self._ask("GET", path, None, self.patience.answer_s + GRACE_S)
         except (OSError, http.client.HTTPException) as error:
@@ -130,7 +130,7 @@ class Service:
         return "" if status == 200 else f"{path}: HTTP {status}"
 
     def _read_counters(self, pattern: str) -> str:
-        """The lines that match, as they are; '' where the engine does not tell."""
+        """The matching lines, unchanged; '' if the engine gives none."""
         if "metrics" not in self.endpoints:
             return ""
         try:
@@ -188,7 +188,7 @@ class Service:
 
 
 def judge(text: str, expect_any: Sequence[str]) -> str:
-    """'' where the text is accepted, else why not."""
+    """'' if the text is accepted, else the reason."""
     if not text.strip():
         return "the generated text is empty"
     if expect_any and not any(word in text for word in expect_any):

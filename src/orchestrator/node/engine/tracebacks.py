@@ -1,6 +1,6 @@
-"""Python's tracebacks in a log: whose they are, and what was raised. Pure.
+"""Python tracebacks in a log: whose they are, and what was raised. Pure.
 
-A rank's logger writes its prefix before the first line only; the lines that follow belong to it all the same.
+A rank's logger writes its prefix only before the first line; the lines that follow belong to the same rank.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Tracebacks:
     """Feed it the lines of a log in order."""
 
     raised: Raised | None = None
-    """The newest."""
+    """The newest exception."""
     _open: bool = False
     _chained: bool = False
     _owner: int | None = None
     _file: str = ""
 
     def feed(self, line: str, tp_rank: int | None, now: float) -> int | None:
-        """Take a line whose own prefix names tp_rank; returns the rank that it belongs to."""
+        """Take a line; tp_rank: from its own prefix. Returns the rank that the line belongs to."""
         if _BEGIN in line:
             if tp_rank is not None or not (self._open or self._chained):
                 self._owner = tp_rank

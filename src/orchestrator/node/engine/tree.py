@@ -1,4 +1,4 @@
-"""The engine's processes: which is which rank, who has died and how, and how to end them all."""
+"""The engine's processes: which rank each one is, which have died and how, and how to end them all."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Rank:
 
     @property
     def lives(self) -> bool:
-        """Its process exists, though a signal may have stopped it."""
+        """Whether its process exists, though a signal may have stopped it."""
         return self.state in (RankState.ALIVE, RankState.STOPPED)
 
     def report(self) -> RankReport:
-        """The report's entry."""
+        """The rank's entry in the report."""
         return RankReport(
             tp_rank=self.tp_rank, gpu=self.gpu, pid=self.pid, state=self.state, gpu_memory_bytes=self.gpu_memory
         )
@@ -66,8 +66,8 @@ class RankDied:
 
 @dataclass
 class Tree:
-    """Everything below the guardian and below us, except the guardian and the processes that ask NVML and a
-    container's daemon or read files ahead; and everything in the run's container."""
+    """All processes below the guardian and below us, and all in the run's container. Not included: the guardian, and
+    our helpers that query NVML or a container's daemon or read files ahead."""
 
     run: Run
     guardian_pid: int
@@ -77,9 +77,9 @@ class Tree:
     ranks: list[Rank] = field(default_factory=list)
     container: Container | None = None
     gone_at: float = 0.0
-    """When all of it had ended, monotonic seconds."""
+    """When all of them had ended, monotonic seconds."""
     stopped: dict[int, str] = field(default_factory=dict)
-    """Process id and title of what a signal has stopped, ranks not among them."""
+    """Process id and title of processes that a signal has stopped, without ranks."""
     ever: set[int] = field(default_factory=set)
     """Process ids of all processes that the engine has ever had."""
     alive_at: float = 0.0
@@ -99,7 +99,7 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Every rank's process is alive."""
+        """Whether every rank's process is alive."""
         return all(rank.lives for rank in self.ranks)
 
     def descriptors(self) -> Iterator[tuple[int, int]]:
@@ -107,7 +107,7 @@ class Tree:
         return ((rank.pidfd, select.POLLIN) for rank in self.ranks if rank.pidfd >= 0)
 
     def step(self, now: float, ready: set[int]) -> list[RankDied]:
-        """Look for new ranks from time to time; at every call for those that have died."""
+        """Check at every call for ranks that have died, and from time to time for new ones."""
         over = [rank for rank in self.ranks if rank.pidfd in ready]
         found = [self._bury(rank, over=rank in over) for rank in self.ranks if rank in over or dying(rank)]
         died = [death for death in found if death is not None]
@@ -120,18 +120,18 @@ class Tree:
 
     @property
     def watched(self) -> bool:
-        """A rank's main thread can be looked at."""
+        """Whether some rank's main thread can be checked."""
         return any(rank.stat >= 0 for rank in self.ranks)
 
     def some_die(self) -> bool:
-        """A rank's main thread has ended, though the process may not have: CUDA holds its exit for 200 to 400 ms."""
+        """Whether a rank's main thread has ended. Its process may not have: CUDA delays the exit by 200 to 400 ms."""
         if any(dying(rank) for rank in self.ranks):
             return True
         self.alive_at = clock.now()
         return False
 
     def living(self) -> list[processes.Process]:
-        """The engine's processes that still run, from a fresh look at /proc."""
+        """The engine's processes that still run, freshly read from /proc."""
         everything = processes.everything()
         found = processes.descendants([os.getpid(), self.guardian_pid], everything)
         helpers = {self.guardian_pid, *self.memory.helpers, *(self.ahead.helpers if self.ahead else ())}
@@ -141,33 +141,33 @@ class Tree:
         return [process for process in found if process.pid not in helpers and not process.gone]
 
     def kill(self) -> int:
-        """SIGKILL to everything of the engine's; returns how many were still there."""
+        """Send SIGKILL to all processes of the engine; returns how many still existed."""
         living = self.living()
         for process in living:
             processes.send(process.pid, process.start, signal.SIGKILL)
         return len(living)
 
     def signal_parent(self, parent: tuple[int, int], number: int) -> None:
-        """Send the engine's parent process a signal: (process id, start time)."""
+        """Send a signal to the engine's parent process: (process id, start time)."""
         processes.send(*parent, number)
 
     def parent_lives(self, parent: tuple[int, int]) -> bool:
-        """The engine's parent process, (process id, start time), has not ended."""
+        """Whether the engine's parent process, (process id, start time), is still alive."""
         return processes.alive(*parent)
 
     def note_memory(self) -> None:
-        """Take the newest answer of NVML into the ranks."""
+        """Copy NVML's newest answer into the ranks."""
         for rank in self.ranks:
             use = (self.memory.answer or {}).get(rank.gpu)
             rank.gpu_memory = use.bytes_of(rank.pid) if use and rank.lives else 0
 
     def let_go(self) -> None:
-        """Watch the ranks no longer: their end is wanted now."""
+        """Stop watching the ranks: they are now supposed to end."""
         for rank in self.ranks:
             self._release(rank)
 
     def bury_all(self) -> None:
-        """After the end: no rank is alive any more."""
+        """After the end: mark every rank as dead."""
         self.gone_at = time.monotonic()
         self.stopped = {}
         for rank in self.ranks:
@@ -192,7 +192,7 @@ class Tree:
                     self._adopt(rank, process)
 
     def _note_stopped(self, living: list[processes.Process]) -> None:
-        """A stopped process (T, proc(5)) is alive, and everybody else waits for it."""
+        """A stopped process (T, proc(5)) is alive, and all others wait for it."""
         states = {process.pid: process.state for process in living}
         for rank in self.ranks:
             if rank.lives:
@@ -206,13 +206,13 @@ class Tree:
         try:
             rank.pidfd = os.pidfd_open(process.pid)
         except OSError:
-            return  # it died meanwhile: its parent's end or the log will tell
+            return  # it died meanwhile: its parent's end or the log will explain it
         with contextlib.suppress(OSError):
             rank.stat = os.open(f"/proc/{process.pid}/task/{process.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         rank.pid, rank.start, rank.state = process.pid, process.start, RankState.ALIVE
 
     def _bury(self, rank: Rank, *, over: bool) -> RankDied | None:
-        """over: the process has ended; else only its main thread has, which says something where it was killed."""
+        """over: the process has ended; else only its main thread has, which counts only if it was killed."""
         death = deaths.death_of(rank.pid, rank.start, rank.pidfd)
         if not over and not (death.signal or death.exit_code):
             self._forget_thread(rank)
@@ -233,7 +233,7 @@ class Tree:
             rank.stat = -1
 
     def _remember(self, living: list[processes.Process]) -> None:
-        """Write down who is ours, for a `stop` that finds no agent."""
+        """Write down our processes, for a `stop` that finds no agent."""
         known = frozenset((process.pid, process.start) for process in living)
         if known != self._known:
             self._known = known
@@ -243,7 +243,7 @@ class Tree:
 
 
 def dying(rank: Rank) -> bool:
-    """Its main thread has ended (state Z or X of proc(5)), or is already gone."""
+    """Whether its main thread has ended (state Z or X of proc(5)) or is already gone."""
     if rank.stat < 0:
         return False
     try:

@@ -1,7 +1,7 @@
-"""What a guardian concludes from its agent's messages and silence. Pure.
+"""What a guardian concludes from its agent's messages, or their absence. Pure.
 
-An agent that is gone has closed its end. A live one that is silent for as long as the gang's lease (stopped by a
-signal, or stuck) has been given up by the other agents.
+An agent that has ended has closed its end of the socket pair. A live one that is silent for as long as the gang's lease
+(stopped by a signal, or stuck) has been given up by the other agents.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ RELEASE = b"release\n"
 
 @dataclass
 class Vigil:
-    """heard_at: when the agent was last heard, monotonic seconds; patience_s: how long it may say nothing: until its
-    loop begins what it may take to arm, then the lease."""
+    """heard_at: when the agent was last heard, monotonic seconds; patience_s: how long it may be silent: at first the
+    time that arming may take, then, once its loop runs, the lease."""
 
     heard_at: float
     patience_s: float
     lease_s: float
     released: bool = False
-    """The agent's end is no death."""
+    """The agent ended as intended: this is no death."""
     gone: bool = False
-    """It has closed its end."""
+    """The agent has closed its end."""
 
     def hear(self, now: float, words: bytes) -> bool:
-        """Take what came from the agent, b'' for its end; True where the engine is to be started."""
+        """Take the agent's message, b'' for end of file. Returns True if the engine is to be started."""
         if not words:
             self.gone = True
             return False
@@ -38,13 +38,13 @@ class Vigil:
         return GO in words
 
     def is_silent(self, now: float) -> bool:
-        """It has been silent for too long: it must be killed with its engine."""
+        """Whether the agent has been silent for too long: it must be killed with its engine."""
         return now - self.heard_at > self.patience_s
 
     def over(self, now: float) -> bool:
-        """There is no agent to serve any more: everything of the engine's is to be ended."""
+        """Whether there is no agent left to serve: all processes of the engine must be ended."""
         return self.gone or self.is_silent(now)
 
     def reports_death(self, now: float) -> bool:
-        """The other agents must hear of it; if it was silent, they have given it up already."""
+        """Whether the other agents must be told. If the agent was silent, they have already given it up."""
         return not (self.released or self.is_silent(now))

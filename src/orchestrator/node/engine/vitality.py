@@ -1,8 +1,8 @@
-"""Is a serving engine well, slow or hung? Judged from generation probes and from any sign of work. Pure.
+"""Is a serving engine well, slow or hung? Judged by generation probes and any sign of work. Pure.
 
 A busy engine is not a hung one: a healthy cluster over PCIe pauses for 14 s between tokens and takes 7 s to the first
-(the articles, yangwenbo.com). Hung are three probes of 20 s in a row during which no token came, no log line told of
-a batch and no counter moved; that is also the engine's own patience (SGLANG_HEALTH_CHECK_TIMEOUT, 20 s).
+(the articles, yangwenbo.com). An engine is hung after three probes of 20 s in a row without a token, a log line about
+a batch, or a moving counter; 20 s is also the engine's own limit (SGLANG_HEALTH_CHECK_TIMEOUT).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from orchestrator.node.network import rails
 from orchestrator.protocol.staging import ProbeOrder
 
 OWN_SHARE = 0.1
-"""Of a probe's time: a log line this soon after it began may be the probe's own prefill, and shows no progress."""
+"""Share of a probe's time: a log line this soon after its start may be the probe's own prefill, and is no progress."""
 
 OVER_NOTICE = 2.5
-"""Of NCCL's own time to notice a dead port (30 s); a card may take up to 4 times its nominal timeout (InfiniBand
-Architecture, local ACK timeout), and most take less than twice as long."""
+"""Multiple of the time in which NCCL notices a dead port (30 s). A card may take up to 4 times its nominal timeout
+(InfiniBand Architecture, local ACK timeout), and most take less than twice as long."""
 FEWEST = 2
-"""Fruitless probes before hung, however short the operator's patience: one may be lost."""
+"""Failed probes before an engine counts as hung, however low the operator's limit: one may be lost."""
 USUAL = ProbeOrder()
 WELL, SLOW, HUNG = "well", "slow", "hung"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """answer_s: how long one probe may take; probes: so many without an answer or any progress mean hung;
-    every_s: pause between two probes of a healthy engine; pause_s: how long a pause that its log announced may last;
-    hung_after_s: what the operator wants instead of probes * answer_s, 0 for nothing
-    least_s: never sooner, whoever wants it: a port that fails stops an engine for so long, and NCCL then goes on."""
+    """answer_s: how long one probe may take; probes: this many in a row without an answer or progress mean hung;
+    every_s: pause between two probes of a healthy engine; pause_s: longest pause after the log has announced one;
+    hung_after_s: the operator's limit in place of probes * answer_s, 0 for none
+    least_s: lower bound for either: a failed port stops an engine for this long, and NCCL then continues."""
 
     answer_s: float = USUAL.answer_s
     probes: int = USUAL.probes
@@ -42,12 +42,12 @@ class Patience:
 
     @property
     def hung_s(self) -> float:
-        """Seconds without any progress that mean hung."""
+        """Seconds without progress that mean hung."""
         return max(self.hung_after_s or self.probes * self.answer_s, self.least_s)
 
     @classmethod
     def of(cls, probe: ProbeOrder, env: Mapping[str, str]) -> Patience:
-        """From a dialect's `probe` data; where the engine's own patience was set, the environment tells."""
+        """From a dialect's `probe` data; if the engine's own limit was set, it is taken from the environment."""
         answer_s = probe.answer_s
         with contextlib.suppress(KeyError, ValueError):
             answer_s = float(env[probe.answer_env])
@@ -63,9 +63,9 @@ class Patience:
 
 @dataclass(frozen=True)
 class Probe:
-    """One generation probe. began, ended: monotonic seconds; detail: what came instead of an answer.
+    """One generation probe. began, ended: monotonic seconds; detail: what happened instead of an answer.
 
-    counters: the engine's own counters of work as they were after it, in any form that can be compared; '' unknown
+    counters: the engine's own work counters after the probe, in any form that can be compared; '' if unknown
     """
 
     answered: bool
@@ -77,21 +77,21 @@ class Probe:
 
 @dataclass
 class Vitality:
-    """Feed every probe and every sign of work; read `word`. Counters are compared between failed probes only."""
+    """Feed it every probe and every sign of work; read `word`. Counters are compared only between failed probes."""
 
     patience: Patience = Patience()
     word: str = WELL
     detail: str = ""
-    """In words: what the newest probe met, and for how long there has been no progress."""
+    """Text: the result of the newest probe, and how long there has been no progress."""
     _fruitless: int = 0
     _since: float = 0.0
-    """When the first fruitless probe in a row began."""
+    """When the first failed probe in a row began."""
     _progress_at: float = float("-inf")
     _counters: str = ""
 
     @property
     def still(self) -> bool:
-        """The newest probe met no progress: RAS is worth asking, long before the engine counts as hung."""
+        """The newest probe saw no progress: query RAS now, long before the engine counts as hung."""
         return self._fruitless > 0
 
     def worked(self, now: float) -> None:
@@ -99,11 +99,12 @@ class Vitality:
         self._progress_at = now
 
     def paused(self, now: float) -> None:
-        """The engine's log announced that it compiles or replaces weights: nothing else shows that it works."""
+        """The engine's log announced compilation or a change of weights, during which nothing else shows that it
+        works."""
         self._progress_at = now + self.patience.pause_s
 
     def probed(self, probe: Probe) -> bool:
-        """Take one probe; True where the word has changed."""
+        """Take one probe; True if the word has changed."""
         before = self.word
         if probe.counters and self._counters and probe.counters != self._counters:
             self._progress_at = probe.ended

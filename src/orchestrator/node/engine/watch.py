@@ -1,6 +1,6 @@
-"""Reads an engine's log lines with the patterns that came with the run: phases, causes, whose line it is.
+"""Reads an engine's log lines with the patterns that came with the run: phases, causes, and which rank wrote a line.
 
-It knows no engine. Pure: lines and times in, phase and suspicions out.
+It contains nothing about particular engines. Pure: lines and times in, phase and suspicions out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from orchestrator.protocol.staging import CausePattern, Watch
 
 LINES_KEPT = 60
 TOLD_LATE_S = 5.0
-"""That an engine is ready may reach its worker nodes so late, and something may have failed since."""
+"""The news that an engine is ready may reach its worker nodes this late; something may have failed since."""
 SUSPECT_FOR_S = 30.0
-"""A known cause's line this long before a death is taken for its reason."""
+"""A known cause's line counts as the reason for a death at most this long after it."""
 _BLANK = re.compile(r"\s")
 MOST_DIGITS = 9
 EXCEPTION = "EXCEPTION"
@@ -32,7 +32,7 @@ LONGEST_SHOWN = 2048
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A log line that matched a known cause. tp_rank: whose line it is, None where the line does not say."""
+    """A log line that matched a known cause. tp_rank: the rank that wrote it, None if the line does not say."""
 
     id: str
     text: str
@@ -45,26 +45,26 @@ class Suspicion:
 
 @dataclass
 class LogWatch:
-    """Follows one engine's log. Feed it lines in order; read `phase` and ask `suspect`."""
+    """Follows one engine's log. Feed it lines in order; read `phase` and call `suspect`."""
 
     phases: Sequence[tuple[str, re.Pattern[str]]] = ()
     causes: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     remarks: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     proofs: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
-    """Of what the plan asks for, those that the log has neither shown nor denied yet."""
+    """Features that the plan asks for and that the log has neither confirmed nor denied yet."""
     rank_prefix: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
     pause: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
     remarked: list[str] = field(default_factory=list)
-    """What the log has said that costs speed and ends nothing, each once, with what to do."""
+    """Log lines about lost speed that end nothing, each once, with a fix."""
     proved: list[str] = field(default_factory=list)
-    """What the plan asks for and the log has shown to be in use."""
+    """Features that the plan asks for and that the log confirms."""
     _position: int = -1
     tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _recent: deque[tuple[int | None, str]] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
-    """Whose line it is, None where that is not known, and the line."""
+    """(rank that wrote it, None if unknown; the line)"""
     _suspicions: list[Suspicion] = field(default_factory=list)
     _raised: Raised | None = None
 
@@ -89,14 +89,14 @@ class LogWatch:
             self._enter(0, now)
 
     def finish(self, now: float) -> None:
-        """Everything is ready, whatever the log has said: that explains no later death, but for its last seconds."""
+        """The engine is ready: earlier log lines explain no later death, except those of the last seconds."""
         self._suspicions = [one for one in self._suspicions if now - one.at <= TOLD_LATE_S]
         if self.phase.name != "ready":
             self.phase = Phase(name="ready", since=now)
         self._position = len(self.phases)
 
     def feed(self, line: str, now: float) -> bool:
-        """Take one line; True where the phase or its step changed. No more than its beginning is searched."""
+        """Take one line; True if the phase or its step changed. Only the beginning of a long line is searched."""
         if self._is_a_clients(line):
             return False
         line = shown(line)
@@ -109,7 +109,7 @@ class LogWatch:
         return self._look_for_phases(line, now)
 
     def announces_pause(self, line: str) -> bool:
-        """The line shows that the engine will not answer for a while, but works."""
+        """The line shows that the engine works but will not answer for a while."""
         return self.pause is not None and not self._is_a_clients(line) and self.pause.search(shown(line)) is not None
 
     def shows_work(self, line: str) -> bool:
@@ -117,17 +117,17 @@ class LogWatch:
         return self.work is not None and not self._is_a_clients(line) and self.work.search(shown(line)) is not None
 
     def _is_a_clients(self, line: str) -> bool:
-        """It holds what a client wrote: a line of the request log, or a piece of one that came in pieces.
+        """It contains a client's text: a line of the request log, or a fragment of one that arrived in pieces.
 
-        A pipe mixes the lines of several processes where they are longer than PIPE_BUF (pipe(7)).
+        A pipe mixes the lines of several processes if they are longer than PIPE_BUF (pipe(7)).
         """
         if self.requests is None:
             return False
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
     def suspect(self, since: float, tp_rank: int | None = None) -> Suspicion | None:
-        """The first primary cause seen since a time, else the first exception of an unknown kind, else the
-        first secondary cause, else None; of each kind one that this rank has logged itself comes before the others'."""
+        """The first primary cause seen since a time, else the first exception of an unknown kind, else the first
+        secondary cause, else None. Within each kind, lines of this rank come before those of others."""
 
         def order(one: Suspicion) -> tuple[bool, bool, bool]:
             return one.secondary, one.id == EXCEPTION, tp_rank is not None and one.tp_rank != tp_rank
@@ -136,7 +136,7 @@ class LogWatch:
         return recent[0] if recent else None
 
     def _may_explain(self, one: Suspicion, tp_rank: int | None) -> bool:
-        """An exception of the launcher's is no rank's, where ranks mark their lines."""
+        """If ranks mark their lines, an exception of the launcher does not explain a rank's death."""
         launchers = one.id == EXCEPTION and one.tp_rank is None
         return not launchers or tp_rank is None or not any(owner is not None for owner, _ in self._recent)
 
@@ -145,8 +145,8 @@ class LogWatch:
         return [suspicion for suspicion in self._suspicions if suspicion.at >= since]
 
     def last_lines(self, tp_rank: int | None = None) -> tuple[str, ...]:
-        """The newest lines, for a cause without a known signature. Of one rank: its own, and all where no line says
-        whose it is."""
+        """The newest lines, for a cause without a known signature. For one rank: its own, or all if no line names its
+        rank."""
         said = [(owner, line) for owner, line in self._recent if line.strip()]
         marked = tp_rank is not None and any(owner is not None for owner, _ in said)
         return tuple(line for owner, line in said if not marked or owner == tp_rank)[-LINES_SHOWN:]
@@ -190,7 +190,7 @@ class LogWatch:
 
     @property
     def unproved(self) -> list[str]:
-        """What the plan asks for and the log has neither shown nor denied, with what to do."""
+        """Features that the plan asks for and that the log neither confirms nor denies, with what to do."""
         return [
             f"the plan asks for {entry.text}, and the engine's log does not show that it is in use: compare its speed"
             " with and without, with `l40s-deploy bench`"
@@ -198,7 +198,7 @@ class LogWatch:
         ]
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
-        """True where the line is a known cause's."""
+        """True if the line matches a known cause."""
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
         for pattern, cause in self.causes:
@@ -219,7 +219,7 @@ class LogWatch:
         return False
 
     def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:
-        """An exception that no pattern knows is a cause too, if it is the last that its process has logged."""
+        """An exception that no pattern knows is a cause too, if it is the last one that its process has logged."""
         raised = self.tracebacks.raised
         new = raised is not None and raised is not self._raised
         self._raised = raised
@@ -239,7 +239,7 @@ class LogWatch:
         self._suspicions.append(suspicion)
 
     def _has_room(self, cause: CausePattern) -> bool:
-        """A primary cause takes the place of a secondary one."""
+        """A primary cause may replace a secondary one."""
         if len(self._suspicions) < LINES_KEPT:
             return True
         last = next((at for at, found in reversed([*enumerate(self._suspicions)]) if found.secondary), None)
@@ -254,12 +254,12 @@ class LogWatch:
 
 
 def shown(line: str) -> str:
-    """A log line as it is kept and reported."""
+    """A log line in the form that is kept and reported."""
     return line[:LONGEST_SHOWN]
 
 
 def rank_of_title(title: str, pattern: re.Pattern[str], expected: Sequence[int]) -> int | None:
-    """Which of this node's TP ranks a process is, by its title; a lone rank may carry no number."""
+    """The TP rank of a process of this node, from its title; a single rank may have no number."""
     match = pattern.search(title)
     if match is None:
         return None
@@ -270,7 +270,7 @@ def rank_of_title(title: str, pattern: re.Pattern[str], expected: Sequence[int])
 
 
 def _number(match: re.Match[str], name: str) -> int | None:
-    """A named group's number; None where it has none, or one of more digits than anything here counts to."""
+    """The number in a named group; None if there is none, or if it has more digits than anything here counts to."""
     text = match.groupdict().get(name) or ""
     return int(text) if 0 < len(text) <= MOST_DIGITS and text.isdecimal() else None
 
