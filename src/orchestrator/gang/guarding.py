@@ -143,7 +143,7 @@ def decide(
 
 
 def _not_to_be_had(view: GangView, memory: Memory) -> tuple[str, ...]:
-    """Nodes that no start can use now, in order; without nodes that the current run was started without and that are
+    """Nodes that no start can use now, in order, except nodes that the current run was started without and that are
     back."""
     return tuple(node.name for node in view.nodes if node.error is not None or node.name in memory.barred)
 

@@ -1,4 +1,4 @@
-"""What an engine without a model answers: words that say so, and the shapes of the OpenAI and SGLang interfaces."""
+"""Answers of an engine without a model: text that says so, in the formats of the OpenAI and SGLang APIs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 NOTICE = "[stand-in: no model loaded]"
 OWNER = "l40s-deploy stand-in"
 _LIKELY, _UNLIKELY = -0.01, -6.0
-"""Log-probabilities of a token and of its runner-up: nothing here is a close call."""
+"""Log-probabilities of a token and of the second choice: far apart."""
 WRONG_TOKEN = Path("/run/l40s-lab/wrong-token")
-"""While a lab's fault keeps this file, the last piece of every answer is another one."""
+"""While a lab's fault keeps this file, every answer ends with a wrong piece."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One generation to make. `rid` is its request id; tokens are the pieces of text that will be its answer."""
+    """One generation to make. `rid` is its request id; tokens are the pieces of text of its answer."""
 
     rid: str
     prompt_tokens: int
@@ -36,7 +36,7 @@ class BadRequest(Exception):
 
 
 def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | None = None) -> Question:
-    """The answer to a prompt, as long as the engine would be asked to make it."""
+    """The answer to a prompt, of the requested length."""
     words = prompt_tokens(prompt)
     pieces = [NOTICE, *_sentence(prompt, words)]
     if WRONG_TOKEN.exists():
@@ -49,19 +49,19 @@ def question(prompt: str | list[int], limit: int, ignore_eos: bool, rid: str | N
 
 
 def prompt_tokens(prompt: str | list[int]) -> int:
-    """Without a tokenizer a word counts as a token."""
+    """Without a tokenizer, a word counts as a token."""
     return len(prompt.split()) if isinstance(prompt, str) else len(prompt)
 
 
 def _sentence(prompt: str | list[int], count: int) -> list[str]:
-    """The one fact that canaries ask for, else a remark on the prompt's length."""
+    """The one fact that canaries ask for, else a sentence on the prompt's length."""
     if isinstance(prompt, str) and "capital" in prompt and "France" in prompt:
         return [" Paris", "."]
     return [" The", " prompt", " had", f" {count}", " words."]
 
 
 def prompts_of(value: Any) -> list[str | list[int]]:
-    """One prompt or many, as text or as token ids; BadRequest for anything else."""
+    """One or many prompts, as text or as token ids; raises BadRequest for anything else."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
@@ -72,7 +72,7 @@ def prompts_of(value: Any) -> list[str | list[int]]:
 
 
 def chat_prompt(messages: Any) -> str:
-    """The text of a conversation; BadRequest where it is none."""
+    """The text of a conversation; raises BadRequest if it is malformed."""
     if not isinstance(messages, list) or not messages:
         raise BadRequest("messages must be a list that is not empty")
     parts = []
@@ -85,7 +85,7 @@ def chat_prompt(messages: Any) -> str:
 
 
 def count_of(value: Any, default: int) -> int:
-    """A number of tokens; BadRequest for what is no positive number."""
+    """A number of tokens; raises BadRequest for anything but a positive number."""
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -94,7 +94,7 @@ def count_of(value: Any, default: int) -> int:
 
 
 def usage(questions: Sequence[Question], *, new: bool) -> dict[str, Any]:
-    """What a request cost, in all; `new` as 0.5 tells it (openai/protocol.py, UsageInfo)."""
+    """Token counts of a request; `new`: in the form of 0.5 (openai/protocol.py, UsageInfo)."""
     prompt = sum(asked.prompt_tokens for asked in questions)
     made = sum(len(asked.tokens) for asked in questions)
     told = {
@@ -143,7 +143,7 @@ def chat_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, 
 
 
 def usage_chunk(model: str, asked: Question, kind: str, *, new: bool) -> dict[str, Any]:
-    """The last chunk of a stream whose client asked for usage."""
+    """The last chunk of a stream, for a client that asked for usage."""
     return {**_head(asked.rid, kind, model), "choices": [], "usage": usage([asked], new=new)}
 
 

@@ -1,7 +1,7 @@
-"""`python3 -m standin.bench`: stands for SGLang's serving benchmark (bench_serving) on an emulated node.
+"""`python3 -m standin.bench`: stands in for SGLang's serving benchmark (bench_serving) on an emulated node.
 
-It takes the same arguments and writes the same keys. Requests and times are real, but the engine that answers has no
-model: the screen and the result (`stand_in`) say so.
+It takes the same arguments and writes the same keys. Requests and times are real, but the engine has no model: the
+screen and the result (`stand_in`) say so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _REPEATED = (
     "backend", "dataset_name", "request_rate", "max_concurrency", "random_input_len", "random_output_len",
     "random_range_ratio",
 )  # fmt: skip
-"""Arguments that the result repeats."""
+"""Arguments that are copied to the result."""
 
 
 @dataclass
 class Answer:
-    """One request's outcome. first, last: its first and last piece of text, in seconds since it was sent; gaps: seconds
-    from one piece to the next"""
+    """One request's outcome. first, last: arrival of its first and last piece of text, in seconds since it was sent;
+    gaps: seconds between pieces"""
 
     text: str = ""
     error: str = ""
@@ -43,7 +43,7 @@ class Answer:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Make one run and append its result to the output file. Returns the exit status."""
+    """Do one run and append its result to the output file. Returns the exit status."""
     asked = _arguments().parse_args(argv)
     sys.stdout.write(f"{NOTICE.strip()}: this is l40s-deploy's stand-in of the benchmark client\n")
     prompts = _prompts(asked.dataset_path, asked.num_prompts, asked.random_input_len)
@@ -179,7 +179,7 @@ def _result(asked: argparse.Namespace, prompts: list[str], answers: list[Answer]
 
 
 def _details(prompts: list[str], answers: list[Answer]) -> dict[str, list[Any]]:
-    """Of each request, failed ones among them."""
+    """Of each request, including failed ones."""
     return {
         "input_lens": [len(prompt.split()) for prompt in prompts],
         "output_lens": [answer.tokens for answer in answers],

@@ -1,4 +1,4 @@
-"""Child processes of the launcher: start, look, end. Each is one process, forked, with nothing of its siblings."""
+"""Child processes of the launcher: start, check, end. Each is one forked process that keeps nothing of its siblings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .log import raw
 
 
 class Child:
-    """One child. `exit_code` is None while it lives, else as multiprocessing counts: -9 for SIGKILL."""
+    """One child. `exit_code` is None while it is alive, else as in multiprocessing: -9 for SIGKILL."""
 
     def __init__(self, name: str, pid: int) -> None:
         self.name = name
@@ -21,13 +21,13 @@ class Child:
         self.exit_code: int | None = None
 
     def alive(self) -> bool:
-        """Look, and reap it if it is dead."""
+        """Check, and reap it if it is dead."""
         if self.exit_code is None:
             self._wait(os.WNOHANG)
         return self.exit_code is None
 
     def join(self) -> int | None:
-        """Wait for its end; no other child is looked at meanwhile."""
+        """Wait for its end; other children are not checked meanwhile."""
         if self.exit_code is None:
             self._wait(0)
         return self.exit_code
@@ -35,7 +35,7 @@ class Child:
     def _wait(self, options: int) -> None:
         try:
             found, status = os.waitpid(self.pid, options)
-        except ChildProcessError:  # another thread, or the code that a signal interrupted, has just reaped it
+        except ChildProcessError:  # another thread, or code interrupted by a signal, has just reaped it
             self.exit_code = -signal.SIGKILL if self.exit_code is None else self.exit_code
             return
         if found:
@@ -47,7 +47,7 @@ class Child:
 
 
 def fork(name: str, work: Callable[[], None], close: Iterable[int] = ()) -> Child:
-    """Run work in a child of its own, with default signal handlers and without the descriptors in close."""
+    """Run work in a new child process, with default signal handlers and without the descriptors in close."""
     pid = os.fork()
     if pid:
         return Child(name, pid)
@@ -58,7 +58,7 @@ def fork(name: str, work: Callable[[], None], close: Iterable[int] = ()) -> Chil
         for descriptor in close:
             os.close(descriptor)
         work()
-    except BaseException:  # the child ends here, whatever happened: it must never run the launcher's code
+    except BaseException:  # always end here: the child must never run the launcher's code
         raw(traceback.format_exc())
         status = 1
     sys.stdout.flush()
@@ -74,6 +74,6 @@ def kill_all(children: Sequence[Child], *, wait: bool = True) -> None:
 
 
 def kill_self() -> None:
-    """The real engine's end after a failure. Does not return."""
+    """How the real engine ends after a failure. Does not return."""
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(3600)

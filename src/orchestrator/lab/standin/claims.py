@@ -1,6 +1,6 @@
-"""GPU memory of emulated GPUs: one claim file a process and GPU, which the lab's NVML adds up.
+"""Memory of emulated GPUs: one claim file per process and GPU, which the lab's NVML adds up.
 
-A file `<gpu>.<pid>` holds `<bytes> <start time of the process>`; a claim whose process is gone counts for nothing.
+A file `<gpu>.<pid>` holds `<bytes> <start time of the process>`; the claim of an ended process does not count.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .title import start_time
 
 GIB = 2**30
 L40S_MIB = 46068
-"""Memory of an L40S as nvidia-smi shows it."""
+"""Memory of an L40S as shown by nvidia-smi."""
 
 
 class Claims:
-    """What this process holds on one GPU, and what the GPU has left for it."""
+    """The memory that this process holds on one GPU, and the GPU's free memory."""
 
     def __init__(self, gpu: int, environment: Mapping[str, str]) -> None:
         self._gpu = gpu
@@ -30,11 +30,11 @@ class Claims:
         return self._held
 
     def grow(self, count: float) -> None:
-        """Hold so many bytes more."""
+        """Claim this many more bytes."""
         self.hold(self._held + count)
 
     def hold(self, count: float) -> None:
-        """Hold so many bytes in all. A claims directory that can't be written is no reason to fail."""
+        """Claim this many bytes in total. An unwritable claims directory is not an error."""
         self._held = int(count)
         mine = self._directory / f"{self._gpu}.{os.getpid()}"
         new = self._directory / f".{mine.name}.new"
@@ -52,7 +52,7 @@ class Claims:
             return
 
     def available_gib(self) -> float:
-        """Free memory of the GPU in GiB, other processes' claims counted."""
+        """Free memory of the GPU in GiB, after the claims of other processes."""
         return (self._total - self._held - self._others()) / GIB
 
     def total_gib(self) -> float:
@@ -74,9 +74,9 @@ def _living_claim(path: Path) -> int:
 
 
 def visible_gpu(position: int, environment: Mapping[str, str]) -> int | None:
-    """The GPU that CUDA shows at this position; None where CUDA_VISIBLE_DEVICES ends before it.
+    """The GPU that CUDA shows at this position; None if CUDA_VISIBLE_DEVICES is shorter.
 
-    As CUDA does, the list counts up to its first entry that is no index.
+    As with CUDA, the list ends before its first entry that is not an index.
     """
     shown = environment.get("CUDA_VISIBLE_DEVICES")
     if shown is None:

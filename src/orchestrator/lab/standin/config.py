@@ -1,5 +1,5 @@
-"""`--config FILE.yml`: flags out of a file, put before those of the command line (0.5.23
-srt/utils/server_args_config_parser.py). Of YAML only `name: value` lines are read, values as in JSON or bare.
+"""`--config FILE.yml`: flags from a file, inserted before those of the command line (0.5.23
+srt/utils/server_args_config_parser.py). Only `name: value` lines of YAML are read, with values as in JSON or bare.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ FLAG = "--config"
 
 
 def merged(argv: list[str]) -> list[str]:
-    """The arguments with the file's in place of `--config FILE`. ValueError in the engine's own words."""
+    """The arguments with the file's in place of `--config FILE`. Raises ValueError with the engine's own message."""
     if FLAG not in argv:
         return argv
     place = argv.index(FLAG)

@@ -1,10 +1,10 @@
-"""Deaths as processes with CUDA die, where $STANDIN_DEATHS is `cuda`.
+"""Deaths like those of processes with CUDA, if $STANDIN_DEATHS is `cuda`.
 
-Seen on H200: a killed rank's main thread is a zombie after 2 to 3 ms, but the process ends for its parent and for
-whoever holds its pidfd only after 210 to 390 ms, because the driver holds the exit of another of its threads; its
-connections close at once, and its peers end 20 to 40 ms after it with errors of their own.
+Seen on H200: a killed rank's main thread is a zombie after 2 to 3 ms, but its parent and holders of its pidfd see the
+process end only after 210 to 390 ms, because the driver delays the exit of another of its threads. Its connections
+close at once, and its peers end 20 to 40 ms later with errors of their own.
 
-Here threads without a file of their own are held by ptrace(2) in their exit (PTRACE_EVENT_EXIT) for as long.
+Here ptrace(2) delays the exit of threads without files of their own for as long (PTRACE_EVENT_EXIT).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .title import set_title
 EXIT_S = (0.2, 0.4)
 PEERS_S = (0.02, 0.04)
 _THREADS = 3
-"""A second SIGKILL frees one held thread (ptrace(2), BUGS): the tree's parent and the agent may both send one."""
+"""A second SIGKILL frees one delayed thread (ptrace(2), BUGS): the tree's parent and the agent may both send one."""
 _LOOK_S = 0.005
 _CLONE_FILES = 0x400
 _SEIZE, _DETACH, _TRACE_EXIT = 0x4206, 17, 0x40
@@ -30,14 +30,14 @@ _EVENT_EXIT = 6
 _SET_PTRACER = 0x59616D61
 _ALL_THREADS = 0x40000000
 _RANDOM = random.SystemRandom()
-"""Forked ranks share the state of any other."""
+"""Forked ranks share all other state."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.restype = ctypes.c_long
 
 
 def slow_exit() -> None:
-    """From now on this process's end takes EXIT_S longer than its main thread's. Raises OSError without ptrace."""
+    """From now on this process ends EXIT_S after its main thread. Raises OSError without ptrace."""
     ours, theirs = os.pipe(), os.pipe()
     helper = os.fork()
     if helper == 0:
@@ -60,19 +60,19 @@ def slow_exit() -> None:
 
 
 def peers_pause() -> None:
-    """How long a rank takes to end after a peer has."""
+    """Wait for the time that a rank takes to end after a peer has."""
     time.sleep(_RANDOM.uniform(*PEERS_S))
 
 
 def words(address: str) -> str:
-    """What Gloo says of a peer that is gone, with the peer's address."""
+    """Gloo's message about a peer that is gone, with the peer's address."""
     where = f"[{address}]:{_RANDOM.randint(32768, 60999)}"
     said = (f"Read error {where}: Connection reset by peer", f"Connection closed by peer {where}")
     return f"[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] {_RANDOM.choice(said)}"
 
 
 def _linger(started: threading.Barrier) -> None:
-    """A thread that holds no file: connections close with the main thread."""
+    """A thread without files of its own, so that connections close with the main thread."""
     _libc.unshare(_CLONE_FILES)
     os.closerange(0, 1 << 20)
     started.wait()
@@ -81,7 +81,7 @@ def _linger(started: threading.Barrier) -> None:
 
 
 def _hold(asked: int, answer: int) -> None:
-    """In the helper: trace the threads, and hold them in their exit."""
+    """In the helper process: trace the threads, and delay their exit."""
     threads = [int(word) for word in os.read(asked, 64 * _THREADS).split()]
     for descriptor in range(max(asked, answer, 64) + 1):
         if descriptor != answer:
@@ -128,7 +128,7 @@ def _close(descriptor: int) -> None:
 
 
 def refuse(error: OSError) -> None:
-    """Say why such deaths can't be played here, and end: a lab that plays other ones would show nothing."""
+    """Say why such deaths can't be played here, and exit: deaths of another kind would make the test worthless."""
     sys.stderr.write(f"stand-in: {error}\n")
     sys.stderr.flush()
     os._exit(2)

@@ -1,4 +1,4 @@
-"""The launcher's side of generation (SGLang's tokenizer manager): hand requests to rank 0, wait for their tokens."""
+"""The launcher's part of generation (SGLang's tokenizer manager): pass requests to rank 0, wait for their tokens."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Status(enum.Enum):
 
 
 class Abandoned(Exception):
-    """The client of a request went away."""
+    """The client of a request has disconnected."""
 
 
 class Engine:
-    """Requests in flight and the health that their tokens show."""
+    """Requests in flight, and the health that follows from their tokens."""
 
     def __init__(self, requests: socket.socket, tokens: socket.socket, pool: int) -> None:
         self.status = Status.STARTING
@@ -44,16 +44,16 @@ class Engine:
 
     @property
     def in_flight(self) -> list[str]:
-        """Request ids that wait for tokens."""
+        """Ids of requests that wait for tokens."""
         return list(self._waiting)
 
     def stream(
         self, asked: Question, *, abandoned: Callable[[], bool] = lambda: False, quiet: bool = False
     ) -> Iterator[int]:
-        """Hand a request over now; the iterator gives the number of tokens made so far, each time that it grows.
+        """Pass on a request now; the iterator gives the number of tokens made so far, each time that it grows.
 
-        Waits without a limit of its own: a rank that does not answer holds the request, as in the real engine.
-        Abandoned when the client is gone. Whoever does not finish the iterator calls forget.
+        Waits without a time limit: a rank that does not answer blocks the request, as in the real engine. Raises
+        Abandoned when the client is gone. If the iterator is not read to its end, call `forget`.
         """
         inbox: queue.SimpleQueue[tuple[int, bool]] = queue.SimpleQueue()
         self._waiting[asked.rid] = inbox
@@ -78,12 +78,12 @@ class Engine:
         self.finished += 1
 
     def forget(self, rid: str) -> None:
-        """Drop a request that is still running; a finished one is no matter."""
+        """Drop a request that is still running; does nothing for a finished one."""
         if self._waiting.pop(rid, None) is not None:
             self._send({"do": "abort", "rid": rid})
 
     def probe(self, asked: Question, timeout: float, poll: float) -> bool:
-        """Whether any token of any request comes out within the time, as /health asks (http_server.py)."""
+        """Whether any token of any request arrives in time, which is what /health checks (http_server.py)."""
         began = time.time()
         self._waiting[asked.rid] = queue.SimpleQueue()
         self._send({"rid": asked.rid, "tokens": 1, "prompt": 1, "quiet": True})

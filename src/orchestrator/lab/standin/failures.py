@@ -2,7 +2,7 @@
 
 phase: rendezvous, nccl, weights, kv-cache, graphs, ready or request (the first generation after ready).
 how:   a name of FAILURES, `signal:N`, or `hang`.
-The words are those of the real engine's log.
+The messages are those of the real engine's log.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ FAILURES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure to play. `after` counts seconds from the phase's begin, for a rank that goes on meanwhile."""
+    """One failure to play. `after`: seconds from the start of the phase, for a rank that runs on meanwhile."""
 
     rank: int
     phase: str
@@ -85,7 +85,7 @@ class Failure:
 
 
 def read_failures(text: str) -> tuple[Failure, ...]:
-    """Failures out of the environment variable; ValueError for one that is none."""
+    """Failures from the environment variable. Raises ValueError for an invalid one."""
     return tuple(_read(part) for part in text.split(";") if part.strip())
 
 
@@ -100,7 +100,7 @@ def _read(text: str) -> Failure:
 
 
 def arm(failures: tuple[Failure, ...], rank: int, phase: str, gpu: int) -> None:
-    """Play the failures of this rank and phase: at once, or by a timer that interrupts whatever runs then."""
+    """Play the failures of this rank and phase: at once, or from a timer that interrupts whatever runs then."""
     for failure in failures:
         if (failure.rank, failure.phase) != (rank, phase):
             continue

@@ -1,8 +1,8 @@
-"""The command line of the SGLang version that is played: its flags, and argparse's own refusals.
+"""The command line of the SGLang version that is played: its flags, and argparse's error messages.
 
 The lists are data, `{"flags": {"--name": {"takes", "type", "aliases", "choices", "negatable"}}}`, taken from the
-versions' own parsers. They are looked for in $STANDIN_FLAGS (a file, or a directory of sglang-VERSION.json), then
-beside this package in flags/, then where the source tree keeps them.
+versions' own parsers. They are searched for in $STANDIN_FLAGS (a file, or a directory of sglang-VERSION.json), then
+beside this package in flags/, then in their place in the source tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .versions import Version
 _HERE = Path(__file__).resolve().parent
 
 _READABLE = {"--context-length", "--max-total-tokens", "--max-prefill-tokens", "--cuda-graph-prefill-max-context"}
-"""Flags that 0.5 reads by human_readable_int (srt/arg_groups/fields); its list calls them text."""
+"""Flags that 0.5 parses with human_readable_int (srt/arg_groups/fields); its list calls them text."""
 _SUFFIXES = {
     "k": 10**3,
     "M": 10**6,
@@ -39,7 +39,7 @@ class FlagListMissing(Exception):
 
 
 def find_flag_list(version: Version, given: str | None) -> Path:
-    """The file with this version's flags; FlagListMissing names the places that were looked at."""
+    """The file with this version's flags. FlagListMissing names the places that were searched."""
     name = f"sglang-{version.name}.json"
     asked = given or os.environ.get("STANDIN_FLAGS")
     places = [Path(asked), Path(asked) / name] if asked else []
@@ -51,7 +51,8 @@ def find_flag_list(version: Version, given: str | None) -> Path:
 
 
 def build_parser(listed: Path) -> argparse.ArgumentParser:
-    """A parser with every flag of the list; unknown flags, bad values and ambiguous prefixes end it with 2."""
+    """A parser with every flag of the list. It exits with status 2 on unknown flags, bad values and ambiguous
+    prefixes."""
     flags: dict[str, dict[str, Any]] = json.loads(listed.read_text("utf-8"))["flags"]
     parser = argparse.ArgumentParser(
         prog="launch_server.py",
@@ -103,17 +104,17 @@ def human_readable_int(value: str) -> int:
 
 
 class Given:
-    """The values that a command line gave, by any full spelling of a flag."""
+    """The values of a command line, by any full spelling of a flag."""
 
     def __init__(self, parser: argparse.ArgumentParser, argv: list[str]) -> None:
         self._values = vars(parser.parse_args(argv))
         self._dest = {spelling: action.dest for action in parser._actions for spelling in action.option_strings}
 
     def __call__(self, spelling: str, default: Any = None) -> Any:
-        """The value, or the default where the flag was not given or this version has no such flag."""
+        """The value, or the default if the flag was not given or does not exist in this version."""
         value = self._values.get(self._dest.get(spelling, ""))
         return default if value is None else value
 
     def shown(self) -> dict[str, Any]:
-        """What was given, by attribute name."""
+        """The given values, by attribute name."""
         return {name: value for name, value in self._values.items() if value not in (None, False)}

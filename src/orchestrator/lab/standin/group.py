@@ -1,5 +1,5 @@
-"""The ranks of all nodes and the connections between them: rank 0 listens on the dist-init address, all others hold
-one connection to it. Every step of the engine's life and every token passes through all of them.
+"""The ranks of all nodes and the connections between them: rank 0 listens on the dist-init address, and each other
+rank holds one connection to it. Every step of the engine's life and every token passes through all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _HELLO = struct.Struct("!8sII")
 _MAGIC = b"standin1"
 _MESSAGE = struct.Struct("!cI")
 GO, AT, STEP, ECHO, STOP, LOST = b"G", b"A", b"S", b"E", b"X", b"L"
-"""Messages: barrier passed, arrived at barrier, make a token, made it, shut down, the rank at this IPv4 is lost."""
+"""Messages: barrier passed, arrived at barrier, make a token, token made, shut down, the rank at this IPv4 is lost."""
 
 
 class PeerLost(Exception):
-    """A peer's connection ended. address: the peer's, '' where it is not known."""
+    """A peer's connection ended. address: the peer's, '' if unknown."""
 
     def __init__(self, address: str = "") -> None:
         super().__init__(address)
@@ -29,7 +29,7 @@ class PeerLost(Exception):
 
 
 class Stopped(Exception):
-    """Rank 0 asked for an orderly end."""
+    """Rank 0 ordered a graceful end."""
 
 
 class Peer:
@@ -45,14 +45,14 @@ class Peer:
         return self.link.fileno()
 
     def send(self, kind: bytes, number: int) -> None:
-        """A peer that is gone is noticed when reading."""
+        """A lost peer is noticed when reading, not here."""
         try:
             self.link.sendall(_MESSAGE.pack(kind, number))
         except OSError:
             return
 
     def receive(self) -> list[tuple[bytes, int]]:
-        """Whole messages that have come; PeerLost at the end of the connection."""
+        """The complete messages that have arrived. Raises PeerLost at the end of the connection."""
         try:
             more = self.link.recv(4096)
         except TimeoutError:
@@ -72,7 +72,7 @@ class Peer:
 
 
 class Leader:
-    """Rank 0's end. `follows` decides whether a lost peer is an error or just never answers again."""
+    """Rank 0's side. `follows`: a lost peer is an error; otherwise it just never answers again."""
 
     rank = 0
 
@@ -102,11 +102,11 @@ class Leader:
         for peer in self.peers.values():
             peer.link.settimeout(None)
             self.selector.register(peer, selectors.EVENT_READ, peer)
-        self._listener = listener  # the real store listens for as long as rank 0 lives
+        self._listener = listener  # the real store listens as long as rank 0 lives
         self._tell(GO, 0)
 
     def _welcome(self, link: socket.socket) -> None:
-        """Take in a rank of this engine; a stranger on the port is sent away."""
+        """Admit a rank of this engine; any other client of the port is disconnected."""
         link.settimeout(2)
         try:
             magic, rank, world = _HELLO.unpack(_exactly(link, _HELLO.size))
@@ -120,7 +120,7 @@ class Leader:
         self.peers[rank] = Peer(link, rank)
 
     def barrier(self, number: int, timeout: float | None = None) -> None:
-        """Wait until every rank has come here; TimeoutError after so many seconds."""
+        """Wait until every rank has arrived; raises TimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while len(self._arrived.get(number, ())) < self._world - 1:
             left = None if deadline is None else deadline - time.monotonic()
@@ -130,7 +130,7 @@ class Leader:
         self._tell(GO, number)
 
     def step(self, number: int) -> None:
-        """One token through all ranks: returns when each has answered, which a dead or stopped one never does."""
+        """Pass one token through all ranks. Returns when all have answered, which a dead or stopped one never does."""
         self._echoed.clear()
         self._tell(STEP, number)
         while len(self._echoed) < self._world - 1:
@@ -148,7 +148,7 @@ class Leader:
                 self.hear(key.data)
 
     def hear(self, peer: Peer) -> None:
-        """Take in what a peer said."""
+        """Handle a peer's messages."""
         try:
             messages = peer.receive()
         except PeerLost:
@@ -169,7 +169,7 @@ class Leader:
 
 
 class Member:
-    """Any other rank's end."""
+    """The side of any other rank."""
 
     def __init__(self, host: str, port: int, rank: int, world: int, timeout: float, follows: bool) -> None:
         self.rank = rank
@@ -187,7 +187,7 @@ class Member:
             ) from None
 
     def barrier(self, number: int, timeout: float | None = None) -> None:
-        """Report and wait for the others; TimeoutError after so many seconds."""
+        """Report arrival and wait for the others; raises TimeoutError after `timeout` seconds."""
         self._peer.send(AT, number)
         self._peer.link.settimeout(timeout)
         try:
@@ -205,7 +205,7 @@ class Member:
         self._waiting.remove((GO, number))
 
     def serve(self, on_step: Callable[[], None]) -> None:
-        """Answer every token until rank 0 says stop (Stopped), or forever if rank 0 is gone."""
+        """Answer every token until rank 0 orders the end (Stopped), or forever if rank 0 is gone."""
         while True:
             for kind, number in self._waiting:
                 if kind == STOP:
@@ -231,9 +231,9 @@ class Member:
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket on rank 0's own address, so that emulated nodes may share one machine.
 
-    Played(DistNetworkError) where the port is taken.
+    Raises Played(DistNetworkError) if the port is taken.
     """
-    for address in dict.fromkeys((host, "0.0.0.0")):  # noqa: S104 - a name that is no address of this machine
+    for address in dict.fromkeys((host, "0.0.0.0")):  # noqa: S104 - for a name that is not an address of this machine
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
             listener = socket.socket(family, kind, protocol)
@@ -257,7 +257,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def connect(host: str, port: int, timeout: float) -> socket.socket:
-    """A connection to rank 0, tried until it listens; Played(DistNetworkError) after the time."""
+    """A connection to rank 0, retried until it listens. Raises Played(DistNetworkError) after the timeout."""
     deadline = time.monotonic() + timeout
     pause = 0.02
     while True:
@@ -287,7 +287,7 @@ def _address(link: socket.socket) -> str:
 
 
 def _number(address: str) -> int:
-    """An IPv4 address as a message carries it, 0 for any other."""
+    """An IPv4 address as a number in a message, 0 for any other."""
     try:
         return int(IPv4Address(address))
     except ValueError:

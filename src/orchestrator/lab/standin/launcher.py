@@ -1,4 +1,4 @@
-"""The launcher of one node, SGLang's parent process: starts the ranks, serves HTTP, and ends as the real one ends."""
+"""The launcher of one node, SGLang's parent process: starts the ranks, serves HTTP, and ends as the real one does."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from .web import Server, WorkerHandler, uvicorn_lines
 _SCHEDULER_EXIT_S = 15.0
 """How long a leader waits for its ranks after ShutdownReq (tokenizer_manager.py)."""
 _LOOK_S = 5.0
-"""How often the leader looks whether SIGTERM has come (sigterm_watchdog), and a launcher at ranks that load."""
+"""How often the leader checks for SIGTERM (sigterm_watchdog), and a launcher checks ranks that load."""
 _WATCH_S = 1.0
-"""How often the leader looks at its children while it serves (SubprocessWatchdog)."""
+"""How often the leader checks its children while it serves (SubprocessWatchdog)."""
 _READY = "The server is fired up and ready to roll!"
 _WARM_UP_TRIES = 120
 _SETTLE_S = 5.0
 _COREDUMP_WAIT_S = 60.0
-"""What a leader spends on its crash dump before it ends, without an ear for HTTP; the second where ranks still live
-(tokenizer_manager.py, dump_requests_before_crash; $SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS)."""
+"""Time that a leader spends on its crash dump before it ends, without answering HTTP; the second value applies if ranks
+still live (tokenizer_manager.py, dump_requests_before_crash; $SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS)."""
 
 
 def launch(settings: Settings) -> int:
-    """Run this node's share of the engine; the exit status, where it does not end by a signal."""
+    """Run this node's part of the engine. Returns the exit status, unless a signal ends it."""
     return _Launcher(settings).run()
 
 
@@ -68,7 +68,7 @@ class _Launcher:
             return 1
 
     def _check(self) -> None:
-        """What the launcher itself refuses, before it starts a rank."""
+        """Errors that the launcher itself reports, before it starts a rank."""
         settings = self._settings
         if (settings.tp_size * settings.pp_size) % settings.nnodes:
             raise Played("AssertionError", "tp_size must be divisible by number of nodes")
@@ -101,7 +101,7 @@ class _Launcher:
         return self._serve(engine, read_model(self._settings.model_path, self._version, self._settings.quantization))
 
     def _serve(self, engine: Engine, model: Model) -> int:
-        """HTTP from here to the end."""
+        """Serve HTTP until the end."""
         settings = self._settings
         *starting, running = uvicorn_lines(settings.host, settings.port)
         for line in starting:
@@ -126,14 +126,14 @@ class _Launcher:
         self._stop_watching.set()
         if any(child.alive() for child in self._children):
             self._kill_tree(include_parent=False)
-        if self._interrupted:  # uvicorn raises it again after its own end
+        if self._interrupted:  # uvicorn raises it again after its shutdown
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         return 0
 
     def _serve_nothing(self, error: OSError) -> int:
-        """The port is taken. uvicorn gives up and waits for the warm-up, which asks whoever listens there instead
-        (http_server.py, lifespan and _execute_server_warmup): a stranger that answers makes it say `ready`."""
+        """The port is taken. uvicorn gives up and waits for the warm-up, which queries the other listener instead
+        (http_server.py, lifespan and _execute_server_warmup): if that one answers, the engine reports `ready`."""
         where = (self._settings.host, self._settings.port)
         self._log.line(
             f"ERROR:    [Errno {error.errno}] error while attempting to bind on address {where}: address already in use"
@@ -149,7 +149,7 @@ class _Launcher:
         return self._version.http_taken_exit
 
     def _ask_stranger(self) -> bool:
-        """Whether a process on our port answers like an engine, within 120 tries."""
+        """Whether another process on our port answers like an engine, within 120 tries."""
         for _ in range(_WARM_UP_TRIES):
             self._pause(1.0)
             link = http.client.HTTPConnection(self._settings.host, self._settings.port, timeout=5)
@@ -194,7 +194,7 @@ class _Launcher:
         threading.Thread(target=server.shutdown, daemon=True).start()
 
     def _drain_when_told(self, engine: Engine, server: Server) -> None:
-        """After SIGTERM: wait for the running requests without a limit, then stop everything."""
+        """After SIGTERM: wait for the running requests without a time limit, then stop everything."""
         while not engine.draining:
             self._pause(_LOOK_S)
         while True:
@@ -244,14 +244,14 @@ class _Launcher:
         if not self._version.worker_joins_ranks:
             return self._serve_dummy()
         self._start_dummy_server()
-        # In order: a dead rank behind a living one stays unseen, and unreaped.
+        # In order: a dead rank is not noticed or reaped until those before it have ended.
         for child in self._children:
             code = child.join()
             self._log.line(f"Scheduler or DataParallelController {child.pid} terminated with {code}")
         return 0
 
     def _serve_dummy(self) -> int:
-        """0.4.4: the launcher is in uvicorn.run for good, and looks at none of its ranks."""
+        """0.4.4: the launcher stays in uvicorn.run and checks none of its ranks."""
         settings = self._settings
         try:
             server = self._dummy_server()
@@ -274,7 +274,7 @@ class _Launcher:
         )
 
     def _start_dummy_server(self) -> None:
-        """/health of a node that is not the leader; a taken port does not stop the node."""
+        """/health of a node that is not the leader; the node continues if the port is taken."""
         try:
             server = self._dummy_server()
         except OSError as error:
@@ -295,7 +295,7 @@ class _Launcher:
     # -- both ---------------------------------------------------------------------------------------------------
 
     def _start_ranks(self, links: Links, outer: tuple[socket.socket, ...]) -> None:
-        """Fork this node's ranks. `outer` are the socket ends that no rank may keep."""
+        """Fork this node's ranks. `outer`: the socket ends that no rank may keep."""
         for number, rank in enumerate(self._settings.ranks):
             reader, writer = os.pipe()
             first = rank.world == 0
@@ -310,7 +310,7 @@ class _Launcher:
             self._readers[rank] = reader
 
     def _await_ranks(self) -> dict[str, int]:
-        """Wait until each of this node's ranks can serve; Played(RuntimeError) when one died instead."""
+        """Wait until all ranks of this node can serve. Raises Played(RuntimeError) if one dies instead."""
         facts: dict[str, int] = {}
         for number, reader in enumerate(self._readers.values()):
             while not select.select([reader], [], [], _LOOK_S * self._settings.speed)[0]:
@@ -334,7 +334,7 @@ class _Launcher:
         deadline = time.monotonic() + 10
         while child.alive() and time.monotonic() < deadline:
             time.sleep(0.01)
-        # Its SIGQUIT, if it sent one, is handled by now; what is left died without a word.
+        # Its SIGQUIT, if it sent one, has been handled by now; the remaining ranks died without one.
         if self._version.watches_ranks:
             raise Played(
                 "RuntimeError",
@@ -347,7 +347,7 @@ class _Launcher:
         raise Played("EOFError", "")
 
     def _on_sigquit(self, *_: object) -> None:
-        """A child failed: everything on this node goes, itself included."""
+        """A child failed: everything on this node ends, including the launcher."""
         if self._serving and self._version.watches_ranks:
             self._stop_watching.set()
             self._log.line("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
@@ -357,7 +357,7 @@ class _Launcher:
         self._kill_tree(include_parent=True)
 
     def _dump_before_crash(self) -> None:
-        """There is nothing to dump: what shows is the time that it takes."""
+        """There is nothing to dump: only the time that it takes is played."""
         self._log.line("Sleeping 5 seconds before crash diagnostics to let GPU activity settle.")
         self._pause(_SETTLE_S)
         if not any(child.alive() for child in self._ranks()):
@@ -372,10 +372,10 @@ class _Launcher:
         return [child for child in self._children if child.name != "detokenizer"]
 
     def _kill_tree(self, *, include_parent: bool) -> None:
-        """End this node's processes by SIGKILL, the launcher itself too where it is included."""
+        """End this node's processes with SIGKILL, including the launcher if asked to."""
         if self._version.watches_ranks:
             self._log.line(f"kill_process_tree called: parent_pid={os.getpid()}, {include_parent=}, pid={os.getpid()}")
-        # The real one waits for none of them: it is gone itself long before CUDA has let them go.
+        # The real one waits for none of them: it has ended long before CUDA lets them go.
         kill_all(self._children, wait=not (include_parent and self._settings.cuda_deaths))
         if include_parent:
             kill_self()
@@ -385,7 +385,7 @@ class _Launcher:
 
 
 def _detokenize(tokens: socket.socket, out: socket.socket) -> None:
-    """SGLang's detokenizer process: everything that rank 0 makes passes through it."""
+    """SGLang's detokenizer process: all tokens of rank 0 pass through it."""
     set_title("sglang::detokenizer")
     die_with(os.getppid())
     while data := tokens.recv(65536):

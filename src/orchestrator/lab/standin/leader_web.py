@@ -1,4 +1,4 @@
-"""The HTTP interface of node 0: SGLang's and OpenAI's endpoints, with the codes of each state of its life."""
+"""The HTTP API of node 0: SGLang's and OpenAI's endpoints, with the status codes of each state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .settings import Settings
 from .web import Handler
 
 Routes = Mapping[str, Callable[[], None] | None]
-"""Path -> what answers it; None where this version has no such path."""
+"""Path -> its handler; None if this version has no such path."""
 
 
 class LeaderHandler(Handler):
@@ -68,7 +68,7 @@ class LeaderHandler(Handler):
         return self.settings.version.health_generates
 
     def _route(self, routes: Routes, others: Routes) -> None:
-        """Answer by this method's routes; a path that only the other method has is refused as such."""
+        """Answer with this method's routes; a path that only the other method has gets the corresponding error."""
         path = self.path_only()
         self._body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         key = self.settings.api_key
@@ -190,7 +190,7 @@ class LeaderHandler(Handler):
         ]
 
     def _check_length(self, tokens: int, wanted: int) -> None:
-        """What tokenizer_manager.py refuses: a prompt, or prompt and answer, beyond the context."""
+        """Requests that tokenizer_manager.py refuses: a prompt, or prompt and answer, longer than the context."""
         context = self.model.context
         if tokens >= context:
             raise BadRequest(
@@ -205,7 +205,7 @@ class LeaderHandler(Handler):
             )
 
     def _finish(self, questions: list[Question]) -> None:
-        """Make all of a request's generations to the end, together."""
+        """Make all generations of a request to the end, together."""
         running = [self.engine.stream(asked, abandoned=self._client_gone) for asked in questions]
         try:
             for one in running:
@@ -216,7 +216,7 @@ class LeaderHandler(Handler):
                 self.engine.forget(asked.rid)
 
     def _spans(self, asked: Question) -> Iterator[tuple[int, int]]:
-        """(first, last) of the tokens that each step of a stream brings."""
+        """(first, last) of the tokens in each step of a stream."""
         first = 0
         try:
             for last in self.engine.stream(asked, abandoned=self._client_gone):

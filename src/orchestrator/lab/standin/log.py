@@ -1,4 +1,4 @@
-"""SGLang's log lines, each written by one system call so that processes sharing a file never mix within a line."""
+"""SGLang's log lines. Each is written with one system call, so that processes sharing a file never mix lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Log:
 
 
 def raw(text: str, descriptor: int = 2) -> None:
-    """Write bytes of a line that has no time stamp; a closed log never ends the engine."""
+    """Write a line without a time stamp; a closed log never ends the engine."""
     with contextlib.suppress(OSError):
         os.write(descriptor, text.encode("utf-8", "replace"))
 
@@ -33,7 +33,8 @@ def clock(seconds: float) -> str:
 
 
 def shard_bar(title: str, done: int, of: int, elapsed: float) -> str:
-    """The progress line of the weight loader (srt/model_loader/weight_utils.py, BAR_FORMAT), drawn over the last."""
+    """Progress line of the weight loader (srt/model_loader/weight_utils.py, BAR_FORMAT), written over the previous
+    one."""
     rate = done / elapsed if done and elapsed else 0.0
     left, speed = (clock((of - done) / rate), f"{rate:.2f}it/s") if rate else ("?", "?it/s")
     end = "\n" if done == of else ""

@@ -1,4 +1,4 @@
-"""A model directory as far as an engine without weights needs it: sizes, shards, and what would not fit the layout."""
+"""What an engine without weights needs of a model directory: sizes, shards, and whether they fit the layout."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .played import Played
 from .versions import Version
 
 MARKER = ".standin"
-"""A file of this name says that the directory has an index and, on purpose, no weights."""
+"""A file of this name marks a directory that has an index but, on purpose, no weights."""
 _REPLICATED = 1.0613
-"""Memory of a rank over its even share of the files: 21.27 GB measured at TP32 for 688.6 GB of shards."""
+"""Memory of a rank beyond its even share of the files: 21.27 GB measured at TP32 for 688.6 GB of shards."""
 
 _LENGTH = 8
-"""Bytes of a safetensors file's header length."""
+"""Bytes of a safetensors file that give its header's length."""
 _SAFETENSOR_ERROR = "safetensors_rust.SafetensorError"
 
 
@@ -49,7 +49,7 @@ class Model:
 
     @property
     def quantization(self) -> str:
-        """What the engine writes about it in `Load weight end`."""
+        """The engine's word for it in `Load weight end`."""
         method = (self.config.get("quantization_config") or {}).get("quant_method", "")
         return f"quant={method}, " if method else ""
 
@@ -57,7 +57,7 @@ class Model:
         return self.weight_bytes * (_REPLICATED if ranks > 1 else 1.0) / ranks / GIB
 
     def kv_bytes_per_token(self, tp_size: int, pp_size: int) -> int:
-        """bf16. MLA's cache is the same on every TP rank; otherwise heads are divided, never below one."""
+        """For bf16. MLA's cache is the same on every TP rank; otherwise heads are divided, to no less than one."""
         layers = max(self.number("num_hidden_layers", 1) // pp_size, 1)
         if self.is_mla:
             return (self.number("kv_lora_rank") + self.number("qk_rope_head_dim")) * 2 * layers
@@ -67,9 +67,9 @@ class Model:
 
 
 def read_model(path: str, version: Version, quantization: str | None = None) -> Model:
-    """The model directory; Played in the words of the hub client or of transformers where it is none.
+    """Read the model directory. Raises Played with the message of the hub client or of transformers if it is invalid.
 
-    quantization: of the command line, for a config.json that says nothing of it
+    quantization: from the command line, for a config.json without one
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -97,7 +97,7 @@ def _shards(directory: Path) -> tuple[tuple[str, ...], int]:
 
 
 def _estimate(config: Mapping[str, Any], quantization: str | None) -> int:
-    """Bytes of the weights by config.json alone: experts, dense layers, attention taken for square, embeddings."""
+    """Bytes of the weights from config.json alone: experts, dense layers, attention as if square, embeddings."""
 
     def number(name: str) -> int:
         return int(config.get(name) or 0)
@@ -115,9 +115,9 @@ def _estimate(config: Mapping[str, Any], quantization: str | None) -> int:
 
 
 def check_shards(model: Model, version: Version) -> None:
-    """Played where the weight files that the index names are missing or cut short (model_loader/weight_utils.py).
+    """Raises Played if weight files that the index names are missing or truncated (model_loader/weight_utils.py).
 
-    A directory with the marker file is a lab's: it has no weights to miss.
+    A directory with the marker file belongs to a lab: it needs no weights.
     """
     directory = Path(model.path)
     if (directory / MARKER).exists():
@@ -137,7 +137,7 @@ def check_shards(model: Model, version: Version) -> None:
 
 
 def _check_shard(path: Path) -> None:
-    """Played(SafetensorError) for a file that ends before its header or its tensors do."""
+    """Raises Played(SafetensorError) for a file that ends before its header or its tensors do."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -150,7 +150,7 @@ def _check_shard(path: Path) -> None:
 
 
 def check_layout(model: Model, tp_size: int, ep_size: int) -> None:
-    """Played(ValueError) where a TP share of an FP8 matrix is no multiple of its block (quantization/fp8.py)."""
+    """Raises Played(ValueError) if a TP share of an FP8 matrix is not a multiple of its block (quantization/fp8.py)."""
     heads = model.number("num_attention_heads")
     if heads % tp_size:
         raise Played("AssertionError", f"{heads} is not divisible by {tp_size}")

@@ -1,4 +1,4 @@
-"""Which tuned kernel file the MoE layers would look for, and what the log says when it is not there."""
+"""The tuned kernel file that the MoE layers would look for, and the log line if it is missing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _DEVICE = "NVIDIA_L40S"
 
 
 def tell(settings: Settings, model: Model, log: Log) -> None:
-    """One line a rank, as fused_moe_triton_config.py (0.5) and fused_moe.py (0.4.4) write it.
+    """Log one line per rank, as fused_moe_triton_config.py (0.5) and fused_moe.py (0.4.4) do.
 
-    $SGLANG_MOE_CONFIG_DIR is looked at as 0.5 does. A built-in file for 64x64 blocks or for these expert counts on
-    an L40S exists in neither version.
+    $SGLANG_MOE_CONFIG_DIR is searched as in 0.5. Neither version has a built-in file for 64x64 blocks or for these
+    expert counts on an L40S.
     """
     name = config_name(settings, model)
     if name is None:

@@ -1,4 +1,4 @@
-"""NCCL's own lines, as NCCL_DEBUG=INFO writes them to standard output, and the transport that they name."""
+"""NCCL's own lines, as written to standard output with NCCL_DEBUG=INFO, and the transport that they name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INFINIBAND = Path("/sys/class/infiniband")
 
 
 def rdma_ports(environment: Mapping[str, str]) -> list[str]:
-    """`device:port` that NCCL would use: active ports that NCCL_IB_HCA allows; none where IB is turned off."""
+    """`device:port` that NCCL would use: active ports that NCCL_IB_HCA allows; none if IB is disabled."""
     if environment.get("NCCL_IB_DISABLE") == "1" or environment.get("NCCL_NET", "IB").lower() == "socket":
         return []
     wanted = environment.get("NCCL_IB_HCA", "")
@@ -39,10 +39,10 @@ def _active_ports() -> list[str]:
 
 
 def _switches_with_rdma(ports: list[str]) -> int:
-    """PCIe switches with an RDMA device of these ports below them.
+    """Number of PCIe switches with an RDMA device of these ports below them.
 
-    Below a switch a device's path has root port, upstream port, downstream port and the device itself. Ports that
-    this machine does not show are taken for well placed.
+    Below a switch a device's path has root port, upstream port, downstream port and the device itself. Ports that this
+    machine does not show are assumed to be well placed.
     """
     devices = {port.partition(":")[0] for port in ports}
     paths = [(_INFINIBAND / device / "device").resolve() for device in devices]
@@ -66,17 +66,17 @@ def _text(path: Path) -> str:
 
 
 def interface(environment: Mapping[str, str]) -> str:
-    """The interface of NCCL_SOCKET_IFNAME, else the first that is not loopback."""
+    """The interface in NCCL_SOCKET_IFNAME, else the first except loopback."""
     asked = environment.get("NCCL_SOCKET_IFNAME", "").lstrip("=^").split(",")[0]
     names = [name for _, name in socket.if_nameindex() if name != "lo"]
     return asked or (names[0] if names else "lo")
 
 
 def watch_ports(settings: Settings, rank: Rank) -> None:
-    """Where a port of the plan goes down while the engine runs, say what NCCL says; for ever, in a thread.
+    """If a port of the plan goes down while the engine runs, log NCCL's lines; runs forever, in a thread.
 
-    One rank a node speaks, of the connection that it would have over that port. With port failover the traffic goes on
-    (src/transport/net_ib/p2p_resiliency.cc); without it a real engine would end, which is not played.
+    One rank per node logs, about the connection that it would have on that port. With port failover the traffic
+    continues (src/transport/net_ib/p2p_resiliency.cc); without it a real engine would end, which is not played.
     """
     ports = rdma_ports(settings.environment)
     a_node = max(settings.world // settings.nnodes, 1)
@@ -101,10 +101,10 @@ def _follow_ports(ports: list[str], rank: Rank) -> None:
 
 
 def tell(settings: Settings, rank: Rank) -> None:
-    """Bootstrap, network and communicator lines of one rank.
+    """Log the bootstrap, network and communicator lines of one rank.
 
-    With RDMA under each PCIe switch, NCCL takes a node's two halves for two nodes: nNodes 8 and localRanks 4 on
-    the reference cluster (NCCL src/graph/paths.cc, ncclTopoTrimSystem); otherwise they stay one.
+    With RDMA under each PCIe switch, NCCL counts each half of a node as a node: nNodes 8 and localRanks 4 on the
+    reference cluster (NCCL src/graph/paths.cc, ncclTopoTrimSystem); otherwise a node counts as one.
     """
     if settings.environment.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
         return

@@ -1,7 +1,7 @@
-"""`--load-format presharded` as SGLang 0.5.23 does it: written by the first start, read by later ones.
+"""`--load-format presharded` of SGLang 0.5.23: the first start writes the files, later ones read them.
 
-srt/model_loader/loader.py: PreshardedModelLoader. Each rank writes its own file into a directory that all share, rank 0
-the plan and READY; a later start reads the plan and the files of its own ranks.
+srt/model_loader/loader.py: PreshardedModelLoader. Each rank writes its own file into a shared directory, and rank 0
+also the plan and READY; a later start reads the plan and the files of its own ranks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .played import Played
 from .settings import Rank, Settings
 
 _WAIT_S = 5.0
-"""Rank 0 waits so long for the others' files; the engine's barrier makes that needless."""
+"""How long rank 0 waits for the others' files; with the engine's barrier they are already there."""
 
 
 def play(settings: Settings, rank: Rank, log: Log) -> None:
-    """What a rank does about per-rank files while it loads; nothing where they were not asked for."""
+    """Handle per-rank files while a rank loads; does nothing if they were not asked for."""
     if settings.given.get("load_format") != "presharded":
         return
     extra = json.loads(str(settings.given.get("model_loader_extra_config") or "{}"))

@@ -1,4 +1,4 @@
-"""The life of one scheduler process: join, load, allocate, capture, then make tokens until it is ordered to stop."""
+"""The life of one scheduler process: join, load, allocate, capture, then make tokens until it is told to stop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .title import die_with, outlive, set_title
 
 CONTEXT_GIB = 0.50
 COMMUNICATOR_GIB = 0.79
-"""CUDA's context, and NCCL's buffers: together they leave 43.70 of an L40S's 44.99 GiB before loading."""
+"""CUDA's context and NCCL's buffers: together they leave 43.70 of an L40S's 44.99 GiB before loading."""
 GRAPHS_GIB = 2.02
 SECONDS = {"import": 0.5, "nccl": 1.2, "weights": 2.2, "kv-cache": 0.4, "graphs": 1.2}
 """Length of each phase at speed 1."""
@@ -38,7 +38,7 @@ AFTER_INIT, AFTER_WEIGHTS, AFTER_GRAPHS = 1, 2, 3
 class Links:
     """A rank's connections inside its node.
 
-    launcher: pid of the parent, gets SIGQUIT on failures, as from the real scheduler
+    launcher: process id of the parent, which gets SIGQUIT on failures, as from the real scheduler
     ready:    a pipe that gets one line of JSON when this rank can serve
     requests: from the launcher, to rank 0 only
     tokens:   from rank 0 only, to the detokenizer
@@ -51,7 +51,7 @@ class Links:
 
 
 def live(settings: Settings, rank: Rank, links: Links) -> None:
-    """Be this rank; returns when it should exit with status 0."""
+    """Run this rank; returns when it should exit with status 0."""
     prefix = settings.prefix(rank)
     if settings.cuda_deaths:
         _die_slowly()
@@ -86,7 +86,7 @@ def _die_slowly() -> None:
 
 
 def _lost(error: PeerLost, settings: Settings) -> Played:
-    """The error that Gloo makes of a peer's end, after as long as it takes."""
+    """Wait as long as Gloo takes to notice a peer's end, then return its error."""
     if not settings.cuda_deaths:
         return Played("RuntimeError", _CLOSED_BY_PEER)
     cuda_death.peers_pause()
@@ -99,7 +99,7 @@ def _tell_launcher(launcher: int) -> None:
 
 
 class _Life:
-    """What a rank has gathered so far."""
+    """The state of a rank."""
 
     def __init__(self, settings: Settings, rank: Rank, log: Log) -> None:
         self._settings = settings
@@ -111,7 +111,7 @@ class _Life:
         self._tokens = 0
 
     def start(self) -> dict[str, Any]:
-        """All phases up to serving; returns what the launcher wants to know."""
+        """All phases until it serves; returns the values that the launcher needs."""
         self._pause("import")
         self._take_gpu()
         self._join()
@@ -183,7 +183,7 @@ class _Life:
             self._log.line(self._version.memory_baseline.format(used=0.0))
 
     def _load(self, model: Model) -> None:
-        """Weights: memory grows step by step, rank 0 shows the shards."""
+        """Load weights: memory grows step by step, and rank 0 shows the shards."""
         settings, version = self._settings, self._version
         began = time.monotonic()
         self._log.line(f"Load weight begin. avail mem={self._available():.2f} GB")
@@ -221,7 +221,7 @@ class _Life:
             ) from None
 
     def _allocate(self, model: Model) -> None:
-        """The KV cache takes what the static fraction leaves (srt/model_executor: profile_max_num_token)."""
+        """The KV cache gets the rest of the static fraction (srt/model_executor: profile_max_num_token)."""
         settings = self._settings
         arm(settings.failures, self._rank.world, "kv-cache", self._rank.gpu)
         a_token = model.kv_bytes_per_token(settings.tp_size, settings.pp_size)

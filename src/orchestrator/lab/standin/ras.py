@@ -1,7 +1,7 @@
-"""A stand-in of NCCL's RAS: who of the ranks still speaks, on rank 0's client port, in the forms of NCCL's manual.
+"""A stand-in for NCCL's RAS: which ranks still respond, on rank 0's client port, in the forms of NCCL's manual.
 
-Each rank tells rank 0 once a second that it lives (UDP, to the rendezvous address); the real RAS threads hold a network
-of TCP connections among all processes, and every process answers clients. It has one communicator, and counts no
+Each rank sends rank 0 a heartbeat once a second (UDP, to the rendezvous address). The real RAS threads keep a network
+of TCP connections among all processes, and every process answers clients. This one has one communicator, and counts no
 collectives.
 """
 
@@ -24,7 +24,7 @@ JSON_SINCE = (2, 28, 7)
 
 
 def begin(settings: Settings, rank: Rank, nccl: str) -> None:
-    """Start this rank's threads where the plan asks for RAS."""
+    """Start this rank's threads if the plan asks for RAS."""
     address = settings.environment.get("NCCL_RAS_ADDR", "")
     if not address or settings.environment.get("NCCL_RAS_ENABLE") == "0":
         return
@@ -45,7 +45,7 @@ def _speak(settings: Settings, rank: Rank) -> None:
 
 
 class _Hub:
-    """Rank 0's: hears all ranks, answers one client at a time."""
+    """Rank 0's side: receives heartbeats of all ranks, answers one client at a time."""
 
     def __init__(self, settings: Settings, nccl: str) -> None:
         self._settings = settings
@@ -60,7 +60,7 @@ class _Hub:
             ranks = socket.socket(family, socket.SOCK_DGRAM)
             ranks.bind((self._settings.dist_host, self._settings.dist_port))
         except OSError:
-            return  # the real one goes on without RAS too
+            return  # the real one also continues without RAS
         for work, place in ((self._hear, ranks), (self._answer, clients)):
             threading.Thread(target=work, args=(place,), daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Rank 0's work while serving: requests in from the launcher, one token a step through all ranks, tokens out."""
+"""Rank 0's work while serving: requests from the launcher, one token per step through all ranks, tokens out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Running:
 
 
 class Service:
-    """Requests come as JSON documents, one a line, on one socket; tokens go out so on the other."""
+    """Requests arrive as JSON documents, one per line, on one socket; tokens leave the same way on the other."""
 
     def __init__(self, requests: socket.socket, tokens: socket.socket) -> None:
         self.requests = requests
@@ -35,7 +35,7 @@ class Service:
         self._tokens.sendall(json.dumps(document).encode() + b"\n")
 
     def receive(self) -> list[dict[str, object]] | None:
-        """Documents that have come; None when the launcher is gone."""
+        """Documents that have arrived; None if the launcher is gone."""
         more = self.requests.recv(65536)
         if not more:
             return None
@@ -72,14 +72,14 @@ class Scheduler:
         group.selector.register(service.requests, selectors.EVENT_READ, self._service)
 
     def run(self) -> None:
-        """Serve until the launcher asks for a shutdown (Stopped). Without a launcher there is nothing to do."""
+        """Serve until the launcher asks for a shutdown (Stopped). Without a launcher, do nothing."""
         while True:
             self._take(0 if self._running else None)
             if self._running:
                 self._make_token()
 
     def _take(self, timeout: float | None) -> None:
-        """Requests, aborts and the shutdown; peers' deaths too if they are watched."""
+        """Requests, aborts and the shutdown; also peers' deaths if they are watched."""
         for key, _ in self._group.selector.select(timeout):
             if isinstance(key.data, Peer):
                 self._group.hear(key.data)
@@ -110,7 +110,7 @@ class Scheduler:
         self._step += 1
         self._on_step()
         time.sleep(self._step_s)
-        # Nothing else is heard in a step: a rank that never answers holds everything, as in a collective.
+        # Nothing else is read during a step: a rank that never answers blocks everything, as in a collective.
         self._group.selector.unregister(self._service.requests)
         self._group.step(self._step)
         self._group.selector.register(self._service.requests, selectors.EVENT_READ, self._service)

@@ -1,4 +1,4 @@
-"""One node's share of an engine: what its command line and environment ask for."""
+"""One node's part of an engine, from its command line and environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .versions import Version
 
 @dataclass(frozen=True)
 class Rank:
-    """One scheduler process: its place among all (world), in its TP group and pipeline, and its GPU's position."""
+    """One scheduler process: its rank among all (world), in its TP group and pipeline, and its GPU's position."""
 
     world: int
     tp: int
@@ -25,14 +25,14 @@ class Rank:
 
 @dataclass(frozen=True)
 class Settings:
-    """A launch, read once and handed to every process of the node.
+    """A launch, read once and passed to every process of the node.
 
     speed:            multiplies the length of every phase and pause (1: about 7 s from launch to ready)
-    follows_peers:    ranks end when a peer's connection ends, as gloo's do; otherwise they take no notice
+    follows_peers:    ranks end when a peer's connection ends, as with gloo; otherwise they ignore it
     health_timeout:   seconds that /health waits for a token; the default is one of the pauses that speed multiplies
     load_barrier:     seconds that a loaded rank waits for the others (hard-coded in the real engine)
-    step_s:           least time for one token through all ranks; 0.02 is the reference cluster's pace
-    cuda_deaths:      ranks end as CUDA's processes do, and follow their peers (cuda_death.py)
+    step_s:           shortest time for one token through all ranks; 0.02 is the reference cluster's pace
+    cuda_deaths:      ranks end like processes with CUDA, and follow their peers (cuda_death.py)
     orphan_s:         a rank of 0.4.4 outlives its launcher; here it ends by itself after this time
     """
 
@@ -72,13 +72,13 @@ class Settings:
 
     @property
     def health_wait(self) -> float:
-        """Seconds that /health really waits."""
+        """Seconds that /health actually waits."""
         asked = "SGLANG_HEALTH_CHECK_TIMEOUT" in self.environment
         return self.health_timeout * (1.0 if asked else min(self.speed, 1.0))
 
     @property
     def quantization(self) -> str | None:
-        """--quantization, for a checkpoint whose config.json says nothing of its own."""
+        """--quantization, for a checkpoint whose config.json has none."""
         asked = self.given.get("quantization")
         return None if asked is None else str(asked)
 
@@ -106,7 +106,7 @@ class Settings:
         )
 
     def prefix(self, rank: Rank) -> str:
-        """What a rank's log lines carry after the time, and its title after `sglang::scheduler`."""
+        """Text of a rank's log lines after the time, and of its title after `sglang::scheduler`."""
         words = ""
         if self.pp_size > 1:
             words += f" PP{rank.pp}"
@@ -118,7 +118,7 @@ class Settings:
 
 
 def read_settings(version: Version, given: Given) -> Settings:
-    """Settings out of a parsed command line and the environment."""
+    """Settings from a parsed command line and the environment."""
     environment = dict(os.environ)
     cuda_deaths = environment.get("STANDIN_DEATHS", "") == "cuda"
     tp_size = given("--tp-size", 1)
@@ -162,7 +162,7 @@ def read_settings(version: Version, given: Given) -> Settings:
 
 
 def _rendezvous(given: Given) -> tuple[str, int]:
-    """--dist-init-addr, or for one node a port of its own; ValueError for an address without a port."""
+    """--dist-init-addr, or a free port for a single node. Raises ValueError for an address without a port."""
     address = given("--dist-init-addr")
     if address is None:
         with socket.socket() as probe:

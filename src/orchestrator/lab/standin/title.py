@@ -1,4 +1,4 @@
-"""What a process says about itself in /proc, and whose death it does not survive."""
+"""A process's title in /proc, and whether it outlives its parent."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PR_SET_NAME = 15
 def set_title(title: str) -> None:
     """Write the title over this process's argument area and its short name, as setproctitle does.
 
-    The area keeps its length; the rest is filled with zero bytes. Fields 48 and 49 of /proc/self/stat are its
-    bounds (proc(5)).
+    The area keeps its length; the rest is filled with zero bytes. Fields 48 and 49 of /proc/self/stat are its limits
+    (proc(5)).
     """
     fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
     start, end = int(fields[45]), int(fields[46])
@@ -28,14 +28,14 @@ def set_title(title: str) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL at the parent's death; die now if it is dead already."""
+    """Ask the kernel for SIGKILL when the parent dies; die now if it is already dead."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outlive(parent: int, seconds: float) -> None:
-    """Survive the parent's death, but not forever: exit this many seconds after it."""
+    """Survive the parent's death, but only for this many seconds."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -47,7 +47,7 @@ def outlive(parent: int, seconds: float) -> None:
 
 
 def start_time(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat: with the pid it names one process for good. None when there is none."""
+    """Field 22 of /proc/PID/stat: together with the pid it identifies one process. None if there is none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""What differs between the SGLang versions that can be played: wordings of the log, and who dies with whom."""
+"""Differences between the SGLang versions that can be played: log messages, and which processes die together."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Version:
-    """One SGLang version, as data. Wordings are `str.format` patterns for the values that rank.py gives them.
+    """One SGLang version, as data. Messages are `str.format` patterns for the values that rank.py passes.
 
     prefix_always:       even a single rank has ` TP0` in its log lines and its title
     dies_with_parent:    ranks ask for SIGKILL when their launcher dies (PR_SET_PDEATHSIG)
-    watches_ranks:       the leader's launcher looks at its ranks once a second while it serves
+    watches_ranks:       the leader's launcher checks its ranks once a second while it serves
     worker_joins_ranks:  a serving worker's launcher waits for its ranks to end; otherwise it only serves HTTP
-    worker_keeps_term:   a serving worker's launcher takes no notice of SIGTERM
+    worker_keeps_term:   a serving worker's launcher ignores SIGTERM
     orderly_shutdown:    a drained leader asks all ranks of all nodes to stop, and exits 0
     checks_model_first:  the launcher reads config.json before it starts a rank
-    config_missing:      class and words of the error for a directory without config.json, as transformers has them
-    missing_shards_fail: an index that names absent shards is an error before loading
+    config_missing:      class and message of the error for a directory without config.json, as in transformers
+    missing_shards_fail: an index that names missing shards is an error before loading
     http_taken_exit:     exit status of a launcher whose HTTP port was taken: uvicorn's at the time
-    open_paths:          beginnings of the paths that need no API key
+    open_paths:          prefixes of the paths that need no API key
     every_rank_tells_limits: the `max_total_num_tokens=` line comes from all ranks, else from TP0 only
-    kv_mla:              '' where this version logs nothing for an MLA cache
+    kv_mla:              '' if this version logs nothing for an MLA cache
     health_generates:    /health runs one token through all ranks; otherwise it is a constant 200
     """
 
@@ -172,4 +172,4 @@ PLAYED = {
     "0.4.4.post1": _V04,
     "0.4.4.post3": replace(_V04, name="0.4.4.post3"),  # the same lines and endpoints: scripts/engine_facts.py
 }
-"""The versions by the names under which they may be asked for."""
+"""The versions by the names that can be asked for."""

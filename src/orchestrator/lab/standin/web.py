@@ -1,4 +1,4 @@
-"""HTTP as both interfaces need it, and the interface of the nodes that are not the leader, which knows no trouble."""
+"""HTTP as both APIs need it, and the API of the nodes that are not the leader, which always reports good health."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .log import Log, raw
 
 
 class Server(ThreadingHTTPServer):
-    """One thread a connection."""
+    """One thread per connection."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -24,15 +24,15 @@ class Server(ThreadingHTTPServer):
         super().__init__((host, port), handler)
 
     def server_bind(self) -> None:
-        # Without the look-up of the host's name that HTTPServer makes here: it may wait for a name server.
+        # Without HTTPServer's look-up of the host name, which may wait for a name server.
         socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is no event."""
+        """A client that disconnects in the middle is not an error."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What both interfaces share: keep-alive, JSON bodies, SGLang's access log."""
+    """Common to both APIs: keep-alive, JSON bodies, SGLang's access log."""
 
     protocol_version = "HTTP/1.1"
     server_version = "l40s-deploy-stand-in"
@@ -40,10 +40,10 @@ class Handler(BaseHTTPRequestHandler):
     log = Log()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: log_request writes the access log."""
+        """Does nothing: log_request writes the access log."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002
-        """One line on standard output, as uvicorn's access log."""
+        """One line on standard output, like uvicorn's access log."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         client = f"{self.client_address[0]}:{self.client_address[1]}"
         status = int(code)
@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class WorkerHandler(Handler):
-    """A node that is not the leader: 200 forever (srt/utils, launch_dummy_health_check_server)."""
+    """A node that is not the leader: always 200 (srt/utils, launch_dummy_health_check_server)."""
 
     paths: tuple[str, ...] = ("/health", "/health_generate", "/ping")
     access_log = False
@@ -79,7 +79,7 @@ class WorkerHandler(Handler):
 
 
 def uvicorn_lines(host: str, port: int) -> tuple[str, ...]:
-    """What uvicorn says when it starts."""
+    """The lines that uvicorn logs when it starts."""
     return (
         f"Started server process [{os.getpid()}]",
         "Waiting for application startup.",
