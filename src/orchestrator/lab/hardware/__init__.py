@@ -1,1 +1,1 @@
-"""A machine's description, and what Linux and NVML show of such a machine."""
+"""A machine's description, and how Linux and NVML show such a machine."""

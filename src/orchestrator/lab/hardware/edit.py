@@ -1,4 +1,4 @@
-"""Another machine out of one: what sits in a slot, or how its link trains, changed in one place."""
+"""Derives one machine from another: another card in a slot, or another link state, changed in one place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.lab.hardware.pci import Function, lay_out
 
 
 def change_ports(machine: Machine, change: Callable[[PciePort], PciePort]) -> Machine:
-    """Every root port and switch port put through a function, those of a switch before the one above them."""
+    """Apply a function to every root port and switch port, to those of a switch before the one above them."""
 
     def through(port: PciePort) -> PciePort:
         if isinstance(port.card, PcieSwitch):
@@ -33,7 +33,7 @@ def change_ports(machine: Machine, change: Callable[[PciePort], PciePort]) -> Ma
 
 
 def change_port_of(node: NodeMachine, card: Card, change: Callable[[PciePort], PciePort]) -> NodeMachine:
-    """The port that this very card sits behind put through a function."""
+    """Apply a function to the port above this very card."""
     machine = change_ports(node.machine, lambda port: change(port) if port.card is card else port)
     return replace(node, machine=machine)
 
@@ -41,7 +41,7 @@ def change_port_of(node: NodeMachine, card: Card, change: Callable[[PciePort], P
 def change_interface(
     node: NodeMachine, name: str, change: Callable[[NetworkInterface], NetworkInterface]
 ) -> NodeMachine:
-    """One interface put through a function; its place among the others stays."""
+    """Apply a function to one interface; its position among the others stays."""
     interfaces = tuple(change(one) if one.name == name else one for one in node.interfaces)
     return replace(node, interfaces=interfaces)
 

@@ -15,7 +15,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 _FABRIC_SLOTS = 8
-"""GID slots of an InfiniBand port; the rest of the table is for virtual functions."""
+"""GIDs of an InfiniBand port; the rest of the table is for virtual functions."""
 _EMPTY = ":".join(["0000"] * 8)
 _RATES = {10: "10 Gb/sec (1X QDR)", 25: "25 Gb/sec (1X EDR)", 40: "40 Gb/sec (4X QDR)", 50: "50 Gb/sec (1X HDR)",
           100: "100 Gb/sec (4X EDR)", 200: "200 Gb/sec (4X HDR)", 400: "400 Gb/sec (4X NDR)"}  # fmt: skip
@@ -33,11 +33,11 @@ _HW_COUNTERS = _words(
 def gid_table(interface: NetworkInterface, guid: str = "") -> list[tuple[str, str]]:
     """(GID, type) from index 0: link-local twice, then every address twice, v1 before v2, IPv6 before IPv4.
 
-    As drivers/infiniband/core/roce_gid_mgmt.c adds them: default GIDs first, then those of the addresses, which
-    an interface that is down has lost. guid: of an InfiniBand port, whose one GID is made of it.
+    In the order of drivers/infiniband/core/roce_gid_mgmt.c: default GIDs first, then those of the addresses, which an
+    interface that is down has lost. guid: of an InfiniBand port, whose one GID is derived from it.
     """
     if interface.link_layer == "InfiniBand":
-        return [(_port_gid(guid), ROCE_V1)]  # the kernel calls InfiniBand's own GIDs so
+        return [(_port_gid(guid), ROCE_V1)]  # the kernel gives InfiniBand's own GIDs this type
     gids = [_link_local(interface.mac)]
     if interface.enabled and interface.address_gids:
         gids += [_spelled(ipaddress.IPv6Interface(address).ip.packed) for address in interface.ipv6]
@@ -66,9 +66,9 @@ def _spelled(sixteen: bytes) -> str:
 
 
 def render(tree: FileTree, node: NodeMachine, layout: Layout, *, refuse_empty: bool) -> None:
-    """Every RDMA device; a bond's is its first port's.
+    """Every RDMA device; a bond's is that of its first port.
 
-    refuse_empty: reading an empty GID slot's type can be made to fail as the kernel makes it fail (EINVAL)
+    refuse_empty: whether reading an empty GID slot's type can be made to fail as in the kernel (EINVAL)
     """
     number = 0
     for interface in node.interfaces:

@@ -1,4 +1,4 @@
-"""What the drivers of GPUs and cards have written into the kernel's log on such a machine, as /dev/kmsg gives it."""
+"""Lines of GPU and card drivers in the kernel's log on such a machine, as read from /dev/kmsg."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from orchestrator.lab.hardware.machine import Gpu, NodeMachine
 
 
 def render(node: NodeMachine, at_us: int = 90_000_000) -> str:
-    """Records `priority,number,microseconds,-;text` (Documentation/ABI/testing/dev-kmsg); '' where all is well.
+    """Records `priority,number,microseconds,-;text` (Documentation/ABI/testing/dev-kmsg); '' if nothing is wrong.
 
-    at_us: when, on the monotonic clock
+    at_us: their time, on the monotonic clock
     """
     return "".join(f"4,{2000 + number},{at_us + number},-;{text}\n" for number, text in enumerate(_complaints(node)))
 
 
 def _complaints(node: NodeMachine) -> Iterator[str]:
-    """Numbers and texts of NVIDIA's catalogue of Xid errors; links that went down, as mlx5 says it (en_main.c)."""
+    """Numbers and texts from NVIDIA's catalogue of Xid errors; failed links in the words of mlx5 (en_main.c)."""
     for interface in node.interfaces:
         found = nic_with(node.machine, interface.name)
         if found is not None and interface.enabled and not interface.carrier:

@@ -1,7 +1,7 @@
-"""A machine as its owner would describe it: what sits in which slot, what each port is cabled to.
+"""A machine as its owner would describe it: the card in each slot, and what each port is cabled to.
 
-Everything that only the kernel would know (bus numbers, link-local GIDs, file contents) is derived from this
-by the other modules. Wiring files (lab/wirings/*.yml) have exactly these names.
+Other modules derive everything that only the kernel would know (bus numbers, link-local GIDs, file contents). Wiring
+files (lab/wirings/*.yml) use exactly these names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PortState = Literal["up", "unconfigured", "down"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """Two numbers decide NCCL's speed between sockets: family and model (NCCL src/graph/topo.h)."""
+    """Family and model decide NCCL's speed between sockets (NCCL src/graph/topo.h)."""
 
     vendor: str = "GenuineIntel"
     family: int = 6
@@ -36,7 +36,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """The chassis and what is installed on it. kernel_modules: name -> version, as /sys/module has them."""
+    """The chassis and the installed software. kernel_modules: name -> version, as in /sys/module."""
 
     vendor: str = "Supermicro"
     product: str = "SYS-421GE-TNRT"
@@ -44,14 +44,14 @@ class System:
     memory_gib: int = 1024
     driver: str = "580.65.06"
     cuda: int = 13000
-    """As cuDriverGetVersion says it: 1000 * major + 10 * minor."""
+    """In the form of cuDriverGetVersion: 1000 * major + 10 * minor."""
     open_driver: bool = True
     peermem: bool = True
     wedged: bool = False
     """The driver hangs: every caller waits forever."""
     governor: str = "performance"
     deep_sleep: bool = False
-    """CPUs may go to C6, which costs a message some hundred microseconds."""
+    """CPUs may enter C6, which costs a message a few hundred microseconds."""
     numa_balancing: int = 0
     iommu: Literal["off", "identity", "DMA"] = "identity"
     memlock: Literal["unlimited"] | int = "unlimited"
@@ -61,11 +61,11 @@ class System:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU. memory_mib as `nvidia-smi` prints it; reserved_mib is what the driver keeps.
+    """One GPU. memory_mib as printed by `nvidia-smi`; reserved_mib: reserved by the driver.
 
     lost:        it has fallen off the bus: its link is down, and every read gives ones
     uncorrected: memory errors since the driver was loaded that ECC could not correct
-    hot:         it slows itself down, since it is too hot
+    hot:         it is too hot and slows itself down
     """
 
     name: str = "NVIDIA L40S"
@@ -86,9 +86,9 @@ class Gpu:
 class NicPort:
     """One port of a network card; a dual-port mlx5 card shows two functions with one RDMA device each.
 
-    rdma: name of its RDMA device, '' where it has none (a bonded port: the bond has it)
+    rdma: name of its RDMA device, '' if it has none (a bonded port: the bond has it)
     rail: number of the rail it is cabled to, None for the ordinary network
-    ipv6: it has an IPv6 address too, whose GIDs come before those of the IPv4 address
+    ipv6: it also has an IPv6 address, whose GIDs come before those of the IPv4 address
     """
 
     netdev: str
@@ -103,7 +103,7 @@ class NicPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """One ConnectX-6 Dx (15b3:101d), another mlx5 card, or one of another maker without RDMA."""
+    """One ConnectX-6 Dx (15b3:101d), another mlx5 card, or another vendor's card without RDMA."""
 
     ports: tuple[NicPort, ...]
     vendor: int = 0x15B3
@@ -125,17 +125,17 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayAdapter:
-    """The management controller's display adapter, behind its own bridge: no GPU, and easily taken for one."""
+    """The management controller's display adapter, behind its own bridge: not a GPU, but easily mistaken for one."""
 
     name: str = "ASPEED AST2600"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PcieSwitch:
-    """One switch: an upstream port and what sits behind its downstream ports.
+    """One switch: an upstream port, and the cards behind its downstream ports.
 
-    1000:c010 is Broadcom's PEX88000 family. Its subsystem 1000:a096 keeps NCCL from flattening it with another
-    one (getBcmGen in NCCL src/graph/topo.cc looks at both pairs): a switch alone is not to be flattened.
+    1000:c010 is Broadcom's PEX88000 family. NCCL flattens two such switches into one if they match (getBcmGen in NCCL
+    src/graph/topo.cc checks both id pairs); subsystem 1000:a096 prevents that: a single switch must not be flattened.
     """
 
     ports: tuple[PciePort, ...]
@@ -154,9 +154,9 @@ class PciePort:
     """A root port or a switch's downstream port, with the card behind it or an empty slot.
 
     device: its device number on its bus
-    slot:   name of the physical slot as /sys/bus/pci/slots has it, '' for a device soldered on
+    slot:   name of the physical slot in /sys/bus/pci/slots, '' for a device soldered on
     acs:    ACS redirects are on: traffic between neighbours goes through the CPU
-    trained_gen, trained_width: what the link comes up with where that is less than both ends can do
+    trained_gen, trained_width: the link's actual values if lower than both ends support
     """
 
     device: int
@@ -171,7 +171,7 @@ class PciePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootComplex:
-    """One root bus of a CPU socket. bus: its number. numa: -1 where the firmware does not say."""
+    """One root bus of a CPU socket. bus: its number. numa: -1 if the firmware does not report it."""
 
     bus: int
     numa: int
@@ -180,7 +180,7 @@ class RootComplex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bond:
-    """Ports made into one interface. rdma: the device that mlx5 makes of a bonded pair, '' for none."""
+    """Several ports joined into one interface. rdma: the device that mlx5 makes of a bonded pair, '' for none."""
 
     name: str
     slaves: tuple[str, ...]
@@ -191,7 +191,7 @@ class Bond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine. primary: the interface that carries the address of the ordinary network."""
+    """One machine. primary: the interface with the address on the ordinary network."""
 
     primary: str
     roots: tuple[RootComplex, ...]
@@ -199,20 +199,20 @@ class Machine:
     cpu: Cpu = Cpu()
     system: System = System()
     rails: Literal["routed", "isolated"] = "routed"
-    """Whether a rail's ports reach those of the other rails."""
+    """Whether ports of one rail reach those of the other rails."""
     gid_slots: int = 256
     """Entries of each RDMA port's GID table (roce_address_table_size of a ConnectX-6 Dx)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkInterface:
-    """One interface of one node: the realised form of a port or a bond.
+    """One interface of one node: a port or bond with its addresses.
 
     ipv4, ipv6: addresses with prefix length; rail: None on the ordinary network; rdma: '' for none
     enabled: the machine has switched it on
-    carrier: something answers at the other end of the cable
+    carrier: the other end of the cable answers
     link_layer: of its RDMA port
-    roce:    which kinds of GID the driver makes, in their order
+    roce:    kinds of GID that the driver makes, in order
     address_gids: the driver makes GIDs of the interface's addresses
     """
 
@@ -235,7 +235,7 @@ class NetworkInterface:
 
     @property
     def linked(self) -> bool:
-        """It has a link: it is enabled, and connected at the other end."""
+        """It has a link: it is enabled, and the other end of the cable answers."""
         return self.enabled and self.carrier
 
 
@@ -243,12 +243,12 @@ class NetworkInterface:
 class Recording:
     """What a recorded machine showed.
 
-    sys:     the tree below /sys where the interfaces really exist
-    written: the same with all that was recorded of the interfaces
+    sys:     the tree below /sys if the interfaces really exist
+    written: the same with all recorded files of the interfaces
     proc:    the tree below /proc
     etc:     other files by their path
     nvml:    NVML's answers (keys: nvml.c)
-    gpus:    how many it tells of
+    gpus:    number of GPUs in them
     """
 
     sys: FileTree
@@ -261,10 +261,10 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMachine:
-    """One node's own copy of a machine: the same hardware, its own numbers.
+    """One node's own copy of a machine: the same hardware, with its own numbers.
 
-    seed: what serial numbers and GUIDs are made of, so that they differ between nodes and stay between runs
-    recording: what it shows instead of what its description comes to
+    seed: source of serial numbers and GUIDs, so that they differ between nodes and stay the same between runs
+    recording: shown in place of the files derived from the description
     """
 
     machine: Machine

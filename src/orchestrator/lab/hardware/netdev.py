@@ -19,7 +19,7 @@ def folder_of(layout: Layout, name: str) -> str:
 
 
 def render(tree: FileTree, node: NodeMachine, layout: Layout, *, live: bool) -> None:
-    """Every interface of the node. live: the kernel has it among its virtual ones and lends its attributes."""
+    """Every interface of the node. live: the kernel has it as a virtual one, and its attributes are used."""
     for number, interface in enumerate(node.interfaces):
         folder = folder_of(layout, interface.name)
         if folder.startswith(_VIRTUAL):
@@ -31,7 +31,7 @@ def render(tree: FileTree, node: NodeMachine, layout: Layout, *, live: bool) -> 
         tree.put(f"{folder}/duplex", "full" if interface.linked else "unknown")
         if interface.link_layer == "InfiniBand":
             tree.put(f"{folder}/type", _ARPHRD_INFINIBAND)
-        tree.put(f"{folder}/iflink", FIRST_INDEX + number)  # of what a veth really is, it would name the other end
+        tree.put(f"{folder}/iflink", FIRST_INDEX + number)  # of the actual veth, it would give the other end
         if not live:
             _written(tree, interface, folder, number)
     for bond in node.machine.bonds:
@@ -63,7 +63,7 @@ def _written(tree: FileTree, interface: NetworkInterface, folder: str, number: i
         "tx_queue_len": 1000,
     }
     if interface.enabled:
-        facts["carrier"] = int(interface.carrier)  # of an interface that is down the kernel does not say it (EINVAL)
+        facts["carrier"] = int(interface.carrier)  # for an interface that is down, the kernel gives EINVAL
     tree.put_all(folder, facts)
 
 

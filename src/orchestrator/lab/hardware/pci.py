@@ -1,4 +1,4 @@
-"""Bus numbers for a machine's cards, given as firmware does it, and each function's configuration space."""
+"""Bus numbers for a machine's cards, assigned like firmware does, and each function's configuration space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.lab.hardware.machine import (
 GTS = {1: "2.5", 2: "5.0", 3: "8.0", 4: "16.0", 5: "32.0", 6: "64.0"}
 """Transfer rate of a PCIe generation in GT/s, as sysfs prints it."""
 _ALL_ONES_GEN, _ALL_ONES_WIDTH = 6, 63
-"""What the kernel makes of a link whose registers read as ones (drivers/pci/pci.h, PCIE_LNKCAP2_SLS2SPEED)."""
+"""The kernel's value for a link whose registers read as ones (drivers/pci/pci.h, PCIE_LNKCAP2_SLS2SPEED)."""
 ENDPOINT, ROOT_PORT, UPSTREAM, DOWNSTREAM, TO_PCI = 0, 4, 5, 6, 7
 """PCIe device types (PCI Express Base Specification 7.5.3.2)."""
 _BRIDGE = 0x060400
@@ -32,7 +32,7 @@ _ACS_REDIRECTS = 0x001D  # source validation, request redirect, completion redir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ids:
-    """Who made it and what it is; driver '' where none is bound."""
+    """Vendor, device and subsystem; driver '' if none is bound."""
 
     vendor: int
     device: int
@@ -45,7 +45,7 @@ class Ids:
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """A link's generation and lanes now, and what its lower end can do."""
+    """A link's current generation and lanes, and the best that its lower end supports."""
 
     gen: int
     width: int
@@ -55,12 +55,12 @@ class LinkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """One PCI function with its place.
+    """One PCI function with its position.
 
     path:  its directory below /sys/devices
     kind:  PCIe device type
     buses: (primary, secondary, subordinate) of a bridge
-    acs:   redirects on or off; None where it has no such capability
+    acs:   redirects on or off; None if it has no such capability
     """
 
     address: str
@@ -78,18 +78,18 @@ class Function:
 
     @property
     def lost(self) -> bool:
-        """It answers every read with ones."""
+        """Every read from it gives ones."""
         return isinstance(self.card, Gpu) and self.card.lost
 
     @property
     def has_link(self) -> bool:
-        """Plain PCI behind a bridge has none."""
+        """Plain PCI functions behind a bridge have none."""
         return self.kind != TO_PCI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlace:
-    """A physical slot: bus and device behind it, what it can do, what it does (0: empty)."""
+    """A physical slot: bus and device behind it, its best speed, and its current one (0: empty)."""
 
     name: str
     address: str
@@ -105,12 +105,12 @@ class Layout:
     slots: tuple[SlotPlace, ...]
 
     def of_netdev(self, name: str) -> Function | None:
-        """The function whose port is this interface."""
+        """The function of this interface's port."""
         return next((one for one in self.functions if one.port and one.port.netdev == name), None)
 
 
 def lay_out(machine: Machine) -> Layout:
-    """Number all buses depth first, as firmware and the kernel do."""
+    """Number all buses depth first, like firmware and the kernel do."""
     functions: list[Function] = []
     slots: list[SlotPlace] = []
     for root in machine.roots:
@@ -257,12 +257,12 @@ _DISK_IDS = Ids(
 
 
 def speed(gen: int) -> str:
-    """A link's speed as sysfs prints it; 0: its register gave nonsense."""
+    """A link's speed as sysfs prints it; 0: its register value is invalid."""
     return f"{GTS[gen]} GT/s PCIe" if gen else "Unknown"
 
 
 def _link(port: PciePort) -> tuple[int, int]:
-    """(generation, lanes) that the link behind a port runs at; that of an empty slot or a lost card is down."""
+    """(generation, lanes) of the link behind a port; for an empty slot or a lost card, the link is down."""
     gen, width = _best(port)
     return min(gen, port.trained_gen or gen), min(width, width if port.trained_width is None else port.trained_width)
 
@@ -272,7 +272,7 @@ def _best(port: PciePort) -> tuple[int, int]:
     if card is None or (isinstance(card, Gpu) and card.lost):
         return 1, 0
     if isinstance(card, Gpu):
-        return 1, min(port.width, card.width)  # an idle L40S rests at generation 1
+        return 1, min(port.width, card.width)  # an idle L40S stays at generation 1
     if isinstance(card, Nic):
         return min(port.gen, card.max_gen), min(port.width, card.width)
     if isinstance(card, PcieSwitch):
@@ -343,7 +343,7 @@ def _pcie_capability(space: bytearray, at: int, function: Function) -> None:
     slot = function.slot and function.kind in (ROOT_PORT, DOWNSTREAM)
     flags = 2 | function.kind << 4 | (1 << 8 if slot else 0)
     payload = 1  # 256 bytes
-    read_request = 5 if function.port else 2  # 4096 bytes for network cards, 512 else
+    read_request = 5 if function.port else 2  # 4096 bytes for network cards, 512 otherwise
     struct.pack_into("<BBH", space, at, 0x10, 0, flags)
     struct.pack_into("<IHH", space, at + 4, payload, payload << 5 | read_request << 12 | 0x0010, 0)
     struct.pack_into("<I", space, at + 12, link.max_gen | link.max_width << 4)

@@ -1,4 +1,4 @@
-"""Files below /proc that tell of the hardware."""
+"""Files below /proc that describe the hardware."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.lab.node.tree import FileTree
 
 
 def render(node: NodeMachine) -> FileTree:
-    """The tree below /proc; only what differs from the host's own."""
+    """The tree below /proc: only files that differ from the host's."""
     tree = FileTree()
     if node.recording is not None:
         tree.update(node.recording.proc)
@@ -36,7 +36,7 @@ _IOMMU = {"off": " intel_iommu=off", "identity": " intel_iommu=on iommu=pt", "DM
 
 
 def meminfo(node: NodeMachine) -> str:
-    """/proc/meminfo; on nodes that share the host's memory its own stays, since engines plan by it."""
+    """/proc/meminfo; nodes that share the host's memory keep the host's, since engines plan with it."""
     total = node.machine.system.memory_gib << 20
     return f"MemTotal:       {total} kB\nMemFree:        {total * 9 // 10} kB\nMemAvailable:   {total * 9 // 10} kB\n"
 
@@ -81,7 +81,7 @@ def _cpuinfo(node: NodeMachine) -> str:
 
 
 def _bonding(node: NodeMachine, bond: Bond) -> str:
-    """As drivers/net/bonding/bond_procfs.c prints it, the lines that people read."""
+    """In the format of drivers/net/bonding/bond_procfs.c, only the lines that people read."""
     mode = {"802.3ad": "IEEE 802.3ad Dynamic link aggregation", "active-backup": "fault-tolerance (active-backup)"}
     up = [name for name in bond.slaves if node.interface(name).linked]
     lines = [

@@ -1,4 +1,4 @@
-"""From one machine's description to one node of it: addresses, MACs and serial numbers."""
+"""Turns a machine's description into one node: with addresses, MACs and serial numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.lab.life.addressing import FIRST_NODE, GATEWAY
 
 
 def realise(machine: Machine, *, lab: str, node: str, index: int, address: str) -> NodeMachine:
-    """Give a machine its place in a lab. address: the node's own on the ordinary network."""
+    """Give a machine its place in a lab. address: the node's own, on the ordinary network."""
     seed = f"{lab}/{node}"
     bonded = {slave: bond for bond in machine.bonds for slave in bond.slaves}
     ports = list(nic_ports(machine))
@@ -46,17 +46,17 @@ def _ports_behind(ports: tuple[PciePort, ...]) -> Iterator[NicPort]:
 
 
 def mac_of(seed: str, name: str) -> str:
-    """A MAC out of NVIDIA's b8:3f:d2 block, the same for the same port."""
+    """A MAC from NVIDIA's b8:3f:d2 block, always the same for a port."""
     return ":".join(["b8", "3f", "d2", *(f"{byte:02x}" for byte in digest(seed, "mac", name)[:3])])
 
 
 def digest(*words: str) -> bytes:
-    """32 bytes that stay the same for the same words."""
+    """32 bytes, always the same for the same words."""
     return hashlib.sha256("\0".join(words).encode()).digest()
 
 
 ALL_RAILS = "192.168.96.0/19"
-"""A network that holds those of all rails."""
+"""A network that contains those of all rails."""
 
 
 def rail_network(rail: int) -> str:

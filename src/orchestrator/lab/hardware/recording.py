@@ -1,7 +1,8 @@
-"""A node that looks like a recorded machine: its snapshot's files as its own /sys and /proc, its NVML as recorded.
+"""A node that looks like a recorded machine: its /sys and /proc come from the snapshot's files, and its NVML as
+recorded.
 
-Of the node's interfaces, the kernel itself shows what is live (addresses, MTU, state); only what a virtual interface
-lacks comes from the recording. Memory and the list of processors stay this machine's: programs size themselves by them.
+Live attributes of the node's interfaces (addresses, MTU, state) come from the kernel; the recording adds only those
+that a virtual interface lacks. Memory and the list of CPUs stay this machine's: programs size themselves by them.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ _VIRTUAL = "/sys/devices/virtual/net"
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 _KERNELS_OWN = ("address", "carrier", "flags", "ifindex", "iflink", "mtu", "operstate")
-"""Attributes that the kernel itself shows of a live interface."""
+"""Attributes of a live interface that come from the kernel itself."""
 _OPAQUE = (
     "/bus/pci/devices", "/bus/pci/slots", "/class/infiniband", "/class/infiniband_verbs", "/class/pci_bus",
     "/devices/system/node", "/devices/virtual/dmi/id", "/kernel/iommu_groups",
 )  # fmt: skip
 _HEADER, _WHOLE_CONFIG = 64, 4096
-"""Bytes of a configuration space that any user may read, and that root may read."""
+"""Bytes of a configuration space that any user may read, and bytes that root may read."""
 _THIS_MACHINES = ("/devices/system/cpu/online",)
 _SHOWN_SETTINGS = ("/sys/kernel/numa_balancing", "/sys/kernel/osrelease", "/sys/vm/nr_hugepages")
 _SHOWN_ETC = ("/etc/nccl.conf", "/var/run/nvidia-topologyd/virtualTopology.xml")
 
 
 def networks(snapshots: Iterable[Snapshot]) -> dict[str, int]:
-    """IPv4 network of the recorded interfaces -> a number from 1: what is in the same network is cabled together."""
+    """IPv4 network of the recorded interfaces -> a number from 1. Interfaces in the same network are cabled
+    together."""
     found = {
         str(ipaddress.IPv4Interface(address).network)
         for snapshot in snapshots
@@ -55,9 +57,9 @@ def realise(
 ) -> NodeMachine:
     """A recorded machine as a node of a lab.
 
-    cabling: as `networks` gives it; address: the node's own on the ordinary network
-    copy:    another node shows this snapshot already, so addresses and MACs must differ from those
-    Raises InputError where no interface was recorded.
+    cabling: from `networks`; address: the node's own on the ordinary network
+    copy:    another node already shows this snapshot, so addresses and MACs must differ from its
+    Raises InputError if no interface was recorded.
     """
     seed = f"{lab}/{node}"
     primary = primary_interface(snapshot)
@@ -85,7 +87,7 @@ def realise(
 
 
 def primary_interface(snapshot: Snapshot) -> str:
-    """The interface that takes the node's address in the lab: preferably a bond or port without RDMA that had one."""
+    """The interface that gets the node's address in the lab: preferably a bond or port without RDMA that had one."""
     names = _live_names(snapshot)
     if not names:
         raise InputError(
@@ -106,7 +108,7 @@ def primary_interface(snapshot: Snapshot) -> str:
 
 
 def _live_names(snapshot: Snapshot) -> list[str]:
-    """Interfaces that the node really has: the ports of cards, and their bonds."""
+    """Interfaces that the node will really have: the ports of cards, and their bonds."""
     found = [
         name
         for name in snapshot.names(_NET)
@@ -122,7 +124,7 @@ def _is_live(snapshot: Snapshot, name: str) -> bool:
 
 
 def _addresses(snapshot: Snapshot, name: str, family: str = "inet") -> list[str]:
-    """Recorded addresses with their prefix lengths, without link-local ones, which the kernel makes itself."""
+    """Recorded addresses with prefix lengths, without link-local ones, which the kernel makes itself."""
     by_name = snapshot.host.get("addresses")
     entries = by_name.get(name) if isinstance(by_name, dict) else None
     found = []
@@ -138,7 +140,7 @@ def _addresses(snapshot: Snapshot, name: str, family: str = "inet") -> list[str]
 
 
 def _moved(address: str, index: int) -> str:
-    """Another host of the same network."""
+    """Another host address of the same network."""
     interface = ipaddress.IPv4Interface(address)
     room = max(1, interface.network.num_addresses - 2)
     return f"{interface.network.network_address + 1 + (FIRST_NODE + index) % room}/{interface.network.prefixlen}"
@@ -207,7 +209,7 @@ def _limit(limits: Any, name: str, otherwise: int) -> int:
 def _sys(
     snapshot: Snapshot, interfaces: Iterable[NetworkInterface], renumbered: Mapping[str, str], *, live: bool
 ) -> FileTree:
-    """live: the interfaces really exist, and the kernel shows their own attributes."""
+    """live: the interfaces really exist, and the kernel supplies their own attributes."""
     tree = FileTree()
     tree.opaque |= {*_OPAQUE}
     ours = {snapshot.realpath(f"{_NET}/{one.name}"): one.name for one in interfaces}
@@ -247,12 +249,12 @@ def _put_links(tree: FileTree, links: Mapping[str, str]) -> None:
 
 
 def _tops(paths: Iterable[str], below: str) -> set[str]:
-    """The first two folders of each path that begins so."""
+    """The first two folders of each path that begins with `below`."""
     return {"/".join(path.split("/")[:3]) for path in paths if path.startswith(below)}
 
 
 def _config_space(digits: str) -> bytes:
-    """From a snapshot's hexadecimal digits, which omit the trailing zeros of a complete one."""
+    """From a snapshot's hexadecimal digits, which leave out the trailing zeros of a complete space."""
     try:
         data = bytes.fromhex(digits)
     except ValueError:
@@ -269,7 +271,7 @@ def _live_interface(tree: FileTree, folder: str, name: str, number: int) -> None
 
 
 def _is_shown(path: str, ours: Mapping[str, str], own: Collection[str]) -> bool:
-    """ours: directory of each interface that the node has -> its name; own: attributes that the kernel itself shows."""
+    """ours: directory of each interface of the node -> its name; own: attributes that come from the kernel."""
     if not path.startswith("/sys/") or path.removeprefix("/sys") in _THIS_MACHINES:
         return False
     if path.startswith(f"{_NET}/"):
@@ -313,15 +315,15 @@ _FACTS = {
     "ecc_cor": "ecc.corrected",
     "ecc_unc": "ecc.uncorrected",
 }
-"""Key of the configuration -> where a recorded GPU has the value."""
+"""Key of the configuration -> its place in a recorded GPU."""
 _MEMORY = {"mem_total": "memory.total", "mem_reserved": "memory.reserved", "bar1_total": "bar1_total"}
-"""The same of sizes: MiB there, bytes here."""
+"""The same for sizes: MiB there, bytes here."""
 _PAIRS = {"topo": "topology", "p2p": "p2p"}
-"""The same of what a GPU has for each other one."""
+"""The same for a GPU's relations to each other GPU."""
 
 
 def nvml_configuration(nvml: Mapping[str, Any]) -> str:
-    """The configuration (keys: nvml.c) with which the lab's NVML answers as a snapshot's NVML did."""
+    """The configuration (keys: nvml.c) that makes the lab's NVML answer like that of a snapshot."""
     devices = _dicts(nvml.get("devices"))
     lines = [] if devices or not nvml.get("error") else [f"init={_NOT_LOADED}"]
     lines += [f"{key}={_word(nvml[key])}" for key in ("driver", "nvml", "cuda") if nvml.get(key)]
@@ -356,7 +358,7 @@ def _pair_facts(device: Mapping[str, Any]) -> Iterator[tuple[str, str, object]]:
 
 
 def _long(address: object) -> str:
-    """NVML's short form of an address that it hides has seven digits f of domain, its long form eight."""
+    """In NVML's short form, a hidden address has seven digits f for its domain, in the long form eight."""
     domain, _, rest = str(address).lower().partition(":")
     return f"{'ffffffff' if domain == 'fffffff' else domain}:{rest}"
 
@@ -380,5 +382,5 @@ def _mib(value: Any) -> int | None:
 
 
 def _word(value: object) -> str:
-    """As a part of one line, whatever a snapshot contains."""
+    """As part of a single line, whatever a snapshot contains."""
     return "".join(char if char.isprintable() else "?" for char in str(value))[:200]

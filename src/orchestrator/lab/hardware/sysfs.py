@@ -1,4 +1,4 @@
-"""/sys of a machine, laid out as the kernel lays it out: devices by their place, links from classes and buses."""
+"""/sys of a machine, in the kernel's layout: devices by position, links from classes and buses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _HIDDEN_HOSTS = ("/class/infiniband", "/class/infiniband_verbs", "/class/pci_bus
 def render(node: NodeMachine, *, live_network: bool = True, config_bytes: int = 4096) -> FileTree:
     """The tree below /sys.
 
-    live_network: network interfaces really exist, and their attributes are the kernel's own; else they are written
-    config_bytes: how much of each configuration space is readable: 4096 for root, 64 for others
+    live_network: network interfaces really exist, with the kernel's own attributes; else the attributes are written
+    config_bytes: readable bytes of each configuration space: 4096 for root, 64 for others
     """
     if node.recording is not None:
         return _recorded(node.recording, live_network=live_network, config_bytes=config_bytes)
@@ -121,7 +121,7 @@ def _function(
 
 
 def cpulist(node: NodeMachine, numa: int) -> str:
-    """CPUs of a NUMA domain as the kernel lists them: cores first, their second threads after all cores."""
+    """CPUs of a NUMA domain in the kernel's list format: cores first, their second threads after all cores."""
     cpu = node.machine.cpu
     if numa < 0:
         return f"0-{cpu.sockets * cpu.cores * cpu.threads - 1}"
@@ -151,7 +151,7 @@ def _uevent(function: Function) -> str:
 
 
 def _resource(function: Function) -> str:
-    """Start, end and flags of each region; an L40S shows all of its memory through BAR 1."""
+    """Start, end and flags of each region; an L40S exposes all of its memory through BAR 1."""
     regions = [(0, 0, 0)] * 13
     if isinstance(function.card, Gpu):
         bus = int(function.address[5:7], 16)
@@ -200,7 +200,7 @@ def _numa(tree: FileTree, node: NodeMachine) -> None:
 
 
 def _power(tree: FileTree, node: NodeMachine) -> None:
-    """Governor and idle states. Which CPUs are online stays the host's own: programs size themselves by it."""
+    """Governor and idle states. The list of online CPUs stays the host's: programs size themselves by it."""
     cpu, system = node.machine.cpu, node.machine.system
     top = "/devices/system/cpu"
     tree.opaque |= {f"{top}/cpufreq", f"{top}/cpu0/cpuidle"}

@@ -1,11 +1,11 @@
-"""How one wiring differs from another, and one node of it from the next: changes to a document before it is read.
+"""How a wiring differs from its base, or one node from another: changes to a document before it is parsed.
 
 - `gpus`, `nics`: properties of every GPU, of every network card
-- `ports`: NETDEV or `*` -> properties of that port, of every port; names as before `names` changes them
-- `keep_gpus`: so many GPUs, as evenly from behind each bridge as it goes
-- `cpu`, `system`: properties among the others
-- `names`: old -> new name of interfaces and RDMA devices, wherever they are named
-- anything else replaces what a machine's description has under that name
+- `ports`: NETDEV or `*` -> properties of that port, of every port; names are those before `names` applies
+- `keep_gpus`: keep this many GPUs, spread as evenly as possible over the bridges
+- `cpu`, `system`: properties to add or replace
+- `names`: old -> new name of interfaces and RDMA devices, everywhere
+- anything else replaces the value of that name in the machine's description
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED = ("netdev", "rdma", "name", "primary")
 
 
 def changed(document: Document, change: Any, where: str) -> Document:
-    """A copy with the changes made; raises InputError for a change that has another form than wanted."""
+    """A copy with the changes made; raises InputError for a malformed change."""
     if not isinstance(change, dict):
         raise _wrong(where, change, "a mapping of changes")
     fresh = copy.deepcopy(document)
@@ -127,7 +127,7 @@ def _occupied(parent: Document) -> Iterator[Document]:
 
 
 def _mappings(value: Any) -> list[Document]:
-    """What can be changed; what has another form is refused when the machine is read."""
+    """The parts that can be changed; malformed ones are refused when the machine is parsed."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 

@@ -1,4 +1,4 @@
-"""Wiring files: a machine description in YAML, read strictly, with the path inside the file in every complaint."""
+"""Wiring files: a machine description in YAML, read strictly; every error names the path inside the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).resolve().parents[1] / "wirings"
 _ABOUT = ("summary", "nodes", "nodes_per_gang")
-"""What a document has besides the machine."""
+"""Keys of a document besides the machine."""
 _NODES_PER_GANG = 4
 _MOST_BASES = 8
 _CARDS = {
@@ -35,7 +35,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> dict[str, Any]:
-    """The document of a built-in wiring, or of a file, with what it takes over from its `base`; raises InputError."""
+    """The document of a built-in wiring, or of a file, merged with its `base`; raises InputError."""
     document, where = _complete(name, "--wiring", depth=0)
     for index in range(max(1, len(_nodes(document, where)))):
         parse(document, where, index)
@@ -44,12 +44,12 @@ def load(name: str) -> dict[str, Any]:
 
 
 def summaries() -> dict[str, str]:
-    """Name of each wiring that ships -> what it is, in a sentence."""
+    """Name of each built-in wiring -> its description in a sentence."""
     return {name: str(_read(BUILT_IN / f"{name}.yml", "--wiring").get("summary", "")) for name in names()}
 
 
 def nodes_per_gang(document: dict[str, Any], where: str) -> int:
-    """How many nodes a gang of such machines has by default."""
+    """Default number of nodes in a gang of such machines."""
     number = _value(int, document.get("nodes_per_gang", _NODES_PER_GANG), f"{where}: nodes_per_gang")
     if not 1 <= number <= MAX_NODES:
         raise _wrong(f"{where}: nodes_per_gang", number, f"1 to {MAX_NODES}")
@@ -99,7 +99,7 @@ def _read(path: Path, where: str) -> dict[str, Any]:
 def parse(document: dict[str, Any], where: str, index: int = 0) -> Machine:
     """The machine that a wiring document describes for the node with this index; raises InputError.
 
-    `nodes` in it is a list of changes: node N has entry N, counted round.
+    Its `nodes` is a list of changes: node N gets entry N, modulo the length of the list.
     """
     plain = {key: value for key, value in document.items() if key not in _ABOUT}
     nodes = _nodes(document, where)

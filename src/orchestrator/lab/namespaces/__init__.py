@@ -1,1 +1,1 @@
-"""Level 1: every node its own network, mount, PID, UTS and IPC namespace, all of them below one process."""
+"""Level 1: each node has its own network, mount, PID, UTS and IPC namespaces, all of them below one process."""

@@ -1,8 +1,8 @@
-"""A lab's own piece of the control group tree, which the nodes' systemds divide further.
+"""A lab's part of the control group tree, which the nodes' systemds divide further.
 
-The kernel keeps control groups when the processes in them end, so `lab down` removes them. The tree is mounted
-privately: it need not be visible on this machine, and on one that still has the first version's controllers
-(/sys/fs/cgroup with many mounts) the second version's tree exists beside them.
+The kernel keeps control groups after the processes in them have ended, so `lab down` removes them. The tree is mounted
+privately: it need not be visible on this machine. On a machine that still uses the controllers of cgroup v1
+(/sys/fs/cgroup with many mounts), the v2 tree exists beside them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 
 
 def create(mark: str, mountpoint: Path) -> Path:
-    """The lab's group, in a tree that the calling mount namespace sees at `mountpoint`."""
+    """The lab's group, in a tree mounted at `mountpoint` in the caller's mount namespace."""
     mountpoint.mkdir()
     syscalls.mount("cgroup2", mountpoint, "cgroup2", _QUIET)
     group = of_lab(mark, mountpoint)
@@ -29,29 +29,29 @@ def create(mark: str, mountpoint: Path) -> Path:
 
 
 def of_lab(mark: str, mountpoint: Path) -> Path:
-    """The lab's group below such a mountpoint."""
+    """The lab's group below such a mount point."""
     return mountpoint / _name(mark)
 
 
 def clear(group: Path) -> bool:
-    """Remove a group and those below it; False while a process is in one of them."""
+    """Remove a group and its children; False if one of them still has a process."""
     return _try_remove(group)
 
 
 def enter(group: Path) -> None:
-    """Make this process the first of a new group, and that group the root of what it and its children see."""
+    """Make this process the first of a new group, and that group the root for it and its children."""
     group.mkdir()
     (group / "cgroup.procs").write_text("0")
     syscalls.unshare(syscalls.CLONE_NEWCGROUP)
 
 
 def show(target: Path) -> None:
-    """Mount the tree below the group that the calling process entered."""
+    """Mount the tree below the group that the caller has entered."""
     syscalls.mount("cgroup2", target, "cgroup2", _QUIET)
 
 
 def remove(mark: str, *, deadline_s: float) -> bool:
-    """Remove a lab's groups once their processes have ended; False when one still lives after the deadline."""
+    """Remove a lab's groups once their processes have ended; False if one is still alive at the deadline."""
     child = os.fork()
     if child == 0:
         status = 2
@@ -64,13 +64,13 @@ def remove(mark: str, *, deadline_s: float) -> bool:
 
 
 def _remove(mark: str, deadline_s: float) -> bool:
-    top = Path("/sys")  # a directory that is always there; only this process sees the tree on it
+    top = Path("/sys")  # a directory that always exists; only this process sees the tree on it
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.make_mounts_private()
     try:
         syscalls.mount("cgroup2", top, "cgroup2", _QUIET)
     except OSError:
-        return True  # a machine without the tree has no groups in it
+        return True  # a machine without the tree has no groups
     end = time.monotonic() + deadline_s
     while not _try_remove(top / _name(mark)):
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""A node with real GPUs of this machine: its /sys and driver, a /dev with its own GPUs alone."""
+"""A node with real GPUs of this machine: this machine's /sys and driver, and a /dev with only the node's GPUs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.lab.node import host_gpus
 
 _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _PROGRAMS = ("/bin", "/lib", "/lib64", "/opt", "/sbin", "/usr")
-"""Below them a container's runtime mounts the driver's libraries, one by one."""
+"""A container's runtime mounts the driver's libraries below these, one by one."""
 _NOFILE = 1048576
 
 
 class HostNode(Node):
-    """Built like a node of emulated hardware, less the hardware."""
+    """Like a node with emulated hardware, without the hardware."""
 
     def _mount_kernel_files(self, _: Path) -> None:
         syscalls.mount("proc", self._root / "proc", "proc", _QUIET)
@@ -43,8 +43,8 @@ class HostNode(Node):
                 self._show(show)
 
     def _overlay_show(self, show: Show) -> bool:
-        """Below a layer of the node's own: `tuning push` writes to the engine's environment. False where none can
-        lie above it."""
+        """Show it below a writable layer of the node's own: `tuning push` writes to the engine's environment. False if
+        no layer can be put above it."""
         target, name = self._root / show.inside.lstrip("/"), show.inside.strip("/").replace("/", "-")
         upper, work = (self._disk / f"{kind}-{name}" for kind in ("upper", "work"))
         for folder in (target, upper, work):
@@ -73,7 +73,7 @@ class HostNode(Node):
 
     def _set_limits(self) -> None:
         for kind, value in ((resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY), (resource.RLIMIT_NOFILE, _NOFILE)):
-            with suppress(ValueError, OSError):  # a container's own hard limit stays
+            with suppress(ValueError, OSError):  # keep a container's own hard limit
                 resource.setrlimit(kind, (value, value))
 
 
@@ -85,7 +85,8 @@ def _bind_file(source: str, target: Path) -> None:
 
 
 def _mounted_below(folders: tuple[str, ...], itself: tuple[str, ...]) -> Iterator[str]:
-    """What is mounted below these folders of this machine, in the order of mounting, and can be reached by its path."""
+    """Mount points below these folders of this machine, in the order of mounting, that can be reached by their
+    paths."""
     seen = set()
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = line.split()[4].encode().decode("unicode_escape")

@@ -1,4 +1,4 @@
-"""/dev and /proc of a node: its own devices, its own hardware's files, nothing that would change this machine."""
+"""/dev and /proc of a node: its own devices and hardware files, and nothing that could change this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def mount_devices(devices: Path, seen: Iterable[str]) -> None:
-    """A /dev of its own. seen: names of empty files that stand for device files."""
+    """Give the node its own /dev. seen: names of empty files in place of device files."""
     syscalls.mount("dev", devices, "tmpfs", syscalls.MS_NOSUID, "mode=755")
     for name in _DEVICES:
         (devices / name).touch()
@@ -37,7 +37,7 @@ def mount_devices(devices: Path, seen: Iterable[str]) -> None:
 
 
 def cover_proc(files: Path, root: Path) -> None:
-    """Lay a node's files over the /proc of its new root; the kernel allows no overlay there."""
+    """Mount a node's files over the /proc of its new root; the kernel allows no overlay there."""
     proc = root / "proc"
     protect(proc)
     for file in files.rglob("*"):
@@ -51,7 +51,7 @@ def cover_proc(files: Path, root: Path) -> None:
 
 
 def protect(proc: Path) -> None:
-    """Settings of the entire machine can't be changed in a node; those of its own network namespace can."""
+    """Make settings of the entire machine read-only in a node; those of its own network namespace stay writable."""
     for name in ("sys", "sys/net"):
         syscalls.bind(proc / name, proc / name)
     if (proc / "sysrq-trigger").exists():
@@ -60,7 +60,7 @@ def protect(proc: Path) -> None:
 
 
 def _own_copy(file: Path, root: Path, place: Path) -> Path:
-    """A setting that the lab shows can be changed in the node that shows it."""
+    """A setting that the lab shows can be changed by the node that it is shown on."""
     copy = root / "run/l40s-lab/proc" / place
     copy.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, copy)
@@ -68,7 +68,7 @@ def _own_copy(file: Path, root: Path, place: Path) -> Path:
 
 
 def _cover_proc_net(extra: Path, root: Path) -> None:
-    """/proc/net is a link to each reader's own self/net, where nothing can be added: put another link over it."""
+    """/proc/net links to each reader's own self/net, which takes no new files: mount another link over it."""
     folder = root / "run/l40s-lab/proc-net"
     shutil.copytree(extra, folder)
     for name in os.listdir("/proc/self/net"):  # noqa: PTH208

@@ -1,4 +1,4 @@
-"""What the nodes of a lab show instead of the host's own: written once, in memory, before they start."""
+"""Files that a lab's nodes show in place of the host's: written once, in memory, before the nodes start."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from orchestrator.lab.node import tree
 from orchestrator.lab.node.tree import FileTree
 
 MEMORY = "memory"
-"""Directory of the lab where its tmpfs is mounted; the host sees it empty."""
+"""Directory of the lab where its tmpfs is mounted; on the host it is empty."""
 _REFUSES_READING = "/devices/virtual/net/lo/speed"
-"""The loopback device has no speed: the kernel answers EINVAL, as it does for an empty GID slot's type."""
+"""The loopback device has no speed: reading it gives EINVAL, as for an empty GID slot's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the supervisor prepared for its nodes.
+    """Prepared by the supervisor for its nodes.
 
     machines: node index -> its machine
     rootfs:   the real root below the nodes' layers
@@ -35,25 +35,25 @@ class Shared:
     rootfs: str = "/"
 
     def sys_layers(self, index: int) -> str:
-        """Layers above the real /sys of a node, the uppermost first, as overlayfs wants them."""
+        """Layers above the real /sys of a node, uppermost first, the order that overlayfs expects."""
         return f"{self.memory}/sys/{index}:{self.memory}/sys/common"
 
     def root_layers(self, index: int, place: str = "") -> str:
-        """Layers over the real root, or over a directory of it; that is the lowest."""
+        """Layers above the real root, or above one directory of it; the real one comes last."""
         ours = [f"{self.memory}/root/{name}{place}" for name in (str(index), "common")]
         return ":".join([*(layer for layer in ours if Path(layer).is_dir()), place or self.rootfs])
 
     def disk(self, index: int) -> Path:
-        """Where this node's writes to its root go; a separate file system."""
+        """Where this node's writes to its root go; a file system of its own."""
         return self.memory / "nodes" / str(index)
 
     def proc_files(self, index: int) -> Path:
-        """Directory of the files that cover this node's /proc."""
+        """Directory of the files that are mounted over this node's /proc."""
         return self.memory / "proc" / str(index)
 
 
 def prepare(blueprint: Blueprint) -> Shared:
-    """Render every node's machine into a tmpfs that only the lab sees; with real GPUs only its names."""
+    """Write every node's machine into a tmpfs that only the lab sees; with real GPUs, only the node's names."""
     memory = blueprint.path / MEMORY
     syscalls.mount("lab", memory, "tmpfs", syscalls.MS_NOSUID, "mode=755")
     machines = {index: machine_of(blueprint, index) for index in range(len(blueprint.nodes))}
@@ -67,7 +67,7 @@ def prepare(blueprint: Blueprint) -> Shared:
 
 
 def write_sys(folder: Path, machine: NodeMachine) -> None:
-    """One machine's /sys as a layer of its own above the real one, for a node that already runs."""
+    """Write one machine's /sys as a separate layer above the real one, for a running node."""
     layer = sysfs.render(machine)
     layer.hidden |= _needed(_host_hardware(), layer)
     folder.mkdir(parents=True)
@@ -83,7 +83,8 @@ def _write_layers(folder: Path, trees: list[FileTree], hidden: set[str] | None =
 
 
 def _needed(hidden: set[str], layer: FileTree) -> set[str]:
-    """What the layer does not replace or cover already; inside an opaque directory a whiteout would be seen."""
+    """Hidden paths that the layer does not already replace or cover; in an opaque directory a whiteout would be
+    visible."""
     return {
         path
         for path in hidden - layer.links.keys() - layer.opaque
@@ -92,7 +93,7 @@ def _needed(hidden: set[str], layer: FileTree) -> set[str]:
 
 
 def _host_hardware() -> set[str]:
-    """Paths below /sys that show this machine's own PCI devices, or lead to them."""
+    """Paths below /sys of this machine's own PCI devices, or of links to them."""
     return {path.removeprefix("/sys") for path in (*_host_buses(), *_links_into_host_buses())}
 
 
@@ -115,7 +116,7 @@ def _folders_of_links(top: str, kind: str) -> Iterator[str]:
         return
     for entry in os.scandir(top):
         if entry.name == "net":
-            continue  # shows the reader's own network namespace
+            continue  # depends on the reader's own network namespace
         folder = f"{entry.path}/devices" if kind == "bus" else entry.path
         if os.path.isdir(folder):  # noqa: PTH112
             yield folder

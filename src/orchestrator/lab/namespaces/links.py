@@ -19,7 +19,7 @@ LAB_BRIDGE = "lab"
 def build_switch(blueprint: Blueprint) -> None:
     """The lab's own switch and router, in the supervisor's network namespace.
 
-    A node has a default route as real ones have: programs find their own address by it. It ends here.
+    Nodes have a default route, as real ones do: programs find their own address with it. It leads nowhere.
     """
     batch(
         [
@@ -33,7 +33,7 @@ def build_switch(blueprint: Blueprint) -> None:
 
 
 def connect_host(blueprint: Blueprint, host_network: int) -> None:
-    """A link from this machine's ordinary network into the lab; it vanishes with the lab's namespace."""
+    """A link from this machine's own network into the lab; it disappears with the lab's namespace."""
     name = blueprint.host_link
     commands = [
         f"link add name {name} type veth peer name host netns {os.getpid()}",
@@ -46,12 +46,12 @@ def connect_host(blueprint: Blueprint, host_network: int) -> None:
 
 
 def host_alias(name: str) -> str:
-    """The mark by which a lab's link on this machine is known as ours."""
+    """The mark that identifies a lab's link on this machine as ours."""
     return f"l40s-deploy-lab-{name}"
 
 
 def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) -> None:
-    """Give every node its interfaces. A port's other end is on its rail's bridge, the primary one's on the lab's."""
+    """Give every node its interfaces. A port is cabled to its rail's bridge, the primary interface to the lab's."""
     rails = {interface.rail for machine in machines.values() for interface in machine.interfaces if interface.rail}
     commands = [f"link add rail{rail} type bridge forward_delay 0" for rail in sorted(rails)]
     commands += [f"link set rail{rail} up" for rail in sorted(rails)]
@@ -63,7 +63,7 @@ def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) 
 
 
 def connect_node(index: int, pid: int, machine: NodeMachine) -> None:
-    """Give one node its interfaces, where the bridges are there."""
+    """Give one node its interfaces; the bridges must exist."""
     commands: list[str] = []
     for number, interface in enumerate(machine.interfaces):
         commands += _cable(cable(index, number), interface, pid, FIRST_INDEX + number)
@@ -71,18 +71,19 @@ def connect_node(index: int, pid: int, machine: NodeMachine) -> None:
 
 
 def unplug_node(index: int, machine: NodeMachine) -> None:
-    """Remove a dead node's cables; the kernel does so itself, but some time after its last process has ended."""
+    """Remove a dead node's cables; the kernel would do so too, but some time after the node's last process has
+    ended."""
     text = "".join(f"link delete {cable(index, number)}\n" for number in range(len(machine.interfaces)))
     subprocess.run(["ip", "-force", "-batch", "-"], input=text, text=True, capture_output=True, timeout=60, check=False)
 
 
 def cable(index: int, number: int) -> str:
-    """Name of the lab's end of the cable of a node's interface, both counted from 0."""
+    """Name of the lab's end of a cable, by node and interface, both counted from 0."""
     return f"n{index}p{number}"
 
 
 def bridge_of(interface: NetworkInterface) -> str:
-    """Name of the bridge that an interface's cable ends in, '' for none."""
+    """Name of the bridge that an interface is cabled to, '' for none."""
     return LAB_BRIDGE if interface.primary else f"rail{interface.rail}" if interface.rail else ""
 
 
@@ -96,8 +97,8 @@ def _cable(ours: str, theirs: NetworkInterface, pid: int, number: int) -> Iterab
 
 
 def rail_routes(machine: NodeMachine, interfaces: Iterable[NetworkInterface]) -> list[str]:
-    """What makes every rail reachable from each of these interfaces, by the lab's router; nothing where the rails are
-    isolated, or where a recorded machine brings addresses of its own. A rail's own network stays the nearer one."""
+    """Routes to all rails from each of these interfaces, through the lab's router; none if the rails are isolated, or
+    if a recorded machine has addresses of its own. A rail's own network is still reached directly."""
     if machine.machine.rails != "routed":
         return []
     return [
@@ -108,7 +109,8 @@ def rail_routes(machine: NodeMachine, interfaces: Iterable[NetworkInterface]) ->
 
 
 def configure(machine: NodeMachine, gateway: str) -> None:
-    """Inside a node: addresses on its interfaces, up where the port is up, and the way out."""
+    """Inside a node: set the addresses of its interfaces, bring ports up that should be up, and set the default
+    route."""
     commands = ["link set lo up"]
     for interface in machine.interfaces:
         commands += [f"address add {address} dev {interface.name}" for address in interface.ipv4]
@@ -118,12 +120,12 @@ def configure(machine: NodeMachine, gateway: str) -> None:
     commands.append(f"route add default via {gateway}")
     batch([*commands, *rail_routes(machine, machine.interfaces)])
     for one in machine.interfaces:
-        if one.rail:  # as RDMA between the cards of one node asks for it
+        if one.rail:  # RDMA between the cards of one node needs this
             Path(f"/proc/sys/net/ipv4/conf/{one.name}/accept_local").write_text("1")
 
 
 def batch(commands: Iterable[str], *, network: str | None = None) -> None:
-    """Run ip(8) commands in one process, in this network namespace or in the one a file stands for."""
+    """Run ip(8) commands in one process, in this network namespace or in that of a namespace file."""
 
     def join() -> None:
         if network is not None:

@@ -1,4 +1,4 @@
-"""Mounts made in one mount namespace and shown in another, and processes that work in namespaces not their own."""
+"""Mounts made in one mount namespace and shown in another, and processes that work in other namespaces."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def clone_tree(path: str | Path) -> int:
-    """A copy of what is mounted at a path, with what is mounted below it, as a descriptor that is nowhere attached."""
+    """A copy of the mount at a path and those below it, as a descriptor that is not attached anywhere."""
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
     return _checked(_libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
 
 
 def attach(tree: int, target: str | Path) -> None:
-    """Mount such a copy over a path of this mount namespace; the descriptor is used up."""
+    """Mount such a copy over a path of this mount namespace; the descriptor can't be used again."""
     try:
         moved = _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
         _checked(moved, "move_mount", target)
@@ -38,14 +38,14 @@ def attach(tree: int, target: str | Path) -> None:
 
 
 def detach(path: str | Path) -> None:
-    """Detach the uppermost mount at a path and those below it; processes that use it keep it until they are done."""
+    """Detach the uppermost mount at a path and those below it; processes that use it keep it until they finish."""
     _checked(_libc.umount2(os.fsencode(path), _MNT_DETACH), "umount", path)
 
 
 def mounted_below(folder: str) -> list[str]:
-    """Where something is mounted below a directory of a node that this process has joined, in the order of mounting.
+    """Mount points below a directory of a node that this process has joined, in the order of mounting.
 
-    Its PID 1 is asked, since who joined the mounts only is nobody in that /proc.
+    Reads the list of PID 1: a process that has joined only the mounts does not appear in that /proc.
     """
     with open("/proc/1/mountinfo") as file:  # noqa: PTH123
         points = [line.split()[4] for line in file]
@@ -53,25 +53,26 @@ def mounted_below(folder: str) -> list[str]:
 
 
 class Spaces:
-    """The namespaces of a process, kept by descriptors: their names in /proc mean nothing once we moved."""
+    """The namespaces of a process, held open by descriptors: their /proc paths are invalid once we have changed
+    ours."""
 
     def __init__(self, pid: int, kinds: Iterable[str]) -> None:
-        """kinds: names in /proc/PID/ns; raises OSError where there is no such process."""
+        """kinds: names in /proc/PID/ns; raises OSError if there is no such process."""
         self._handles = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
 
     def join(self) -> None:
-        """Make this process, which must have a single thread, one of them; of a PID namespace its next child."""
+        """Move this process, which must be single-threaded, into them; for a PID namespace, its next child."""
         for handle in self._handles:
             _checked(_libc.setns(handle, 0), "setns", "")
 
     def close(self) -> None:
-        """Let go."""
+        """Close the descriptors."""
         for handle in self._handles:
             os.close(handle)
 
 
 def in_child(work: Callable[[], T]) -> T:
-    """Run something in a forked process, whose namespaces it may change; what it raises is raised here."""
+    """Run a function in a forked process, whose namespaces it may change; its exception is raised here."""
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -82,7 +83,7 @@ def in_child(work: Callable[[], T]) -> T:
     os.waitpid(child, 0)
     if not said:
         raise OSError("a process of the lab ended without a message")
-    failed, value = pickle.loads(said)  # noqa: S301 - our own child's
+    failed, value = pickle.loads(said)  # noqa: S301 - from our own child
     if failed:
         raise value
     result: T = value

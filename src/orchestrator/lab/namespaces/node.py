@@ -1,4 +1,4 @@
-"""One node of a lab: its own namespaces and an overlay root. At level 1 our PID 1 with a real sshd."""
+"""One node of a lab: its own namespaces and an overlay root. At level 1, with our PID 1 and a real sshd."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from orchestrator.lab.processes import reap_for_ever
 _OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
 _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV
 _SEPARATE = ("/usr", "/var", "/opt", "/home", "/srv")
-"""Directories that are often file systems of their own, which an overlay of / does not contain."""
+"""Directories that are often separate file systems, which an overlay of / does not include."""
 _HOSTS_ALONE = (syscalls.CAP_SYS_TIME, syscalls.CAP_SYS_MODULE)
-"""Clock and kernel are this machine's: what sets or loads in a node is refused."""
+"""Clock and kernel belong to this machine: nodes may not set the one or load modules into the other."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 SSHD = ("/usr/sbin/sshd", "-D", "-e", "-f", "/run/sshd/config")
 """Level 1's SSH server."""
 _DISK_SIZE = "size=50%"
-"""Of this machine's memory, what tmpfs(5) has by default; also of a disk that was made full before it booted again."""
+"""Share of this machine's memory, as is the default of tmpfs(5); also for a disk that was full before a reboot."""
 DISK = "disk"
-"""Name below /run/l40s-lab of what the node's root is written to, so that it can be made full."""
+"""Name below /run/l40s-lab of the file system for writes to the node's root, so that a fault can fill it."""
 
 
 class Node:
-    """Used on both sides of the fork: the supervisor starts it and lets it go, the child lives it."""
+    """Used on both sides of the fork: the supervisor starts it and releases it, the child becomes the node."""
 
     separate: tuple[str, ...] = _SEPARATE
-    """Directories to look for as file systems of their own."""
+    """Directories that may be separate file systems."""
 
     def __init__(self, blueprint: Blueprint, index: int, shared: Shared) -> None:
         self.blueprint = blueprint
@@ -53,7 +53,7 @@ class Node:
         self._built, self._tell_built = os.pipe2(os.O_CLOEXEC)
 
     def insert_disk(self) -> None:
-        """Supervisor: what the node's root is written to, which outlasts the node until it is taken out."""
+        """Supervisor: create the disk for writes to the node's root; it outlives the node until it is removed."""
         if os.path.ismount(self._disk):
             syscalls.mount("none", self._disk, flags=syscalls.MS_REMOUNT, options=_DISK_SIZE)
             return
@@ -69,11 +69,11 @@ class Node:
             raise OSError(f"{self.name} ended before it had its namespaces")
 
     def let_go(self) -> None:
-        """Supervisor: its interfaces are there."""
+        """Supervisor: its interfaces exist now, it may continue."""
         os.write(self._tell_go, b"g")
 
     def is_built(self) -> bool:
-        """Supervisor: wait until it can be used; False when it ended before."""
+        """Supervisor: wait until the node is ready; False if it ended before."""
         return bool(os.read(self._built, 1))
 
     def live(self) -> None:
@@ -126,7 +126,7 @@ class Node:
         kernel_files.mount_devices(self._root / "dev", node_files.devices(self.shared.machines[self.index]))
 
     def _hide_home(self) -> None:
-        """The start-up files of this machine's root must not apply to the nodes."""
+        """Hide the start-up files of this machine's root user from the nodes."""
         syscalls.mount("root", self._root / "root", "tmpfs", _QUIET, "mode=700")
 
     def _overlay_submount(self, place: str, own: Path) -> None:
@@ -192,7 +192,7 @@ class Node:
         system = self.shared.machines[self.index].machine.system
         memlock = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
         for kind, value in ((resource.RLIMIT_MEMLOCK, memlock), (resource.RLIMIT_NOFILE, system.nofile)):
-            with suppress(ValueError, OSError):  # a container's own hard limit stays
+            with suppress(ValueError, OSError):  # keep a container's own hard limit
                 resource.setrlimit(kind, (value, value))
 
     def _start_sshd(self) -> None:
@@ -208,5 +208,5 @@ class Node:
 
 
 def overlay(lower: str, target: Path, *, upper: Path, work: Path) -> None:
-    """Mount layers, written to in `upper`; `work` is empty and on the same file system."""
+    """Mount layers; writes go to `upper`. `work` is empty and on the same file system."""
     syscalls.mount("overlay", target, "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")

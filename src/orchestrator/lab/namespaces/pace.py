@@ -1,4 +1,5 @@
-"""How fast a cable of a lab is, by the kernel's own queues (tc-htb(8)); without one it is as fast as the machine."""
+"""Limits the speed of a lab's cable with the kernel's own queues (tc-htb(8)); unlimited, it is as fast as the
+machine."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from orchestrator.lab import syscalls
 from orchestrator.model.errors import NodeError
 
 _ALL = "100gbit"
-"""For what is not slowed: a class needs a rate."""
+"""Rate for other traffic: a class needs one."""
 _COMMAND_S = 30.0
 
 
 def slow(interface: str, rate: str, *, senders: Iterable[str] = ()) -> list[str]:
-    """tc(8) commands that hold what leaves an interface to a rate; senders: only packets from these addresses."""
+    """tc(8) commands that limit the rate of packets leaving an interface; senders: only those from these addresses."""
     commands = [
         f"qdisc replace dev {interface} root handle 1: htb default {10 if not senders else 20} r2q 1000",
         f"class replace dev {interface} parent 1: classid 1:10 htb rate {rate} burst 32k cburst 32k",
@@ -29,12 +30,12 @@ def slow(interface: str, rate: str, *, senders: Iterable[str] = ()) -> list[str]
 
 
 def as_before(interface: str) -> list[str]:
-    """Undoes `slow`, also if it is undone already: a restarted node has new interfaces."""
+    """Undoes `slow`, even if already undone: a restarted node has new interfaces."""
     return [f"qdisc replace dev {interface} root noqueue"]
 
 
 def run(pid: int, commands: Iterable[str]) -> None:
-    """In the network of a process. Raises NodeError with tc's own words."""
+    """Run them in the network of a process. Raises NodeError with tc's own message."""
     tc = shutil.which("tc")
     if tc is None:
         raise NodeError("tc is missing", where="this machine", fix="apt-get install iproute2")

@@ -1,9 +1,9 @@
 """Switch a node of a running lab on again: `python -m orchestrator.lab.namespaces.restart DIRECTORY NODE [new-disk]`.
 
-Its disk is as it was when the power went, or a new one. Like any machine it has another boot id afterwards.
+Its disk is as it was when the power went, or a new one. Like any machine, it has a new boot id afterwards.
 
-It joins the lab's namespaces, so that the new node lives below the lab's supervisor like all others. It is a
-process of its own, since a node's PID 1 keeps whatever its parent had open.
+This process joins the lab's namespaces, so that the new node runs below the lab's supervisor like all others. It is a
+separate process because a node's PID 1 inherits all open files of its parent.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ NEW_DISK = "new-disk"
 
 
 def main(directory: Path, name: str, *, new_disk: bool) -> int:
-    """Returns once the node has booted; 1 when it did not, and why is on stderr."""
+    """Returns once the node has booted; 1 if it did not, with the reason on stderr."""
     blueprint = Blueprint.read(directory)
     found = Home(blueprint.name, directory).supervisor()
     if found is None:
         raise OSError("the lab's supervisor is gone")
     os.umask(0o022)
     Spaces(found.pid, _LAB).join()
-    child = os.fork()  # the first process of ours that is in the lab's PID namespace
+    child = os.fork()  # our first process in the lab's PID namespace
     if child == 0:
         os._exit(_start(blueprint, blueprint.nodes.index(name), new_disk=new_disk))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -65,7 +65,7 @@ def _start(blueprint: Blueprint, index: int, *, new_disk: bool) -> int:
 
 
 def _clear(blueprint: Blueprint, index: int, shared: Shared) -> None:
-    """What its former life has left."""
+    """Remove what is left of the node's previous boot."""
     name = blueprint.nodes[index]
     links.unplug_node(index, shared.machines[index])
     (shared.memory / f"{name}.booted").unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def _take_out(disk: Path) -> None:
 
 def _boot_anew(proc: Path) -> None:
     boot = proc / "sys/kernel/random/boot_id"
-    if boot.exists():  # a node of real hardware shows this machine's
+    if boot.exists():  # a node with real hardware shows this machine's
         boot.write_text(f"{uuid.uuid4()}\n")
 
 

@@ -1,7 +1,7 @@
-"""Running nodes that show another machine than the one they were built with.
+"""Makes a running node show another machine than the one it was built with.
 
-Layers of a mounted overlay must not be changed, so another /sys is put over the one that is there, complete, and
-single files over those of /proc. Taking them away again shows what was there before, to the byte.
+The layers of a mounted overlay must not change, so a complete new /sys is mounted over the existing one, and single
+files over those of /proc. Unmounting them restores exactly what was there before.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PROC_NET = "/run/l40s-lab/proc-net"
 
 
 def cover(supervisor: int, node: int, folder: Path, built: NodeMachine, shown: NodeMachine) -> list[str]:
-    """Show a machine's /sys and /proc on a running node; returns where something was put over something.
+    """Show a machine's /sys and /proc on a running node; returns the new mount points.
 
-    supervisor, node: PIDs; folder: for what has to be written, in the supervisor's eyes; built: what the node showed
-    at first
+    supervisor, node: process ids; folder: for files to be written, as the supervisor sees it; built: the machine that
+    the node was built with
     """
     lab, network, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["net"]), Spaces(node, ["mnt"])
 
@@ -52,7 +52,7 @@ def cover(supervisor: int, node: int, folder: Path, built: NodeMachine, shown: N
 
 
 def uncover(supervisor: int, node: int, folder: Path, built: NodeMachine, covers: Iterable[str]) -> None:
-    """Take away all that was put over something, the last first, and what was written for it."""
+    """Unmount everything that was mounted over something, last one first, and delete its files."""
     lab, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["mnt"])
 
     def work() -> None:
@@ -78,7 +78,7 @@ def _scratch(folder: Path) -> Path:
 
 
 def _changed_files(built: NodeMachine, shown: NodeMachine) -> Iterator[str]:
-    """Files of /proc that are mounts of their own; those below /proc/net are in a directory of the node."""
+    """Files of /proc with mounts of their own; those below /proc/net are in a directory of the node."""
     before = procfs.render(built).files
     for path, content in procfs.render(shown).files.items():
         if not path.startswith("/net/") and before.get(path) != content:
@@ -103,7 +103,7 @@ def _overlay(scratch: Path, shown: NodeMachine) -> int:
 
 
 def _put_over_sys(sys: int) -> None:
-    """With what is mounted below /sys now (the control groups of systemd), all at once."""
+    """Include what is mounted below /sys now (systemd's control groups), all in one step."""
     Path(_STAGE).mkdir(exist_ok=True)
     below = mounted_below("/sys")
     attach(sys, _STAGE)

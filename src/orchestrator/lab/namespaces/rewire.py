@@ -1,4 +1,4 @@
-"""What ip(8) has to do so that a running node's network becomes another machine's. Pure."""
+"""The ip(8) commands that turn a running node's network into another machine's. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.lab.hardware.machine import NetworkInterface
 
 
 def outside(before: Sequence[NetworkInterface], after: Sequence[NetworkInterface], links: Sequence[str]) -> list[str]:
-    """Commands for the lab's own network; links: the cable ends, in the interfaces' order."""
+    """Commands for the lab's own network; links: the cable ends, in the order of the interfaces."""
     return [
         f"link set {link} {'up' if new.carrier else 'down'}"
         for old, new, link in zip(before, after, links, strict=True)
@@ -17,7 +17,7 @@ def outside(before: Sequence[NetworkInterface], after: Sequence[NetworkInterface
 
 
 def inside(before: Sequence[NetworkInterface], after: Sequence[NetworkInterface], gateway: str) -> list[str]:
-    """Commands for the node's own network. Interfaces are known by their place, since one may change its name."""
+    """Commands for the node's own network. Interfaces are matched by position, since one may change its name."""
     commands = [command for old, new in zip(before, after, strict=True) for command in _changes(old, new)]
     if any(new.primary and not old.enabled and new.enabled for old, new in zip(before, after, strict=True)):
         commands.append(f"route replace default via {gateway}")

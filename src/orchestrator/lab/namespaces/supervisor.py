@@ -1,11 +1,10 @@
-"""The one process that a lab of namespaces runs below: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
+"""The parent process of a lab of namespaces: `python -m orchestrator.lab.namespaces.supervisor DIRECTORY`.
 
-It is PID 1 of a PID namespace, so killing it ends every process of the lab, and with them go the mounts, links
-and namespaces. Until its starter says `detach` it dies with its starter: a `lab up` that is killed half-way
-leaves nothing but files.
+It is PID 1 of a PID namespace, so killing it ends every process of the lab, and with them the mounts, links and
+namespaces. Until its starter says `detach`, it dies with its starter: an interrupted `lab up` leaves nothing but files.
 
-stdout is its protocol: a line `ready` once every node has been built, a line `alone` once it has
-detached, or the connection ends.
+stdout is its protocol: a line `ready` once every node has been built, then a line `alone` once it has detached; else
+the connection ends.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from orchestrator.lab.processes import reap_for_ever
 
 NODES = "nodes.json"
 CGROUP = "cgroup"
-"""Where the control group tree is mounted, in the lab's tmpfs."""
+"""Mount point of the control group tree, in the lab's tmpfs."""
 _OWN = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC
 
 
 def main(directory: Path) -> int:
-    """Build the lab that the directory's blueprint describes; returns when it may live alone."""
+    """Build the lab in the directory's blueprint; returns once it may run without its starter."""
     syscalls.die_with_parent(signal.SIGKILL)
     os.umask(0o022)
     blueprint = Blueprint.read(directory)
@@ -85,7 +84,7 @@ def _nodes(blueprint: Blueprint, shared: Shared) -> list[Node]:
 
 
 def make(blueprint: Blueprint, index: int, shared: Shared) -> Node:
-    """A node that is not started yet."""
+    """A node that is not yet started."""
     if blueprint.devices:
         return HostNode(blueprint, index, shared)
     if blueprint.level == 1:
@@ -94,20 +93,20 @@ def make(blueprint: Blueprint, index: int, shared: Shared) -> Node:
 
 
 def start(node: Node) -> int:
-    """Fork PID 1 of a node; returns its number in our own PID namespace."""
+    """Fork PID 1 of a node; returns its process id in our own PID namespace."""
     node.insert_disk()
     syscalls.unshare(syscalls.CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
         _run(node.live)
         os._exit(1)
-    syscalls.setns("/proc/self/ns/pid", syscalls.CLONE_NEWPID)  # our next child is ours again
+    syscalls.setns("/proc/self/ns/pid", syscalls.CLONE_NEWPID)  # our next child is in our own namespace again
     node.was_started(pid)
     return pid
 
 
 def _detach(tell_detached: int) -> None:
-    """Tell the starter that all is ready; when it agrees, outlive it."""
+    """Tell the starter that all is ready; once it agrees, outlive it."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     if sys.stdin.readline().strip() != "detach":

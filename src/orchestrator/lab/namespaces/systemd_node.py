@@ -19,11 +19,11 @@ from orchestrator.lab.namespaces.node import PATH, Node
 
 _SYSTEMD = "/lib/systemd/systemd"
 _BOOTED = "/run/l40s-lab/booted"
-"""Socket on which systemd says that it has booted, as it tells a container's manager (sd_notify(3), READY=1)."""
+"""Socket on which systemd reports that it has booted, as to a container's manager (sd_notify(3), READY=1)."""
 
 
 class SystemdNode(Node):
-    """Started and let go like any node; it is built when its default target has been reached."""
+    """Started and released like any node; it is ready when its default target has been reached."""
 
     separate = ()
 
@@ -40,7 +40,7 @@ class SystemdNode(Node):
         super().live()
 
     def is_built(self) -> bool:
-        """Supervisor: wait until systemd has started all that starts at boot; False when it ended before."""
+        """Supervisor: wait until systemd has started all units of the boot; False if it ended before."""
         with self._booted:
             ended, says = os.pidfd_open(self.pid), self._booted.fileno()
             try:
@@ -52,7 +52,7 @@ class SystemdNode(Node):
                 os.close(ended)
 
     def _hide_home(self) -> None:
-        """Its home directories are its own."""
+        """Its home directories are its own: nothing to hide."""
 
     def _mount_kernel_files(self, own: Path) -> None:
         super()._mount_kernel_files(own)
@@ -65,7 +65,7 @@ class SystemdNode(Node):
         syscalls.bind(self._booted_path, place)
 
     def _write_ssh(self, folder: Path) -> None:
-        """The keys are where the distribution's own ssh.service looks for them."""
+        """The keys are where the distribution's own ssh.service expects them."""
         folder = self._root / "etc/ssh"
         for old in folder.glob("ssh_host_*"):
             old.unlink()

@@ -1,12 +1,12 @@
 """`python3 -m standin --plays 0.5.23 [--flags FILE] -- <sglang arguments>`: a node of an engine without a model.
 
-A launcher that replaces `python3 -m sglang.launch_server ARGS` does the same: it puts the parent directory of this
-package on PYTHONPATH and runs the line above with ARGS. Options are environment variables:
+A launcher that stands for `python3 -m sglang.launch_server ARGS` ends in the same place: it puts the directory that
+holds this package on PYTHONPATH and runs the line above with ARGS. Knobs are environment variables:
 
 STANDIN_SPEED       multiplies the length of every phase (1: about 7 s from launch to ready)
-STANDIN_STEP_MS     shortest time for one token in milliseconds (0; the reference cluster needs about 20)
-STANDIN_PEER_DEATH  follow: ranks end when a peer's connection ends; otherwise they ignore it
-STANDIN_DEATHS      cuda: ranks end like processes with CUDA, and so do their peers; see cuda_death.py
+STANDIN_STEP_MS     least milliseconds for one token (0; the reference cluster needs about 20)
+STANDIN_PEER_DEATH  follow: ranks end when a peer's connection ends; otherwise they take no notice
+STANDIN_DEATHS      cuda: ranks end as processes with CUDA do, and so do their peers; see cuda_death.py
 STANDIN_FAIL        failures on demand, see failures.py
 STANDIN_FLAGS       file with the version's flags, or a directory of such files
 STANDIN_GPU_MIB     memory of a GPU (46068, an L40S)
