@@ -1,1 +1,1 @@
-"""The emulated cluster: uses the house like an operator does; nothing imports it but its cli verb."""
+"""The emulated cluster: it uses the rest of the package like an operator does; only its CLI verb imports it."""

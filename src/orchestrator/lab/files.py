@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file beside its place, then move it there."""
+    """Write a file under a temporary name, then move it into place."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(text)
     fresh.replace(path)

@@ -1,4 +1,4 @@
-"""A process as one that we started: its number together with its start time, so that a reused number is not it."""
+"""Identifies a process that we started by its pid and start time, so that a reused pid is not mistaken for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _WAITERS_S = 0.3
-"""After this long, a process is not just about to end."""
+"""A process that lives longer than this is not just about to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """The identity of a living process, None when there is none."""
+        """The identity of a living process, None if there is none."""
         start = _start_of_living(pid)
         return None if start is None else cls(pid, start, boot_id())
 
     @property
     def alive(self) -> bool:
-        """The very process still runs; a zombie does not."""
+        """Whether this very process still runs; a zombie does not."""
         return self.boot == boot_id() and _start_of_living(self.pid) == self.start
 
     def kill(self, number: int = signal.SIGKILL) -> None:
@@ -42,9 +42,9 @@ class Identity:
                 return
 
     def end(self, *, deadline_s: float) -> bool:
-        """Kill it and wait until it is gone; False when it outlived the deadline.
+        """Kill it and wait until it is gone; False if it is still there at the deadline.
 
-        PID 1 of a namespace is gone when all in it are, and have been waited for.
+        PID 1 of a namespace is gone once all processes in it have ended and been reaped.
         """
         self.kill()
         deadline = time.monotonic() + deadline_s
@@ -66,10 +66,10 @@ def wait_until(condition: Callable[[], bool], *, deadline_s: float, step_s: floa
 
 
 def wake_waiters(pid: int) -> None:
-    """Let every nsenter(1) go on that entered the namespaces of this process, or of one below it, and stands still.
+    """Continue every stopped nsenter(1) that entered the namespaces of this process, or of one below it.
 
-    It stops itself when what it runs there is stopped (util-linux, sys-utils/nsenter.c:continue_as_child), and then
-    nobody waits for that process' end.
+    nsenter stops itself when the program that it runs is stopped (util-linux, sys-utils/nsenter.c:continue_as_child),
+    and then nobody waits for that program to end.
     """
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -81,7 +81,7 @@ def wake_waiters(pid: int) -> None:
             if pid in _line_of(int(words[2])):
                 os.kill(int(entry.name), signal.SIGCONT)
         except (OSError, ValueError, IndexError):
-            continue  # it ended while we looked, or is somebody else's
+            continue  # it has ended meanwhile, or belongs to another user
 
 
 def _line_of(pid: int) -> Iterator[int]:
@@ -92,7 +92,7 @@ def _line_of(pid: int) -> Iterator[int]:
 
 
 def reap_for_ever() -> NoReturn:
-    """What PID 1 of a namespace, or who adopts orphans, has to do for the rest of its life."""
+    """Reap children forever: the duty of a namespace's PID 1, and of any process that adopts orphans."""
     while True:
         if not _reaped_one():
             time.sleep(1.0)
@@ -107,7 +107,7 @@ def _reaped_one() -> bool:
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot."""
+    """The kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -120,7 +120,7 @@ def _start_of_living(pid: int) -> int | None:
 
 
 def state(pid: int) -> bytes:
-    """The letter of a process' state, as b"T" for stopped (proc(5)); raises OSError where it is gone."""
+    """The letter of a process's state, for example b"T" for stopped (proc(5)); raises OSError if it is gone."""
     return _stat(pid)[0]
 
 

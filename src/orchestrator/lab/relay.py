@@ -1,8 +1,8 @@
 """A slow cable: `python -m orchestrator.lab.relay LINK BRIDGE MTU DELAY_MS JITTER_MS`, in the lab's own network.
 
-This kernel has no netem to rely on, so frames pass through a process: LINK leaves its bridge for one of its own
-with a TAP in it, and a second TAP takes its place. TAPs offer no offloads, so every frame comes whole and with its
-checksum. stdout says `ready` once frames pass; with this process the TAPs vanish, and LINK is cut off.
+A kernel may lack netem, so frames pass through a process: LINK moves from its bridge to a separate one with a TAP in
+it, and a second TAP takes its place. TAPs offer no offloads, so every frame arrives complete, with its checksum. stdout
+says `ready` once frames pass. When this process ends, the TAPs disappear and LINK is cut off.
 """
 
 from __future__ import annotations

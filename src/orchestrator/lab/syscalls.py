@@ -1,4 +1,4 @@
-"""The system calls that make a lab, which Python's os module lacks or has only since 3.12."""
+"""System calls for labs that Python's os module lacks, or has only since 3.12."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(path: str, kind: int) -> None:
-    """Join the namespace that a /proc/PID/ns file stands for; kind 0 takes any."""
+    """Join the namespace of a /proc/PID/ns file; kind 0 accepts any."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _check(_libc.setns(handle, kind), "setns", path)
@@ -73,12 +73,12 @@ def bind(source: str | Path, target: str | Path, *, recursive: bool = False) -> 
 
 
 def make_mounts_private() -> None:
-    """Nothing mounted from here on is seen outside this mount namespace."""
+    """Make later mounts visible only in this mount namespace."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
 
 def pivot_root(new_root: str | Path, old: str) -> None:
-    """Make new_root this namespace's /, then let the former root go; `old` is a directory inside new_root."""
+    """Make new_root this namespace's /, then unmount the former root; `old` is a directory inside new_root."""
     os.chdir(new_root)
     _check(_libc.syscall(_SYS_PIVOT_ROOT, b".", os.fsencode(old)), "pivot_root", str(new_root))
     os.chdir("/")
@@ -86,14 +86,14 @@ def pivot_root(new_root: str | Path, old: str) -> None:
 
 
 def detach(place: str | Path) -> None:
-    """Unmount lazily: now, and release it once it is unused."""
+    """Unmount lazily: detach now, and release the mount once it is unused."""
     _check(_libc.umount2(os.fsencode(place), _MNT_DETACH), "umount", str(place))
 
 
 def cover_link(link: str, over: str) -> None:
     """Mount one symbolic link over another without following either (open_tree(2), move_mount(2)).
 
-    mount(8) follows links; /proc/net is one, and each process would see its own.
+    mount(8) follows links; /proc/net is one, and it would lead each process to its own.
     """
     handle = _libc.syscall(
         _SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(link), _OPEN_TREE_CLONE | _AT_SYMLINK_NOFOLLOW | os.O_CLOEXEC
@@ -107,12 +107,12 @@ def cover_link(link: str, over: str) -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this signal when the parent ends; 0 takes it back."""
+    """Make the kernel send this signal when the parent ends; 0 cancels it."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
 
 
 def drop_capability(number: int) -> None:
-    """What this process starts can never have it; a machine that lacks it already is no failure."""
+    """Prevent this process's children from ever having it; not an error on a machine that lacks it already."""
     if _libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1:
         _check(_libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0), "prctl")
 

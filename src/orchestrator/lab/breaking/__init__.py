@@ -1,1 +1,1 @@
-"""Faults given to running nodes, and taken away."""
+"""Inject faults into running nodes, and remove them."""

@@ -1,4 +1,4 @@
-"""`lab break` and `lab heal`: give a running node a fault, and take it away again without a trace."""
+"""`lab break` and `lab heal`: give a running node a fault, and remove it again without a trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
-    """Break a node of the lab `name`; returns what was done, in a sentence. Raises DeployError."""
+    """Break a node of the lab `name`; returns a sentence on what was done. Raises DeployError."""
     loaded = find(fault)
     if loaded.fault.cures:
         words_left = " ".join(words)
@@ -43,7 +43,7 @@ def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
 
 
 def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
-    """Take a fault, or all of them, from a node; returns those that went. Raises DeployError."""
+    """Remove a fault, or all faults, from a node; returns those removed. Raises DeployError."""
     with held():
         place, living = _find(name, node)
         states = fault_state.read(place.path)
@@ -57,7 +57,7 @@ def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
             )
         for one in reversed(going):
             if one not in state.broken:
-                continue  # it went with the node's former life
+                continue  # a restart of the node has ended it
             state = _heal(living, state, one)
             states[node] = state
             fault_state.write(place.path, states)
@@ -90,7 +90,7 @@ def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
 
 
 def _refuse_real(loaded: Loaded, living: LivingNode, words: tuple[str, ...]) -> None:
-    """Of real hardware only the emulated cables can be broken."""
+    """With real hardware, only the emulated cables can be broken."""
     if loaded.change is None or not living.blueprint.devices:
         return
     broken = loaded.change(living.machine, words)
@@ -123,7 +123,7 @@ def _heal(living: LivingNode, state: NodeState, one: Broken) -> NodeState:
 
 
 def _after_reboot(living: LivingNode, state: NodeState) -> NodeState:
-    """A restarted node keeps its hardware faults; all others are over, those of its cable too."""
+    """A restarted node keeps its hardware faults; all others are over, including those of its cable."""
     for one in state.broken:
         loaded = find(one.fault)
         if loaded.fault.outside and loaded.heal is not None:
@@ -138,7 +138,7 @@ def _show(living: LivingNode, before: NodeState, after: NodeState) -> NodeState:
 
 
 def broken_machine(machine: NodeMachine, broken: Iterable[Broken]) -> NodeMachine:
-    """What a machine becomes by its hardware faults, in the order in which they came."""
+    """The machine with its hardware faults, applied in the order in which they were added."""
     for one in broken:
         change = find(one.fault).change
         machine = change(machine, one.words) if change else machine
@@ -146,7 +146,7 @@ def broken_machine(machine: NodeMachine, broken: Iterable[Broken]) -> NodeMachin
 
 
 def _told(living: LivingNode, work: Callable[Concatenate[LivingNode, P], T], *words: P.args, **more: P.kwargs) -> T:
-    """Turn the kernel's refusal into an error message."""
+    """Turn an error from the kernel into an error message."""
     try:
         return work(living, *words, **more)
     except OSError as failure:

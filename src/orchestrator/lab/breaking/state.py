@@ -1,4 +1,4 @@
-"""Which faults the nodes of a lab have, as a file in its directory."""
+"""The faults of a lab's nodes, as a file in the lab's directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "faults.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """One fault that a node has: its name, the words after it, and what healing needs to know."""
+    """One fault of a node: its name, the arguments typed after it, and the data needed to heal it."""
 
     fault: str
     words: tuple[str, ...] = ()
@@ -27,18 +27,18 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node's faults, oldest first; covers: where something is mounted over what it showed at first."""
+    """A node's faults, oldest first; covers: paths where something is mounted over what the node showed at first."""
 
     broken: tuple[Broken, ...] = ()
     covers: tuple[str, ...] = ()
 
     def without(self, one: Broken) -> NodeState:
-        """One fault less."""
+        """The same state without one fault."""
         return replace(self, broken=tuple(other for other in self.broken if other is not one))
 
 
 def read(directory: Path) -> dict[str, NodeState]:
-    """Node -> its state, of nodes that have one; raises ValueError where the file is damaged."""
+    """Node -> its state, for nodes that have one; raises ValueError if the file is damaged."""
     try:
         raw = json.loads((directory / FILE).read_text())
     except FileNotFoundError:

@@ -1,10 +1,10 @@
 """The real SGLang for the lab: its environment, built once and kept outside the clone, and a model for it.
 
-An environment lives in `<cache>/engines/<digest>/venv`, where the digest is of everything that decides what is in it:
-the role, its lock file without the hashes, which only prove it, and the Python version. It is built where it stays,
-since its scripts name their own path; a file `complete` beside it, written last, says that it may be used. Nodes see it
-at another path, which works: they run `bin/python3 -m ...` only, and the link behind bin/python3 is an absolute one to
-the distribution's Python.
+An environment is in `<cache>/engines/<digest>/venv`. The digest covers everything that determines its contents: the
+role, its lock file without the hashes (they only verify), and the Python version. It is built in its final place, since
+its scripts contain their own path; a file `complete` beside it, written last, marks it as usable. Nodes see it at
+another path, which works: they only run `bin/python3 -m ...`, and bin/python3 is an absolute link to the distribution's
+Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import DeployError, LockHeld, NodeError
 
-if TYPE_CHECKING:  # ansible-runner takes a while to import, and an environment is built once
+if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once
     from orchestrator.host_setup.runner import Step
 
 ENGINE_STACK = "sglang-0.5.23-cpu"
@@ -34,18 +34,18 @@ PYTHON = Path("/usr/bin/python3")
 """The distribution's Python, which the lab's nodes have at the same path."""
 
 BUILD_DEADLINE_S = 1800.0
-"""A first build downloads about 1 GB; 70 to 80 s on 2 cores where the packages are near."""
+"""A first build downloads about 1 GB: 70 to 80 s on 2 cores with a nearby mirror."""
 
 
 def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The virtual environment of `ENGINE_STACK`, built if it isn't there yet (2.8 GB, a minute or more).
+    """The virtual environment of `ENGINE_STACK`, built if it does not exist yet (2.8 GB, a minute or more).
 
     progress: called with one sentence for every step of a build
-    Where pip finds the CPU build of torch: as it is configured, or where $L40S_TORCH_CPU_SOURCE points (the address of
+    pip finds the CPU build of torch as it is configured, or where $L40S_TORCH_CPU_SOURCE points (the address of
     PyTorch's CPU wheel index, or a folder with the wheel).
 
-    Raises NodeError with pip's own words where the build fails, LockHeld where another process builds it for longer
-    than `BUILD_DEADLINE_S`.
+    Raises NodeError with pip's own message if the build fails, LockHeld if another process is still building it after
+    `BUILD_DEADLINE_S`.
     """
     home = _home()
     environment, complete = home / "venv", home / "complete"
@@ -66,7 +66,7 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
 
 
 def ensure_model() -> Path:
-    """The directory of the tiny model, made if this version of it isn't there yet."""
+    """The directory of the tiny model, created if this version of it does not exist yet."""
     version = hashlib.sha256(Path(engine_model.__file__).read_bytes()).hexdigest()[:16]
     directory = cache_root() / "models" / version / "tiny-deepseek-v3"
     complete = (directory / engine_model.INDEX_FILE).exists()
@@ -90,7 +90,7 @@ def _home() -> Path:
 
 
 def _python_version() -> str:
-    """major.minor of the nodes' Python: packages with compiled parts are built for one."""
+    """major.minor of the nodes' Python: packages with compiled parts are built for one version."""
     if not PYTHON.exists():
         raise NodeError(f"{PYTHON} is not installed", where="this machine", fix="install the package python3")
     show = 'import sys; print("%d.%d" % sys.version_info[:2])'
@@ -127,7 +127,7 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
 
 
 def _name_older_ones(home: Path, progress: Callable[[str], None]) -> None:
-    """They are not removed: a lab that runs may still show one to its nodes."""
+    """They are not removed: a running lab may still show one to its nodes."""
     others = sorted(str(path.parent) for path in home.parent.glob(f"{ENGINE_STACK}-*/complete") if path.parent != home)
     if others:
         progress("older environments, which can be removed if no lab uses them: " + " ".join(others))
@@ -146,7 +146,7 @@ def _fix(failure: DeployError) -> str:
 
 @contextmanager
 def _held(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """One builder at a time; the kernel gives the lock back when its holder ends, however it ends."""
+    """One builder at a time; the kernel releases the lock when its holder ends, however it ends."""
     deadline = time.monotonic() + BUILD_DEADLINE_S
     told = False
     with lock.open("w") as file:

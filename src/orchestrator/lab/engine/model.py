@@ -1,9 +1,10 @@
-"""A DeepSeek-V3 of about 2 MB, made on the spot: every part of the architecture, and text that can be checked.
+"""A DeepSeek-V3 of about 2 MB, generated when needed: every part of the architecture, and text that can be checked.
 
-It has what the large one has (MLA attention, a dense layer, routed experts with a shared one, bf16), with widths that
-1, 2, 4 and 8 tensor-parallel ranks can divide. Its weights are random but for one thing: the output row of each letter
-is the embedding of the letter before it, and the layers add little to the residual stream. So a greedy generation goes
-on with the alphabet, whatever the number of ranks, and only if embedding, layers, all-reduce and sampling work.
+It has the parts of the large one (MLA attention, a dense layer, routed experts with a shared one, bf16), with widths
+that 1, 2, 4 and 8 tensor-parallel ranks can divide. Its weights are random with one exception: the output row of each
+letter is the embedding of the letter before it, and the layers add little to the residual stream. So a greedy
+generation continues the alphabet, whatever the number of ranks, but only if embedding, layers, all-reduce and sampling
+work.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 CANARY_PROMPT = "abcdef"
 CANARY_TEXT = "ghij"
-"""What the model says next; the letters go round from z to a."""
+"""The model's next text: letters in order, with a after z."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 BEGIN, END = "<s>", "</s>"
@@ -31,11 +32,11 @@ EXPERTS, EXPERT_WIDTH = 8, 64
 
 EMBEDDING_SPREAD = 1.0
 WEIGHT_SPREAD = 0.05
-"""Weights are uniform in plus or minus this."""
+"""Weights are uniformly distributed between minus and plus this."""
 
 
 def tiny_model(directory: Path, *, seed: int = 0) -> Path:
-    """Write the model into `directory` (made where missing) and give it back; the same seed gives the same bytes.
+    """Write the model into `directory` (created if missing) and return it; the same seed gives the same bytes.
 
     The index is written last: a directory that has one is complete.
     """
@@ -57,7 +58,7 @@ def tiny_model(directory: Path, *, seed: int = 0) -> Path:
 
 
 def byte_vocabulary() -> dict[str, int]:
-    """Token -> id: one token a byte, as the byte-level BPE of GPT-2 spells bytes, then begin and end, then unused ones.
+    """Token -> id: one token per byte, in the spelling of GPT-2's byte-level BPE, then begin and end, then unused ones.
 
     264 entries, so that 8 ranks can share the vocabulary.
     """
@@ -82,7 +83,7 @@ Tensor = tuple[str, tuple[int, ...], bytes]
 
 
 def _tensors(rng: random.Random, vocabulary: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
-    """Names and shapes as DeepseekV3ForCausalLM's checkpoints have them."""
+    """Names and shapes as in checkpoints of DeepseekV3ForCausalLM."""
 
     def matrix(rows: int, columns: int) -> Tensor:
         return _bf16(rows, columns, values=(rng.uniform(-WEIGHT_SPREAD, WEIGHT_SPREAD) for _ in range(rows * columns)))
@@ -180,7 +181,7 @@ def _config(vocabulary: Mapping[str, int]) -> dict[str, Any]:
         "v_head_dim": VALUE,
         "max_position_embeddings": 2048,
         "rope_theta": 10000.0,
-        # SGLang's CPU path reads the scaling's mscale without asking whether there is a scaling
+        # SGLang's CPU path reads the scaling's mscale without checking whether there is a scaling
         "rope_scaling": {
             "type": "yarn",
             "factor": 4.0,
@@ -206,7 +207,7 @@ def _config(vocabulary: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _tokenizer(vocabulary: Mapping[str, int]) -> dict[str, Any]:
-    """The `tokenizers` library's file: byte-level BPE without a merge."""
+    """The file of the `tokenizers` library: byte-level BPE without merges."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     special = [
         {

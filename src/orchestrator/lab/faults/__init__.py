@@ -1,1 +1,1 @@
-"""What can go wrong with a lab's node: one fault a file, found by scanning this package."""
+"""Faults of a lab's nodes: one fault per file, found by scanning this package."""

@@ -18,7 +18,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """The bond is as fast as the ports that are left."""
+    """The bond is as fast as its remaining ports."""
     words.at_most(asked, 1)
     lost = words.slave(node, asked)
     node = change_interface(node, lost.name, lambda one: replace(one, carrier=False))

@@ -19,7 +19,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """The kernel's clock is this machine's, so programs get a different time."""
+    """The kernel's clock is shared with this machine, so only programs get a different time."""
     words.at_most(asked, 1)
     text = asked[0] if asked else "90"
     if not re.fullmatch(r"[+-]?[0-9]{1,9}", text):

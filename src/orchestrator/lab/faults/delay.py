@@ -1,4 +1,4 @@
-"""A cable on which everything takes its time."""
+"""A cable that delays every packet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STARTS_S = 10.0
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """The relay lives in the lab's namespaces, so it ends with the lab."""
+    """The relay runs in the lab's namespaces, so it ends with the lab."""
     words.at_most(asked, 2)
     delay = words.number(asked, 0, what="milliseconds", lowest=1, highest=_LONGEST_MS, default=25)
     port = words.any_port(node.machine, asked[1:])
@@ -42,7 +42,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """The relay ends first; then the cable is plugged in where it was."""
+    """The relay ends first; then the cable is connected to its bridge again."""
     Identity(**undo["relay"]).end(deadline_s=_STARTS_S)
     link, bridge = str(undo["link"]), str(undo["bridge"])
     node.ip_outside([f"link delete {relay.private_bridge(link)}", f"link set {link} master {bridge}"])

@@ -18,24 +18,24 @@ FAULT = Fault(
     levels=(1, 2),
 )
 _LEAST_BLOCKS = 1
-"""A tmpfs of size 0 is one without a limit (tmpfs(5))."""
+"""A tmpfs of size 0 has no limit (tmpfs(5))."""
 _PLACES = (f"/run/l40s-lab/{DISK}", "/tmp", "/root")  # noqa: S108 - the node's own
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """The memory that stands for the disk may not become more than it is."""
+    """Limit the memory behind the disk to what it uses now."""
     words.at_most(asked, 0)
     sizes = _in_node(node, {})
     return {"sizes": sizes}
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """As large as before."""
+    """Restore the former size."""
     _in_node(node, {str(place): int(size) for place, size in undo["sizes"].items()})
 
 
 def _in_node(node: LivingNode, wanted: dict[str, int]) -> dict[str, int]:
-    """Give the places these sizes, or just what they use; returns the sizes that they had, in bytes."""
+    """Set the places to these sizes, or to what they use now; returns their former sizes in bytes."""
     mounts = Spaces(node.pid, ["mnt"])
 
     def work() -> dict[str, int]:

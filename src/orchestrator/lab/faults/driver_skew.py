@@ -1,4 +1,4 @@
-"""A node with another NVIDIA driver than the others."""
+"""A node with a different NVIDIA driver from the others."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FAULT = Fault(
 )
 _OLDER = "570.133.20"
 _CUDA = 12080
-"""The CUDA version that the 570 drivers bring, as cuDriverGetVersion says it."""
+"""The CUDA version of the 570 drivers, in the form of cuDriverGetVersion."""
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Driver, NVML and CUDA come together."""
+    """Driver, NVML and CUDA change together."""
     words.at_most(asked, 1)
     version = asked[0] if asked else _OLDER
     if not re.fullmatch(r"\d{3}\.\d{1,3}(\.\d{1,3})?", version):

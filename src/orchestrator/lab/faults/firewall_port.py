@@ -25,5 +25,5 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """The table holds nothing else."""
+    """The table has no other contents."""
     node.nft_here(f"delete table inet drop_{int(undo['port'])}\n")

@@ -1,4 +1,4 @@
-"""A node whose processes all stand still, while its kernel still takes connections."""
+"""A node whose processes are all stopped, while its kernel still accepts connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STOPS_S = 5.0
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Repeated until no process is left that could have started another."""
+    """Repeated until no running process is left that could have started another."""
     words.at_most(asked, 0)
     stopped: dict[int, Identity] = {}
 
@@ -39,7 +39,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """Let those go on that we stopped, and the shells into the node that stopped with them."""
+    """Continue the processes that we stopped, and the shells into the node that stopped with them."""
     for one in undo["stopped"]:
         Identity(**one).kill(signal.SIGCONT)
     if node.has_namespaces:

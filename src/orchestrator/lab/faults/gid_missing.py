@@ -1,4 +1,4 @@
-"""An RDMA port whose driver made no GID of its address."""
+"""An RDMA port for whose address the driver made no GID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An RDMA port whose IPv4 GID has another index than on the other nodes."""
+"""An RDMA port whose IPv4 GID has a different index from the other nodes'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """A unique local address, as routers hand them out (RFC 4193)."""
+    """Adds a unique local address, of the kind that routers assign (RFC 4193)."""
     words.at_most(asked, 1)
     port = words.rail_port(node, asked)
     low = port.mac.replace(":", "")[-4:]

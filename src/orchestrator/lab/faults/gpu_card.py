@@ -1,4 +1,4 @@
-"""What the faults of GPUs share."""
+"""Shared by the faults of GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.lab.hardware.machine import Gpu, NodeMachine
 
 
 def change_gpu(node: NodeMachine, index: int, change: Callable[[Gpu], Gpu]) -> NodeMachine:
-    """One GPU of the node, by NVML's index, put through a function."""
+    """Apply a function to one GPU of the node, by NVML's index."""
     card = gpus(node.machine)[index].card
     assert isinstance(card, Gpu)
     return change_port_of(node, card, lambda port: replace(port, card=change(card)))

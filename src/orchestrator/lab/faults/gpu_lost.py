@@ -1,4 +1,4 @@
-"""A GPU that has fallen off the bus (Xid 79): its link is down, and reading it gives ones."""
+"""A GPU that has fallen off the bus (Xid 79): its link is down, and every read from it gives ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Its function stays in /sys, as it does until somebody scans the bus again."""
+    """Its function stays in /sys until the bus is scanned again."""
     return change_gpu(node, words.gpu(node, asked), lambda card: replace(card, lost=True))
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Its next CUDA call fails, and PyTorch's NCCL watchdog aborts the process."""
+    """The rank's next CUDA call fails, and PyTorch's NCCL watchdog aborts the process."""
     for process in node.users_of_gpu(words.gpu(node.machine, asked)):
         process.kill(signal.SIGABRT)
     return {}

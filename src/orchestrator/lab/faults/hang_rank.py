@@ -28,5 +28,5 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(_: LivingNode, undo: Undo) -> None:
-    """It goes on, if it is still there."""
+    """Continue it, if it still exists."""
     Identity(**undo["rank"]).kill(signal.SIGCONT)

@@ -16,7 +16,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Agents only, none of what they started."""
+    """Kills agents only, not the processes that they started."""
     words.at_most(asked, 0)
     agents = node.agents()
     if not agents:

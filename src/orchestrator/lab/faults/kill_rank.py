@@ -17,7 +17,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Just that process."""
+    """Kills only that process."""
     words.at_most(asked, 2)
     number = words.signal_number(asked, 1)
     rank(node, asked).kill(number)

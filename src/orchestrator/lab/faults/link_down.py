@@ -1,4 +1,4 @@
-"""An interface whose cable is cut, a bond's with all its ports."""
+"""An interface whose cable is cut; for a bond, the cables of all its ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Nobody tells the programs on it: their connections just stand still."""
+    """Programs that use it get no error: their connections just stall."""
     words.at_most(asked, 1)
     cut = words.any_port(node, asked)
     for name in (cut.name, *cut.slaves):

@@ -12,7 +12,7 @@ from orchestrator.model.errors import InputError
 
 
 def change_link(node: NodeMachine, asked: Words, change: Callable[[PciePort], PciePort]) -> NodeMachine:
-    """The port above the card that was typed: a GPU's index, an RDMA device or an interface (default: a rail's)."""
+    """The port above the given card: a GPU's index, an RDMA device or an interface (default: one on a rail)."""
     words.at_most(asked, 1)
     if asked and asked[0].isdigit():
         card = gpus(node.machine)[words.gpu(node, asked)].card

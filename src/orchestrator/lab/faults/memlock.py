@@ -17,7 +17,7 @@ _FILE = "/etc/security/limits.d/zz-l40s-lab-fault.conf"
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """Where systemd runs, as pam_limits has it; else as in a container without CAP_SYS_RESOURCE."""
+    """With systemd, through pam_limits; else as in a container without CAP_SYS_RESOURCE."""
     words.at_most(asked, 1)
     kib = words.number(asked, 0, what="KiB", lowest=1, highest=1 << 40, default=64)
     if node.blueprint.level == 2:
@@ -29,7 +29,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, _: Undo) -> None:
-    """New sessions have what the node was built with."""
+    """New sessions get the limit that the node was built with."""
     if node.blueprint.level == 2:
         node.file(_FILE).unlink(missing_ok=True)
     else:

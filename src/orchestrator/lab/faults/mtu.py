@@ -18,7 +18,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Between the least that IPv6 allows and the most that a card takes."""
+    """Between IPv6's minimum and the card's maximum."""
     words.at_most(asked, 2)
     port = words.any_port(node, asked[:1]) if asked else words.rail_port(node, ())
     size = words.number(asked, 1, what="bytes", lowest=1280, highest=9978, default=1500)

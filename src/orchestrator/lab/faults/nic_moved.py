@@ -22,7 +22,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Interfaces are named after their slot (systemd.net-naming-scheme(7)); who moved the card kept the addresses."""
+    """Interfaces are named after their slot (systemd.net-naming-scheme(7)); the addresses stay."""
     words.at_most(asked, 1)
     rails = [one for one in node.interfaces if one.rail is not None and one.rdma]
     port = words.rail_port(node, asked or tuple(one.name for one in rails[-1:]))
@@ -63,5 +63,5 @@ def _renamed(port: NicPort, names: dict[str, str]) -> NicPort:
 
 
 def _in_slot(name: str, old: str, new: str) -> str:
-    """ens15f0np0 of slot 15 is ens17f0np0 in slot 17; a name that says nothing of the slot stays."""
+    """ens15f0np0 of slot 15 becomes ens17f0np0 in slot 17; a name without a slot number stays."""
     return re.sub(rf"^ens{re.escape(old)}(?=\D|$)", f"ens{new}", name) if old else name

@@ -16,7 +16,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """With the open driver NCCL would do without the module."""
+    """With the open driver NCCL would not need the module."""
     words.at_most(asked, 0)
     machine = node.machine
     return replace(node, machine=replace(machine, system=replace(machine.system, peermem=False, open_driver=False)))

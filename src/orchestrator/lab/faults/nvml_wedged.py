@@ -16,7 +16,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """The driver's files can still be read as usual."""
+    """The driver's files are still readable as usual."""
     words.at_most(asked, 0)
     machine = node.machine
     return replace(node, machine=replace(machine, system=replace(machine.system, wedged=True)))

@@ -18,7 +18,7 @@ _ALL = 100
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """In the lab's network: the node itself can't see why."""
+    """In the lab's network: the node itself can't see the reason."""
     words.at_most(asked, 2)
     percent = words.number(asked, 0, what="percent", lowest=1, highest=_ALL, default=30)
     port = words.any_port(node.machine, asked[1:])
@@ -33,7 +33,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """The table holds nothing else."""
+    """The table has no other contents."""
     node.nft_outside(f"delete table bridge {_table(str(undo['link']))}\n")
 
 

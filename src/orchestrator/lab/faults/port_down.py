@@ -18,7 +18,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """systemd-networkd takes an address away with the carrier (IgnoreCarrierLoss= in systemd.network(5))."""
+    """systemd-networkd removes an address when the carrier is lost (IgnoreCarrierLoss= in systemd.network(5))."""
     words.at_most(asked, 1)
     port = words.rail_port(node, asked)
     return change_interface(node, port.name, lambda one: replace(one, carrier=False, ipv4=(), ipv6=()))

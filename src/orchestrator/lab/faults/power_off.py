@@ -1,4 +1,4 @@
-"""A node without power: its cables go dead first, so that not one packet says good-bye."""
+"""A node without power: its cables go dead first, so that it sends no last packet."""
 
 from __future__ import annotations
 

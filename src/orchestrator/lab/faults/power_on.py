@@ -1,4 +1,4 @@
-"""The end of `power-off`, for who looks for it among the faults."""
+"""The end of `power-off`, for operators who look for it among the faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the faults share that change what programs see through a library which they load first."""
+"""Shared by the faults that work through a library preloaded into every program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FOLDER = "/run/l40s-lab"
 
 
 def load(node: LivingNode, library: str, setting: str, value: str) -> None:
-    """Have every program that starts from now on load a library of the preload package.
+    """Make every program that starts from now on load a library of the preload package.
 
     setting, value: name and content of the file that the library reads
     """
@@ -22,7 +22,7 @@ def load(node: LivingNode, library: str, setting: str, value: str) -> None:
 
 
 def unload(node: LivingNode, library: str, setting: str) -> None:
-    """Programs that start from now on do without it; its files go when the list no longer names it."""
+    """Programs that start from now on no longer load it; its files are deleted once the list no longer names it."""
     left = _others(node, library)
     if left:
         node.write(_LIST, left)

@@ -1,8 +1,8 @@
 """How faults are written and found.
 
-A module of this package with `FAULT` in it is a fault. `change` makes a broken machine out of a whole one, and
-everything that such a machine shows follows from it; `strike` and `heal` act on the running node. A fault has one
-of them or both.
+A module of this package that defines `FAULT` is a fault. `change` turns a healthy machine into a broken one, and
+everything that such a machine shows follows from it; `strike` and `heal` act on the running node. A fault has one of
+them or both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.model.errors import InputError
 
 Words = tuple[str, ...]
 Undo = Mapping[str, Any]
-"""What healing needs to know, as JSON can hold it."""
+"""Data needed for healing, as JSON can hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,14 +30,14 @@ class Fault:
     """One fault.
 
     name:     as it is typed
-    argument: what follows the name, in the usual spelling of a usage line; '' for nothing
+    argument: what follows the name, in the style of a usage line; '' for nothing
     summary:  what happens, in one line
-    shows:    where one sees it
+    shows:    where it can be seen
     levels:   of a lab that can have it
-    lasting:  it goes on until it is healed; else it has happened once it has struck
+    lasting:  it continues until it is healed; else it is over once it has struck
     rebuilds: healing it restarts the node
     outside:  it is in the node's cable, not in the node
-    cures:    no fault but the end of one, by another name
+    cures:    not a fault but the end of one, by another name
     """
 
     name: str
@@ -53,7 +53,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A fault with what it does: to the machine, to the running node (after that), and to undo what it struck."""
+    """A fault with its actions: on the machine, then on the running node, and the undo of the latter."""
 
     fault: Fault
     change: Callable[[NodeMachine, Words], NodeMachine] | None
@@ -80,7 +80,7 @@ def all_faults() -> tuple[Loaded, ...]:
 
 
 def find(name: str) -> Loaded:
-    """The fault of this name; raises InputError with the nearest names."""
+    """The fault of this name; raises InputError with the most similar names."""
     known = {loaded.fault.name: loaded for loaded in all_faults()}
     if name in known:
         return known[name]

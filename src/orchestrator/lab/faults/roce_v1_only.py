@@ -1,4 +1,4 @@
-"""An RDMA port that speaks RoCE v1 only, which no router passes on and NCCL does not choose."""
+"""An RDMA port that supports only RoCE v1, which routers don't forward and NCCL does not choose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """One GID an address instead of two."""
+    """One GID per address instead of two."""
     words.at_most(asked, 1)
     port = words.rail_port(node, asked)
     return change_interface(node, port.name, lambda one: replace(one, roce=(ROCE_V1,)))

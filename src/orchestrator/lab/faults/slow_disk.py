@@ -16,7 +16,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """There is no device to slow down: a node's disk is memory."""
+    """There is no device to slow down, since a node's disk is memory: programs are delayed."""
     words.at_most(asked, 1)
     rate = words.number(asked, 0, what="MiB a second", lowest=1, highest=100_000, default=20)
     preloaded.load(node, "disk", "disk-rate", f"{rate << 20}\n")

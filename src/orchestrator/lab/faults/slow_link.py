@@ -1,4 +1,4 @@
-"""The path between two nodes is slow; every other path is not."""
+"""A slow path between two nodes; all other paths are normal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """At the other end of both nodes' cables, where the switch is."""
+    """At the switch end of both nodes' cables."""
     words.at_most(asked, 2)
     if not asked or asked[0] == node.name:
         raise InputError(
@@ -36,7 +36,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
-    """The queues hold nothing else."""
+    """The queues have no other contents."""
     for link in undo["links"]:
         pace.run(node.supervisor, pace.as_before(str(link)))
 

@@ -1,4 +1,4 @@
-"""A node whose TCP side is slow in both directions, towards everybody."""
+"""A node whose TCP traffic is slow in both directions, to all nodes."""
 
 from __future__ import annotations
 

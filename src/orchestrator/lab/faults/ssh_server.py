@@ -1,4 +1,4 @@
-"""A node's SSH server, stopped and started from outside: what the faults of it share."""
+"""A node's SSH server, stopped and started from outside: shared by its faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CAP_SYS_RESOURCE = 24
 
 
 def stop(node: LivingNode) -> None:
-    """End the process that listens, and none of its sessions."""
+    """End the process that listens, but none of its sessions."""
     if node.blueprint.level == 2:
         node.run_here(["systemctl", "kill", "--kill-who=main", "--signal=KILL", "ssh.service"], what="systemctl kill")
         node.run_here(["systemctl", "stop", "ssh.service"], what="systemctl stop")
@@ -36,7 +36,7 @@ def stop(node: LivingNode) -> None:
 
 
 def start(node: LivingNode, *, memlock: int | None = None) -> None:
-    """Start it again. memlock: bytes that its sessions may lock and not raise; None: as the node was built."""
+    """Start it again. memlock: hard limit of its sessions in bytes; None: as the node was built."""
     if node.blueprint.level == 2:
         node.run_here(["systemctl", "start", "ssh.service"], what="systemctl start")
     else:
@@ -46,7 +46,7 @@ def start(node: LivingNode, *, memlock: int | None = None) -> None:
 
 
 def listeners(node: LivingNode) -> list[Identity]:
-    """The SSH server itself: sessions have titles of their own (`sshd: root [priv]`)."""
+    """The SSH server itself; sessions have other titles (`sshd: root [priv]`)."""
     found = []
     for one in node.processes():
         try:

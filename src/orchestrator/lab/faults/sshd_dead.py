@@ -1,4 +1,4 @@
-"""A node whose SSH server has died, while the node lives."""
+"""A node whose SSH server has died, while the node still runs."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def strike(node: LivingNode, asked: Words) -> Undo:
 
 
 def heal(node: LivingNode, _: Undo) -> None:
-    """With the limits that it had."""
+    """Start it again, with its former limits."""
     start(node)

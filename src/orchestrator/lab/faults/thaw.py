@@ -1,4 +1,4 @@
-"""The end of `freeze`, for who looks for it among the faults."""
+"""The end of `freeze`, for operators who look for it among the faults."""
 
 from __future__ import annotations
 

@@ -17,5 +17,5 @@ FAULT = Fault(
 
 
 def change(node: NodeMachine, asked: Words) -> NodeMachine:
-    """Both ends still say that they can do more."""
+    """Both ends still report that they support more."""
     return change_link(node, asked, lambda port: replace(port, trained_width=8))

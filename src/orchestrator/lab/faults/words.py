@@ -1,4 +1,4 @@
-"""The arguments of a fault, as values; wrong ones raise an InputError that names them."""
+"""Parses the arguments of a fault; invalid ones raise an InputError that names them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.model.errors import InputError
 
 
 def at_most(words: Words, count: int) -> None:
-    """Refuse more words than the fault takes."""
+    """Refuse more arguments than the fault takes."""
     if len(words) > count:
         wanted = "nothing" if not count else f"at most {count}"
         raise InputError(
@@ -21,7 +21,7 @@ def at_most(words: Words, count: int) -> None:
 
 
 def number(words: Words, place: int, *, what: str, lowest: int, highest: int, default: int | None = None) -> int:
-    """A whole number; the default where the word is missing, which is a mistake where there is no default."""
+    """A whole number; the default if the argument is missing. Without a default, a missing argument is an error."""
     if place >= len(words) and default is not None:
         return default
     text = words[place] if place < len(words) else ""
@@ -34,11 +34,11 @@ def number(words: Words, place: int, *, what: str, lowest: int, highest: int, de
 
 
 SLOW = "20mbit"
-"""The rate where none was typed."""
+"""The default rate."""
 
 
 def rate(words: Words, place: int) -> str:
-    """Bits a second as tc(8) writes them: 20mbit, 1gbit."""
+    """Bits per second as tc(8) writes them: 20mbit, 1gbit."""
     text = words[place] if place < len(words) else SLOW
     if not re.fullmatch(r"[1-9]\d{0,5}[kmg]bit", text):
         raise InputError(f"found {text!r}, wanted a rate such as {SLOW}", where="ARG", fix="kbit, mbit or gbit")
@@ -46,34 +46,34 @@ def rate(words: Words, place: int) -> str:
 
 
 def gpu(node: NodeMachine, words: Words) -> int:
-    """The index of one of the node's GPUs, NVML's numbering."""
+    """The index of one of the node's GPUs, in NVML's numbering."""
     at_most(words, 1)
     return number(words, 0, what="the index of a GPU", lowest=0, highest=len(gpus(node.machine)) - 1)
 
 
 def rail_port(node: NodeMachine, words: Words) -> NetworkInterface:
-    """An RDMA port by its own or its interface's name; the first one on a rail where nothing was typed."""
+    """An RDMA port by its own name or its interface's; by default the first one on a rail."""
     ports = [one for one in node.interfaces if one.rdma and not one.slaves]
     rails = [one for one in ports if one.rail is not None]
     return _interface(ports, (rails or ports)[:1], words, "an RDMA device or its interface")
 
 
 def any_port(node: NodeMachine, words: Words) -> NetworkInterface:
-    """An interface by its own name or its RDMA device's; the one that carries TCP where nothing was typed."""
+    """An interface by its own name or its RDMA device's; by default the one that carries TCP."""
     return _interface(
         node.interfaces, [one for one in node.interfaces if one.primary], words, "an interface or an RDMA device"
     )
 
 
 def slave(node: NodeMachine, words: Words) -> NetworkInterface:
-    """A bond's port; the last one of the first bond where nothing was typed."""
+    """A bond's port; by default the last one of the first bond."""
     slaves = [one for one in node.interfaces if one.bond]
     first = [one for one in slaves if one.bond == slaves[0].bond]
     return _interface(slaves, first[-1:], words, "a port of a bond")
 
 
 def signal_number(words: Words, place: int) -> int:
-    """A signal by name or number; SIGKILL where nothing was typed."""
+    """A signal by name or number; by default SIGKILL."""
     text = words[place].upper().removeprefix("SIG") if place < len(words) else "KILL"
     known = {one.name.removeprefix("SIG"): one.value for one in signal.Signals}
     known |= {str(value): value for value in known.values()}

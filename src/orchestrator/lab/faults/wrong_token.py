@@ -1,4 +1,4 @@
-"""An engine that answers wrongly: bad memory, a wrong tuned config, a shard of another checkpoint."""
+"""An engine with wrong answers: bad memory, a wrong tuned config, a shard of another checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAULT = Fault(
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """The stand-in looks for this file at every request."""
+    """The stand-in checks for this file at every request."""
     words.at_most(asked, 0)
     node.write(_FILE, "")
     return {}

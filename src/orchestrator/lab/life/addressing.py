@@ -1,4 +1,4 @@
-"""Which addresses a lab takes: a network that collides with nothing this machine knows."""
+"""Chooses a lab's addresses: a network that does not collide with any that this machine knows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from orchestrator.model.errors import NodeError
 CONTROLLER = 1
 """Host part of the controller's own address in a lab's network."""
 GATEWAY = 2
-"""Host part of the nodes' default route: a router inside the lab that has no route out and says so at once."""
+"""Host part of the nodes' default route: a router inside the lab without a route out, which it reports at once."""
 FIRST_NODE = 10
 """Host part of node0's address."""
 MAX_NODES = 240
 
 
 def choose_network(name: str, used: Iterable[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
-    """A free 10.x.y.0/24, the same for the same lab name as long as it is free.
+    """A free 10.x.y.0/24; always the same for a lab name while it is free.
 
-    Default routes do not count as use: they cover everything and own nothing.
+    Default routes do not count as use: they cover all addresses.
     """
     taken = [network for network in used if network.prefixlen > 0]
     for candidate in _candidates(name):
@@ -39,7 +39,7 @@ def choose_network(name: str, used: Iterable[ipaddress.IPv4Network]) -> ipaddres
 def _candidates(name: str) -> Iterator[ipaddress.IPv4Network]:
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
     for step in range(4096):
-        number = (seed + step * 7919) % (128 * 256)  # 10.64.0.0 to 10.191.255.0: away from the crowded ends
+        number = (seed + step * 7919) % (128 * 256)  # 10.64.0.0 to 10.191.255.0: less crowded than the ends
         yield ipaddress.IPv4Network((0x0A400000 + (number << 8), 24))
 
 

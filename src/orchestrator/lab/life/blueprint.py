@@ -1,4 +1,4 @@
-"""What a lab should be: everything the processes that build it need to know, as one file in its directory."""
+"""A lab's specification: everything that the processes that build it need to know, as one file in its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "blueprint.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """A directory of this machine that every node shows, read-only, at `inside`."""
+    """A directory of this machine that every node shows read-only at `inside`."""
 
     outside: str
     inside: str
@@ -29,19 +29,19 @@ class Blueprint:
     directory: where its keys, state and inventory are on this machine
     prefix:    the first three numbers of its IPv4 addresses, for example 10.77.3
     nodes:     node names, in node-rank order through all gangs
-    gangs:     gang -> its nodes; all of them together are the nodes
-    wiring:    the machine description as it was read (hardware.wiring reads it again)
+    gangs:     gang -> its nodes; together they are all nodes
+    wiring:    the machine description as it was read (hardware.wiring parses it again)
     host_link: name of this machine's own interface into the lab; '' at level 0
     port:      of the nodes' SSH servers
-    shows:     what is bind-mounted into every node
+    shows:     bind-mounted into every node
     rootfs:    the lowest layer of the nodes' roots: this machine's own root, or the one made for systemd nodes
-    variables: node -> variables of the lab's inventory that it was asked for with
-    recorded:  node by node, the snapshot that it looks like (a file in the lab's directory); () for a wiring
+    variables: node -> requested variables for the lab's inventory
+    recorded:  for each node, the snapshot that it looks like (a file in the lab's directory); () for a wiring
     deaths:    how the stand-in's ranks die
     cabling:   IPv4 network of recorded interfaces -> number of the rail that they are cabled to
-    mark:      what the kernel's things of this lab are named by
-    devices:   node by node, the device files of this machine's own GPUs that it has; () where GPUs are emulated
-    fingerprint: digest of everything that was asked for; the same again needs no new lab
+    mark:      label of this lab's kernel objects
+    devices:   for each node, the device files of this machine's own GPUs that it has; () if GPUs are emulated
+    fingerprint: digest of the request; the same request again needs no new lab
     """
 
     name: str
@@ -76,7 +76,7 @@ class Blueprint:
 
     @property
     def gateway(self) -> str:
-        """Where the nodes send what is for none of them."""
+        """Where the nodes send packets for other networks."""
         return f"{self.prefix}.{GATEWAY}"
 
     def address(self, index: int) -> str:
@@ -84,7 +84,7 @@ class Blueprint:
         return f"{self.prefix}.{FIRST_NODE + index}"
 
     def write(self) -> None:
-        """Put it into the lab's directory."""
+        """Write it into the lab's directory."""
         files.put(self.path / FILE, json.dumps(asdict(self)))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Which nodes a lab has: so many in so many gangs, those of an inventory, or those of recorded machines."""
+"""The nodes of a lab: a number of nodes in a number of gangs, those of an inventory, or those of recorded machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEPT = (
     "l40s_gpus", "l40s_http_port", "l40s_lease", "l40s_nccl_port", "l40s_stack", "l40s_transport",
 )  # fmt: skip
 _OF_THE_HARDWARE = ("l40s_gid_index", "l40s_ib_hca", "l40s_socket_ifname")
-"""They name devices: they mean something in a lab only when it shows the very machines."""
+"""They name devices, so in a lab they only make sense if it shows the very same machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +27,9 @@ class Cluster:
     """Nodes in gangs.
 
     gangs:     gang -> its nodes, in node-rank order
-    gpus:      node -> how many GPUs it should have; nodes that are not named have what their machine has
+    gpus:      node -> number of GPUs; other nodes have as many as their machine
     variables: node -> variables for the lab's inventory
-    left_out:  variables of the model inventory that mean nothing in a lab
+    left_out:  variables of the original inventory that make no sense in a lab
     """
 
     gangs: Mapping[str, tuple[str, ...]]
@@ -38,7 +38,7 @@ class Cluster:
     left_out: tuple[str, ...] = ()
 
     def without(self, variable: str) -> Cluster:
-        """The same with one variable less on every node."""
+        """The same without one variable on all nodes."""
         kept = {
             node: {name: value for name, value in own.items() if name != variable}
             for node, own in self.variables.items()
@@ -52,7 +52,7 @@ class Cluster:
 
 
 def equal_gangs(nodes: Iterable[str], gangs: int) -> Cluster:
-    """Nodes divided into gangs of one size. Raises InputError where that cannot be."""
+    """Nodes divided into gangs of equal size. Raises InputError if that is impossible."""
     names = tuple(nodes)
     if not 1 <= len(names) <= MAX_NODES:
         raise InputError(f"found {len(names)}, wanted 1 to {MAX_NODES}", where="--nodes", fix="--nodes 4")
@@ -67,10 +67,10 @@ def equal_gangs(nodes: Iterable[str], gangs: int) -> Cluster:
 
 
 def like(path: str, *, same_hardware: bool) -> Cluster:
-    """The gangs of an inventory, with what of its variables means something in a lab.
+    """The gangs of an inventory, with those of its variables that make sense in a lab.
 
     same_hardware: the lab shows recordings of these very machines
-    Raises InputError for a wrong inventory, and for a node that cannot be a machine's name.
+    Raises InputError for an invalid inventory, and for a node name that can't be a host name.
     """
     inventory, known = read_cluster(path)
     _check_names(inventory)
@@ -112,7 +112,7 @@ def check_node_name(name: str, where: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Plain YAML again, without marks of where it was read."""
+    """Convert to plain YAML, without source positions."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""`lab down`: nothing of a lab is left, in whatever state it was."""
+"""`lab down`: removes a lab completely, whatever its state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEADLINE_S = 20.0
 
 
 def down(name: str) -> bool:
-    """Remove a lab; False when there was none. Raises DeployError."""
+    """Remove a lab; False if there was none. Raises DeployError."""
     check_name(name)
     with held():
         place = home(name)
@@ -31,7 +31,7 @@ def down(name: str) -> bool:
 
 
 def remove(place: Home) -> None:
-    """End everything that lives below the lab's supervisor, then delete its files. The caller holds the lock."""
+    """End all processes below the lab's supervisor, then delete its files. The caller holds the lock."""
     blueprint = place.blueprint()
     supervisor = place.supervisor()
     if supervisor and blueprint and blueprint.level == 0:
@@ -57,7 +57,7 @@ def remove(place: Home) -> None:
 
 
 def _remove_links(alias: str) -> None:
-    """The kernel removes a lab's link with its namespace, a little later; we don't wait for later."""
+    """The kernel removes a lab's link with its namespace, but a little later; we don't wait for that."""
     for link in _links(alias):
         subprocess.run(["ip", "link", "delete", link], capture_output=True, check=False, timeout=10)
         if not wait_until(partial(_is_gone, link), deadline_s=_DEADLINE_S):
@@ -69,10 +69,10 @@ def _is_gone(link: str) -> bool:
 
 
 def _links(alias: str) -> list[str]:
-    """This machine's interfaces that carry a lab's mark; `ifalias` in sysfs is empty where there is none."""
+    """This machine's interfaces with a lab's mark; `ifalias` in sysfs is empty for others."""
     found = []
     for place in Path("/sys/class/net").glob("*/ifalias"):
-        with suppress(OSError):  # gone meanwhile
+        with suppress(OSError):  # it is gone meanwhile
             if place.read_text().strip() == alias:
                 found.append(place.parent.name)
     return found

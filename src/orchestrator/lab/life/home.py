@@ -1,4 +1,4 @@
-"""Where a lab keeps itself on this machine, and one hand at a time on it."""
+"""A lab's directory on this machine, and the lock on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.model.errors import InputError, LockHeld
 SUPERVISOR = "supervisor.json"
 _NAMESPACES = "orchestrator.lab.namespaces.supervisor"
 SUPERVISORS = {0: "orchestrator.lab.loopback.supervisor", 1: _NAMESPACES, 2: _NAMESPACES}
-"""Level -> the module that a lab's processes live below."""
+"""Level -> the module of the process that a lab runs below."""
 INVENTORY = "inventory.yml"
 LOG = "log"
 _LOCK_DEADLINE_S = 120.0
@@ -29,37 +29,37 @@ _LOCK_DEADLINE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The directory of one lab, whether or not the lab is there."""
+    """The directory of one lab, whether or not the lab exists."""
 
     name: str
     path: Path
 
     @property
     def mark(self) -> str:
-        """What the kernel's things that belong to this lab are named by; the same for the same directory."""
+        """Label of this lab's kernel objects; always the same for a directory."""
         return hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
 
     @property
     def inventory(self) -> Path:
-        """Written last, so that it is only there when the lab can be driven."""
+        """Written last: it exists only once the lab can be used."""
         return self.path / INVENTORY
 
     def blueprint(self) -> Blueprint | None:
-        """The lab's blueprint, None if it can't be read (for example, another version of ours wrote it)."""
+        """The lab's blueprint, None if it can't be read (for example, if another version of ours wrote it)."""
         try:
             return Blueprint.read(self.path)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def supervisor(self) -> Identity | None:
-        """The process that all of the lab runs below, None if none was ever recorded."""
+        """The process that all of the lab runs below, None if none was recorded."""
         try:
             return Identity(**json.loads((self.path / SUPERVISOR).read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
     def strays(self) -> list[Identity]:
-        """Supervisors of this very directory, found by their command line: a lab whose files were removed."""
+        """Supervisors of this very directory, found by command line: those of a lab whose files were removed."""
         wanted = [[b"-m", module.encode(), os.fsencode(self.path), b""] for module in SUPERVISORS.values()]
         found = []
         for entry in Path("/proc").iterdir():
@@ -72,7 +72,7 @@ class Home:
         return found
 
     def record_supervisor(self, pid: int) -> None:
-        """Say which process the lab lives below."""
+        """Record the process that the lab runs below."""
         identity = Identity.of(pid)
         if identity is None:
             raise OSError(f"process {pid} ended immediately")
@@ -82,7 +82,7 @@ class Home:
         )
 
     def log_tail(self, lines: int = 4) -> str:
-        """The last lines that the lab's own processes wrote."""
+        """The last lines written by the lab's own processes."""
         try:
             return " / ".join((self.path / LOG).read_text(errors="replace").strip().splitlines()[-lines:])
         except OSError:
@@ -90,20 +90,20 @@ class Home:
 
 
 def home(name: str) -> Home:
-    """The place of a lab of this name."""
+    """The directory of a lab with this name."""
     return Home(name, lab_root() / name)
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """One `lab up` or `lab down` at a time on this machine, so that two labs don't take one address range."""
+    """One `lab up` or `lab down` at a time on this machine, so that two labs don't take the same addresses."""
     root = lab_root()
     handle = _lock(root)
     try:
         yield
     finally:
         with suppress(OSError):
-            root.rmdir()  # only when the last lab has gone
+            root.rmdir()  # works only once the last lab is gone
         os.close(handle)
 
 
@@ -133,7 +133,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def _is_still(root: Path, handle: int) -> bool:
-    """The directory that we locked has not been removed by who held it before."""
+    """The directory that we locked has not been removed by the previous holder."""
     try:
         there, ours = root.stat(), os.fstat(handle)
     except FileNotFoundError:

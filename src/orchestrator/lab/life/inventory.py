@@ -1,4 +1,4 @@
-"""The inventory that a lab writes: an ordinary one, through which the product drives it like any cluster."""
+"""The inventory that a lab writes: an ordinary one, so that the product treats the lab like any cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ HTTP_PORT = 8000
 def document(blueprint: Blueprint, gpus: Mapping[str, int], stack: str, accept: tuple[str, ...] = ()) -> dict[str, Any]:
     """The inventory as data.
 
-    gpus: node -> how many; stack: the engine's where a node has none of its own
-    accept: findings that are this machine's and not the lab's
+    gpus: node -> number of GPUs; stack: the engine's, for nodes without their own
+    accept: findings about this machine, not about the lab
     """
     variables: dict[str, Any] = {
         "ansible_user": "root",
@@ -49,7 +49,7 @@ def _wanted(asked: Mapping[str, Any], gpus: int, accept: tuple[str, ...]) -> dic
 
 
 def _shared(hosts: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all hosts have alike, to be said once."""
+    """Variables that are the same on all hosts, to be written once."""
     return {name: value for name, value in hosts[0].items() if all(host.get(name) == value for host in hosts)}
 
 

@@ -1,4 +1,4 @@
-"""SSH keys of a lab: the controller's, and one host key a node."""
+"""SSH keys of a lab: the controller's, and one host key per node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.lab.life.blueprint import Blueprint
 
 
 def make(blueprint: Blueprint) -> None:
-    """Make all keys at once, and the known_hosts file that names every node's."""
+    """Create all keys, and the known_hosts file for all nodes."""
     folders = [blueprint.path / "nodes" / name for name in blueprint.nodes]
     for folder in folders:
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Which kinds of lab this machine can have."""
+"""The kinds of lab that this machine can run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.lab.node import rootfs
 from orchestrator.model.errors import InputError, NodeError
 
 MOST_SYSTEMD_NODES = 16
-"""With more, a lab takes level 1 by itself: booting systemd costs some 0.2 s of processor time a node."""
+"""With more nodes, the default is level 1: booting systemd takes some 0.2 s of processor time per node."""
 _TRY = """
 import os
 from orchestrator.lab import syscalls as s
@@ -45,12 +45,12 @@ _PACKAGES = {
 
 
 def limits_are_short() -> bool:
-    """This machine does not let us give its nodes the limits that a real one has (memlock without bound)."""
+    """Whether this machine prevents us from giving its nodes a real node's limits (unlimited memlock)."""
     return attainable(resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY) != resource.RLIM_INFINITY
 
 
 def attainable(kind: int, wanted: int) -> int:
-    """The hard limit that a process of ours can get when it wants this one (resource.RLIM_INFINITY: no bound)."""
+    """The hard limit that a process of ours can get when it asks for this one (resource.RLIM_INFINITY: unlimited)."""
     soft, hard = resource.getrlimit(kind)
     if hard == resource.RLIM_INFINITY or 0 <= wanted <= hard:
         return wanted
@@ -64,7 +64,7 @@ def attainable(kind: int, wanted: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level with the reason for it, and what it cannot do, each in a sentence ('' for nothing)."""
+    """A level with the reason for it, and its limitations, each as a sentence ('' for none)."""
 
     number: Literal[0, 1, 2]
     reason: str
@@ -82,9 +82,9 @@ class _Machine:
 
 
 def choose(asked: int | None, nodes: int) -> Level:
-    """The level that was asked for, else the highest that is to be had at once. Raises InputError, NodeError.
+    """The requested level, else the highest that is available now. Raises InputError, NodeError.
 
-    Systemd nodes need a root file system: without being asked for them they are only taken where it has been made.
+    Systemd nodes need a root file system: without a request, they are chosen only if it has already been made.
     """
     machine = _look_here()
     if asked in (1, 2) and machine.nodes:
@@ -124,7 +124,7 @@ def _limits(machine: _Machine) -> str:
 
 
 def without_systemd(trouble: str) -> Level:
-    """Level 1, taken because level 2 was asked for and cannot be had."""
+    """Level 1, because level 2 was asked for but is not available."""
     return Level(1, f"level 2 is not possible here: {trouble}", _LEVEL_1_CANNOT)
 
 

@@ -1,4 +1,4 @@
-"""Which machine each node of a lab is."""
+"""The machine of each node of a lab."""
 
 from __future__ import annotations
 

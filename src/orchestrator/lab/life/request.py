@@ -1,4 +1,4 @@
-"""What the operator asked for, checked."""
+"""The operator's request, checked."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A lab as it is wanted.
+    """A requested lab.
 
-    nodes:    in all gangs together; None: as the wiring, the inventory or the recordings have them
+    nodes:    in all gangs together; None: as in the wiring, the inventory or the recordings
     gangs:    None: one, or those of the inventory
     like:     path of an inventory whose gangs, node names and GPU counts it should have
     recorded: path of snapshots that its nodes should look like
-    deaths:   how the stand-in's ranks die: at once, or as processes with CUDA do
-    level:    None lets the machine decide
-    gpus:     emulated, or host: the real ones of this machine, which the nodes share out
+    deaths:   how the stand-in's ranks die: at once, or like processes with CUDA
+    level:    None: chosen for this machine
+    gpus:     emulated, or host: the real ones of this machine, shared out among the nodes
     stack:    with the GPUs of this machine, the engine's: a name or a .yml file
     """
 
@@ -42,7 +42,7 @@ class Request:
     deaths: Deaths = "plain"
 
     def check(self) -> None:
-        """Raise InputError for values that cannot be, or not together."""
+        """Raise InputError for values that are invalid, alone or together."""
         check_name(self.name)
         if self.nodes is not None and not 1 <= self.nodes <= MAX_NODES:
             raise InputError(f"found {self.nodes}, wanted 1 to {MAX_NODES}", where="--nodes", fix="--nodes 4")

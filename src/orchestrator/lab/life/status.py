@@ -1,4 +1,4 @@
-"""`lab status`: what a lab is, and which of its nodes answer."""
+"""`lab status`: the shape of a lab, and which of its nodes answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabStatus:
-    """One lab; inventory is the path of the file that drives it."""
+    """One lab; inventory: path of the inventory to use it with."""
 
     name: str
     level: int
@@ -47,7 +47,7 @@ def status(name: str) -> LabStatus:
 
 
 def require(name: str) -> tuple[Home, Blueprint]:
-    """A lab that is there; raises InputError where there is none of this name."""
+    """An existing lab; raises InputError if there is none of this name."""
     check_name(name)
     place = home(name)
     blueprint = place.blueprint()
@@ -90,7 +90,7 @@ def _status(place: Home, blueprint: Blueprint) -> LabStatus:
 
 
 def answering(blueprint: Blueprint) -> dict[str, bool]:
-    """Node -> whether its SSH server says who it is, all asked at once, one second at most."""
+    """Node -> whether its SSH server answers; all are asked at once, for at most one second."""
     answers = dict.fromkeys(blueprint.nodes, False)
     with selectors.DefaultSelector() as waiting:
         for index, node in enumerate(blueprint.nodes):

@@ -1,4 +1,4 @@
-"""`lab up`: a lab as it was asked for, whatever was there before."""
+"""`lab up`: builds the requested lab, whatever was there before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READY_DEADLINE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """A running lab. fresh: it was built now; else it was there already."""
+    """A running lab. fresh: it was built now; else it already existed."""
 
     home: Home
     blueprint: Blueprint
@@ -42,7 +42,7 @@ class Raised:
 
 
 def up(request: Request, say: Say) -> Raised:
-    """Have the lab running; the same shape again is a quick look. Raises DeployError."""
+    """Make sure the lab runs; asking for the same shape again only takes a check. Raises DeployError."""
     wanted = resolve(request, say)
     if not wanted.devices:
         library.build()
@@ -165,8 +165,8 @@ def _expect_answers(place: Home, blueprint: Blueprint) -> None:
 
 
 def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes], *, stays: bool) -> None:
-    """From here on the lab outlives us. stays: the process that we started is itself the lab's (level 0); elsewhere it
-    ends once the one that it has started lives alone."""
+    """From here on the lab outlives us. stays: the process that we started is part of the lab (level 0); at other
+    levels it ends once the process that it has started runs alone."""
     assert supervisor.stdin is not None
     supervisor.stdin.write(b"detach\n")
     supervisor.stdin.close()
@@ -175,7 +175,7 @@ def _let_it_live(place: Home, supervisor: subprocess.Popen[bytes], *, stays: boo
         alone = os.read(says.fileno(), 64) == b"alone\n"
     if alone:
         if stays:
-            supervisor.returncode = 0  # Popen warns of a process that lives on
+            supervisor.returncode = 0  # Popen warns about a process that is still running
         else:
             supervisor.wait(READY_DEADLINE_S)
         return

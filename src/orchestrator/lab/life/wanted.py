@@ -1,4 +1,4 @@
-"""What a request comes to on this machine, before anything is built: nodes, their machines, the level."""
+"""A request in detail for this machine, before anything is built: nodes, their machines, the level."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Say = Callable[[str], None]
 class Wanted:
     """One lab in all detail.
 
-    wiring_name: as a user calls it; document: the machines' description, {} for recorded ones
-    rootfs:      directory that the nodes' roots are made of
-    stack:       of the nodes that name none; shows: what they show of the engine
+    wiring_name: as shown to users; document: the machines' description, {} for recorded ones
+    rootfs:      directory that the nodes' roots are made from
+    stack:       of nodes without their own; shows: directories of the engine that they show
     snapshots:   by node name in the snapshots; recorded: node -> the snapshot that it looks like
-    devices:     node -> the device files of this machine's own GPUs that it gets, {} where GPUs are emulated
+    devices:     node -> the device files of this machine's own GPUs that it gets, {} if GPUs are emulated
     """
 
     request: Request
@@ -54,7 +54,7 @@ class Wanted:
 
     @property
     def engine(self) -> str:
-        """As `lab status` calls it."""
+        """As shown by `lab status`."""
         return (
             self.request.engine
             if self.request.gpus == "emulated"
@@ -62,7 +62,7 @@ class Wanted:
         )
 
     def fingerprint(self) -> str:
-        """Changes with what was asked for and with the lab's own code."""
+        """Changes with the request and with the lab's own code."""
         code = sorted(
             (str(path), path.stat().st_mtime_ns, path.stat().st_size)
             for path in Path(__file__).parents[1].rglob("*")
@@ -84,7 +84,7 @@ class Wanted:
 
 
 def resolve(request: Request, say: Say) -> Wanted:
-    """Look up all that the request names. Raises DeployError."""
+    """Look up everything that the request names. Raises DeployError."""
     request.check()
     if request.gpus == "host":
         return _of_host(request, say)
@@ -129,7 +129,7 @@ def _of_host(request: Request, say: Say) -> Wanted:
 
 
 def _real_engine(word: str) -> tuple[tuple[Show, ...], str]:
-    """What the nodes show of a stack that is installed on this machine, and how their inventory names it."""
+    """The directories to show for a stack installed on this machine, and its name for the inventory."""
     stack, file = load_stack(word), stack_file(word)
     environment = Path(host_gpus.VENVS) / stack.name
     if stack.device != "cuda":
@@ -161,7 +161,7 @@ def _cluster(request: Request, document: dict[str, Any], snapshots: Mapping[str,
 
 
 def _recorded(request: Request, cluster: Cluster, snapshots: Mapping[str, Snapshot]) -> dict[str, str]:
-    """By their names where an inventory has the names, else in turn."""
+    """By name if an inventory gives names, else in order."""
     if not snapshots:
         return {}
     for snapshot in snapshots.values():
@@ -180,7 +180,7 @@ def _recorded(request: Request, cluster: Cluster, snapshots: Mapping[str, Snapsh
 
 
 def _shaped(document: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """The wiring with as many GPUs in each node as the cluster has there."""
+    """The wiring, with the number of GPUs per node that the cluster has."""
     if not cluster.gpus:
         return document
     changes = document.get("nodes") or [{}]
@@ -194,7 +194,7 @@ def _shaped(document: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 
 
 def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
-    """The level, and the directory that its nodes' roots are made of."""
+    """The level, and the directory that the nodes' roots are made from."""
     level = levels.choose(request.level, nodes)
     if level.number < 2:
         return level, "/"
@@ -205,7 +205,7 @@ def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
 
 
 def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
-    """What the nodes show of the engine, and the name of its stack."""
+    """The directories of the engine that the nodes show, and the name of its stack."""
     if request.engine == "standin":
         return (), newest().stack
     from orchestrator.lab.engine import environment as engine

@@ -1,4 +1,4 @@
-"""Level 0: plain SSH servers on loopback addresses, for a user without root. What ends such a lab for sure."""
+"""Level 0: plain SSH servers on loopback addresses, for users without root. This module reliably ends such a lab."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.lab.processes import Identity, wait_until
 from orchestrator.model.errors import NodeError
 
 MARK = "L40S_LAB_MARK"
-"""Environment variable that every process started in a level-0 lab carries: the lab's directory."""
+"""Environment variable of every process started in a level-0 lab: the lab's directory."""
 _FIRST_PORT = 22022
 _PATIENCE_S = 5.0
 
 
 def choose_addresses(directory: str, nodes: int) -> tuple[str, int]:
-    """(first three numbers of the addresses, port of the SSH servers) that nobody listens on."""
+    """(first three numbers of the addresses, port of the SSH servers) that are not in use."""
     number = hashlib.sha256(directory.encode()).digest()[0] or 77
     for step in range(255):
         prefix = f"127.77.{1 + (number + step) % 254}"
@@ -43,13 +43,13 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def ask_to_end(supervisor: Identity) -> None:
-    """The supervisor of a level-0 lab ends everything below it when it is asked to."""
+    """Ask the supervisor of a level-0 lab to end everything below it."""
     supervisor.kill(signal.SIGTERM)
     wait_until(lambda: not supervisor.alive, deadline_s=_PATIENCE_S)
 
 
 def end_marked(directory: str, *, deadline_s: float) -> None:
-    """End every process of ours that carries this lab's mark: what a killed supervisor could not end any more."""
+    """End every process of ours with this lab's mark, which a killed supervisor could no longer end."""
     if not wait_until(lambda: not _kill_marked(directory), deadline_s=deadline_s):
         raise NodeError(
             "processes of the lab do not end", where=directory, fix=f"find them with `grep -l {MARK} /proc/*/environ`"
@@ -66,7 +66,7 @@ def _kill_marked(directory: str) -> int:
             if mark not in (entry / "environ").read_bytes().split(b"\0"):
                 continue
         except OSError:
-            continue  # another user's, or gone
+            continue  # another user's process, or one that is gone
         identity = Identity.of(int(entry.name))
         if identity is not None:
             found += 1

@@ -1,4 +1,4 @@
-"""What a level-0 node shows of its hardware: plain files below its own root, changed one by one."""
+"""The hardware that a level-0 node shows: plain files below its own root, changed one by one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.node.tree import FileTree
 
 _READABLE_CONFIG = 4096 if os.geteuid() == 0 else 64
-"""Bytes of a PCI function's configuration space that Linux shows: to root all, to others the header."""
+"""Bytes of a PCI function's configuration space that Linux shows: all to root, the header to others."""
 
 
 def trees(node: NodeMachine) -> dict[str, FileTree]:
-    """Directory below the node's root -> what is in it."""
+    """Directory below the node's root -> its contents."""
     kernel = procfs.render(node)
     kernel.put("/meminfo", procfs.meminfo(node).encode())
     return {"sys": sysfs.render(node, live_network=False, config_bytes=_READABLE_CONFIG), "proc": kernel}
 
 
 def change(root: Path, before: NodeMachine, after: NodeMachine) -> None:
-    """Turn one machine's files into another's; what is alike stays untouched."""
+    """Turn one machine's files into another's; files that are the same stay untouched."""
     new = trees(after)
     for name, old in trees(before).items():
         _change(root / name, old, new[name])
@@ -42,7 +42,7 @@ def _change(top: Path, before: FileTree, after: FileTree) -> None:
     for path in (before.files.keys() | before.links.keys()) - after.files.keys() - after.links.keys():
         place = top / path.lstrip("/")
         place.unlink()
-        with suppress(OSError):  # something is left in one of them
+        with suppress(OSError):  # one of them is not empty
             for folder in place.parents:
                 folder.rmdir()
 

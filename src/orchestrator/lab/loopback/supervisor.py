@@ -1,7 +1,7 @@
-"""The process that a level-0 lab's SSH servers live below: `python -m orchestrator.lab.loopback.supervisor DIRECTORY`.
+"""The parent process of a level-0 lab's SSH servers: `python -m orchestrator.lab.loopback.supervisor DIRECTORY`.
 
-It adopts what their sessions leave behind (PR_SET_CHILD_SUBREAPER) and ends all of it when it is asked to end.
-Its protocol is the one of level 1's supervisor.
+It adopts orphans of their sessions (PR_SET_CHILD_SUBREAPER) and ends all of them when it is asked to end. Its protocol
+is that of level 1's supervisor.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _HOSTS_OWN = (
     "/proc/sys/vm/max_map_count",
     "/proc/sys/vm/overcommit_memory",
 )
-"""What a level-1 node shows as this machine has it."""
+"""Files that a level-1 node shows as they are on this machine."""
 
 
 def main(directory: Path) -> NoReturn:
-    """Build the lab that the directory's blueprint describes, then live until SIGTERM."""
+    """Build the lab in the directory's blueprint, then run until SIGTERM."""
     syscalls.die_with_parent(signal.SIGKILL)
     os.umask(0o022)
     blueprint = Blueprint.read(directory)
@@ -108,7 +108,7 @@ def _hosts_own() -> FileTree:
 
 
 def environment(blueprint: Blueprint, name: str) -> dict[str, str]:
-    """What every process of a node has in its environment."""
+    """Environment variables of every process of a node."""
     folder = node_folder(blueprint, name)
     return {
         MARK: str(blueprint.path),
@@ -119,7 +119,7 @@ def environment(blueprint: Blueprint, name: str) -> dict[str, str]:
 
 
 def _separate_privileges() -> None:
-    """Debian's sshd, started by root, wants this directory, which only its own service makes (sshd_config(5))."""
+    """Debian's sshd, started by root, needs this directory, which only its own service creates (sshd_config(5))."""
     if os.geteuid() == 0:
         PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
 
@@ -175,7 +175,7 @@ def _detach() -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """Kill all descendants until there are none; orphans come to us, so none escapes."""
+    """Kill all descendants until there are none; orphans become our children, so none escapes."""
     end = time.monotonic() + 10.0
     while (below := _descendants(os.getpid())) and time.monotonic() < end:
         for identity in below:

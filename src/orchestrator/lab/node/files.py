@@ -1,4 +1,4 @@
-"""What a node's root shows besides the host's own files: its name, its engine's launcher, its models, NVML."""
+"""Files in a node's root besides the host's own: its name, its engine's launcher, its models, NVML."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LAB_HOME = "/opt/l40s/lab"
 VENVS = "/opt/l40s/venvs"
 MODELS = "/workspace"
 PLAYS = {family.stack: load_stack(family.stack).engine_version for family in dialects().values()}
-"""Stacks that the stand-in plays, with the engine version it plays for each."""
+"""Stacks that the stand-in can play, with the engine version for each."""
 STANDIN = Path(__file__).parents[1] / "standin"
 _VERBS = "libibverbs.so.1"
 _FLAGS = Path(__file__).parents[2] / "engines" / "flags"
-"""The flags of each engine version, which the stand-in refuses all others by."""
+"""The flags of each engine version; the stand-in refuses all others."""
 
 
 def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
@@ -49,7 +49,7 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
 
 
 def identity(blueprint: Blueprint, node: NodeMachine) -> FileTree:
-    """What tells it from this machine: names, and the machine's own id."""
+    """Files that distinguish the node from this machine: names, and its own machine id."""
     tree = FileTree()
     tree.put("/etc/hostname", node.node)
     tree.put("/etc/hosts", hosts(blueprint).encode())
@@ -59,7 +59,7 @@ def identity(blueprint: Blueprint, node: NodeMachine) -> FileTree:
 
 
 def verbs_library(folder: str) -> FileTree:
-    """Something to load as libibverbs where this machine has none: only whether it can be loaded is ever asked."""
+    """A file to load as libibverbs if this machine has none: the only check is whether it can be loaded."""
     tree = FileTree()
     if not (Path(_library_folder()) / _VERBS).exists():
         tree.put(f"{folder}/{_VERBS}", library.build().read_bytes(), 0o755)
@@ -67,7 +67,7 @@ def verbs_library(folder: str) -> FileTree:
 
 
 def devices(node: NodeMachine) -> tuple[str, ...]:
-    """Names below /dev that a node with such cards has; they are empty files, good for being seen."""
+    """Names below /dev on a node with such cards; they are empty files, only there to be found."""
     cards = sum(bool(interface.rdma) for interface in node.interfaces)
     return ("kmsg", *(f"infiniband/uverbs{number}" for number in range(cards)))
 
@@ -80,15 +80,15 @@ def hosts(blueprint: Blueprint) -> str:
 
 
 def played(deaths: str) -> str:
-    """Lines of shell that tell the stand-in how its ranks die."""
+    """Shell lines that tell the stand-in how its ranks die."""
     return f"export STANDIN_DEATHS={shlex.quote(deaths)}\n" if deaths != "plain" else ""
 
 
 def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -> FileTree:
-    """The stand-in in `home`, and for each stack that it plays a virtual environment's python3 that starts it.
+    """The stand-in in `home`, and for each stack that it plays a virtual environment whose python3 starts it.
 
-    exports: lines of shell that the launchers run first
-    below:   where the tree will be written, '' where it is a node's own root
+    exports: shell lines that the launchers run first
+    below:   the directory that the tree will be written to, '' if it is a node's own root
     """
     tree = FileTree()
     for file in sorted(STANDIN.rglob("*")):
@@ -105,7 +105,7 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
 
 
 def _packages(site: str, stack: Stack) -> FileTree:
-    """The names that tell what is installed there: the stack's own versions, without the packages."""
+    """Names that show which packages are installed: the stack's own versions, without the packages."""
     versions = {
         "sglang": stack.engine_version,
         "torch": stack.torch_version,
@@ -123,7 +123,7 @@ _LAUNCH_SERVER = """import os, sys
 from standin.__main__ import main
 sys.exit(main(sys.argv[1:], os.environ["STANDIN_PLAYS"]))
 """
-"""The module that every SGLang is started by, for whoever imports it by its name."""
+"""The module that starts every SGLang, for programs that import it by name."""
 
 
 def _launcher(home: str, version: str, exports: str) -> str:
@@ -162,12 +162,12 @@ def write_nvml_state(folder: Path, node: NodeMachine) -> None:
 
 
 def write_name(folder: Path, name: str) -> None:
-    """node.json: who it is."""
+    """node.json: the node's name."""
     (folder / "node.json").write_text(json.dumps({"node": name}))
 
 
 def sshd_config(address: str, port: int) -> str:
-    """Level 1's sshd: keys only, root only, no reverse look-ups that would wait for a name server."""
+    """Level 1's sshd: keys only, root only, no reverse look-ups, which would wait for a name server."""
     return f"""Port {port}
 ListenAddress {address}
 HostKey /run/sshd/host_key
@@ -188,6 +188,6 @@ Subsystem sftp internal-sftp
 
 
 def _library_folder() -> str:
-    """Where the dynamic linker looks by itself on this distribution."""
+    """The directory that the dynamic linker searches by default on this distribution."""
     debian = f"/usr/lib/{platform.machine()}-linux-gnu"
     return debian if Path(debian).is_dir() else "/usr/lib64"

@@ -1,8 +1,8 @@
-"""The real GPUs of this machine, shared out among a lab's nodes as containers get them.
+"""The real GPUs of this machine, shared out among a lab's nodes as for containers.
 
-A node sees the GPUs whose device files it has: the driver's libraries open /dev/nvidiaN for every GPU and skip those
-that are not there. They would make missing files themselves, unless /proc/driver/nvidia/params says
-`ModifyDeviceFiles: 0` (NVIDIA driver README, chapter 'Common problems', on NVreg_ModifyDeviceFiles).
+A node sees the GPUs whose device files it has: the driver's libraries open /dev/nvidiaN for every GPU and skip missing
+ones. They would create missing files themselves, unless /proc/driver/nvidia/params says `ModifyDeviceFiles: 0` (NVIDIA
+driver README, chapter 'Common problems', on NVreg_ModifyDeviceFiles).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.model.errors import InputError, NodeError
 
 PARAMETERS = "/proc/driver/nvidia/params"
-"""What the driver was loaded with; its libraries read there whether they may make device files."""
+"""The driver's load parameters; its libraries read there whether they may create device files."""
 VENVS = "/opt/l40s/venvs"
 MODELS = "/workspace"
 NETWORK: dict[str, Any] = {
@@ -30,7 +30,7 @@ NETWORK: dict[str, Any] = {
         }
     ],
 }
-"""What a node's network is made by: only its interfaces are ever shown, the rest is this machine's."""
+"""Machine for a node's network: only its interfaces are ever shown, the rest is this machine's."""
 _GPU = re.compile(r"nvidia(\d+)")
 _OF_ALL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _CAPABILITIES = "nvidia-caps"
@@ -39,14 +39,15 @@ _MODIFY = re.compile(r"^(ModifyDeviceFiles:) .*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class HostGpus:
-    """Device files below /dev of this machine. gpus: one for each GPU, by its number; of_all: those that all need."""
+    """Device files below /dev of this machine. gpus: one for each GPU, by its number; of_all: those that all nodes
+    need."""
 
     gpus: tuple[str, ...]
     of_all: tuple[str, ...]
 
 
 def find(root: Path = Path("/")) -> HostGpus:
-    """The GPUs of this machine, below a root. Raises NodeError where there is none."""
+    """The GPUs of this machine, below a root. Raises NodeError if there are none."""
     folder = root / "dev"
     numbers = sorted(int(gpu[1]) for entry in folder.glob("nvidia*") if (gpu := _GPU.fullmatch(entry.name)))
     of_all = [folder / name for name in _OF_ALL if (folder / name).exists()]
@@ -64,7 +65,7 @@ def find(root: Path = Path("/")) -> HostGpus:
 def share(found: HostGpus, nodes: Sequence[str], wanted: Sequence[int | None]) -> dict[str, tuple[str, ...]]:
     """Node -> its device files, its GPUs first.
 
-    wanted: GPUs of each node; None: as many as every node can have. Raises InputError where there are too few.
+    wanted: GPUs of each node; None: as many as every node can have. Raises InputError if there are too few.
     """
     equal = len(found.gpus) // len(nodes)
     counts = [equal if count is None else count for count in wanted]
@@ -83,15 +84,15 @@ def share(found: HostGpus, nodes: Sequence[str], wanted: Sequence[int | None]) -
 
 
 def gpu_count(devices: Sequence[str]) -> int:
-    """How many of a node's device files are GPUs."""
+    """Number of GPUs among a node's device files."""
     return sum(_GPU.fullmatch(Path(device).name) is not None for device in devices)
 
 
 def inside(device: str) -> str:
-    """Where a device file is below a node's /dev."""
+    """Path of a device file below a node's /dev."""
     return device.rpartition("/dev/")[2]
 
 
 def without_new_files(parameters: str) -> str:
-    """The driver's parameters as a node shows them: nobody makes device files there."""
+    """The driver's parameters as shown on a node, where no device files may be created."""
     return _MODIFY.sub(r"\1 0", parameters)

@@ -18,12 +18,12 @@ from orchestrator.model.errors import NodeError
 
 _SPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 _AT_HOME = ("/bin/sh", "-c", 'cd; exec "$@"', "sh")
-"""The shell says what cannot be run, in its words and with its status."""
+"""Lets the shell report a command that can't be run, with its message and exit status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """How a process is started in a node: the words before the command, and its environment."""
+    """How to start a process in a node: the words before the command, and its environment."""
 
     before: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
@@ -32,7 +32,7 @@ class Console:
 def execute(name: str, node: str, command: Sequence[str]) -> int:
     """Run a command on a node with our own standard streams; returns its exit status, 128 + N after signal N.
 
-    Raises InputError, NodeError where there is no such node or it is switched off.
+    Raises InputError or NodeError if there is no such node or it is switched off.
     """
     return _run(_console(find_node(name, node)), command)
 
@@ -62,6 +62,6 @@ def _run(console: Console, command: Sequence[str]) -> int:
     while True:
         try:
             status = process.wait()
-        except KeyboardInterrupt:  # the terminal told the command too, and it decides
+        except KeyboardInterrupt:  # the terminal sent it to the command too, which decides
             continue
         return status if status >= 0 else 128 - status

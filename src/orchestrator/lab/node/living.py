@@ -1,4 +1,4 @@
-"""A running node as faults get hold of it: its processes, its network, its files, from outside."""
+"""A running node as faults access it from outside: its processes, its network, its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.lab.processes import Identity
 from orchestrator.model.errors import InputError, NodeError
 
 _RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
-"""A rank's title (sglang srt/managers/scheduler.py, 0.4.4 and 0.5.23); without tensor parallel it names no TP."""
+"""A rank's title (sglang srt/managers/scheduler.py, 0.4.4 and 0.5.23); without tensor parallelism it has no TP."""
 _COMMAND_S = 30.0
 
 
@@ -49,17 +49,17 @@ class LivingNode:
 
     @property
     def has_namespaces(self) -> bool:
-        """It has its own processes and network (levels 1 and 2)."""
+        """Whether it has its own processes and network (levels 1 and 2)."""
         return self.blueprint.level > 0
 
     @property
     def memory(self) -> Path:
-        """The lab's tmpfs, in the eyes of its supervisor."""
+        """The lab's tmpfs, as its supervisor sees it."""
         return self.blueprint.path / MEMORY
 
     @cached_property
     def supervisor(self) -> int:
-        """PID of the process that the lab lives below; raises NodeError where it is gone."""
+        """Process id of the lab's supervisor; raises NodeError if it is gone."""
         found = self.place.supervisor()
         if found is None or not found.alive:
             raise NodeError("its supervisor is gone", where=f"lab {self.blueprint.name}", fix="l40s-deploy lab up")
@@ -67,7 +67,7 @@ class LivingNode:
 
     @cached_property
     def pid(self) -> int:
-        """PID of the node's PID 1; raises NodeError where the node is switched off."""
+        """Process id of the node's PID 1; raises NodeError if the node is switched off."""
         pid = self.find_pid()
         if pid is None:
             raise NodeError(
@@ -78,7 +78,7 @@ class LivingNode:
         return pid
 
     def find_pid(self) -> int | None:
-        """PID of the node's PID 1, None where the node is switched off."""
+        """Process id of the node's PID 1, None if the node is switched off."""
         with suppress(OSError, ValueError):
             inside = json.loads((self.blueprint.path / NODES).read_text()).get(self.name)
             return next((pid for pid in _children(self.supervisor) if _numbers(pid)[-2:] == [inside, 1]), None)
@@ -98,11 +98,11 @@ class LivingNode:
         return found
 
     def agents(self) -> list[Identity]:
-        """The supervisor processes of our product (`... agent RUN_FOLDER`), whatever they were started from."""
+        """Our product's supervisor processes (`... agent RUN_FOLDER`), whatever program they were started from."""
         return [identity for identity in self.processes() if _is_agent(_cmdline(identity.pid).split(b"\0"))]
 
     def users_of_gpu(self, index: int) -> list[Identity]:
-        """The processes that hold memory of a GPU."""
+        """The processes that hold memory on a GPU."""
         claims = self.file("/run/l40s-lab/gpu-claims")
         users = {int(name.split(".")[1]) for name in os.listdir(claims) if name.split(".")[0] == str(index)}  # noqa: PTH208
         return [
@@ -115,7 +115,7 @@ class LivingNode:
         return links.cable(self.index, names.index(interface))
 
     def file(self, path: str) -> Path:
-        """A file of the node, by its path inside, for reading and replacing from outside."""
+        """A file of the node, by its path inside, to be read and replaced from outside."""
         if self.has_namespaces:
             return Path(f"/proc/{self.pid}/root") / path.lstrip("/")
         folder = node_folder(self.blueprint, self.name)
@@ -131,23 +131,23 @@ class LivingNode:
         fresh.replace(place)
 
     def ip_here(self, commands: Iterable[str]) -> None:
-        """ip(8) commands in the node's network."""
+        """Run ip(8) commands in the node's network."""
         links.batch(commands, network=f"/proc/{self.pid}/ns/net")
 
     def ip_outside(self, commands: Iterable[str]) -> None:
-        """ip(8) commands in the lab's own network, where the cables end."""
+        """Run ip(8) commands in the lab's own network, where the cables end."""
         links.batch(commands, network=f"/proc/{self.supervisor}/ns/net")
 
     def nft_here(self, rules: str) -> None:
-        """nft(8) commands in the node's network."""
+        """Run nft(8) commands in the node's network."""
         _nft(self.pid, rules)
 
     def nft_outside(self, rules: str) -> None:
-        """nft(8) commands in the lab's own network."""
+        """Run nft(8) commands in the lab's own network."""
         _nft(self.supervisor, rules)
 
     def run_here(self, words: list[str], *, what: str) -> str:
-        """A command with all of the node's namespaces but its own clock; returns stdout, raises NodeError."""
+        """Run a command in all of the node's namespaces, but with the real clock; returns stdout, raises NodeError."""
         return _run(["nsenter", "-t", str(self.pid), "-a", "--", *words], what=what)
 
     def _pids(self) -> Iterator[int]:
@@ -156,7 +156,7 @@ class LivingNode:
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
-            with suppress(OSError):  # another user's, or gone
+            with suppress(OSError):  # another user's process, or one that is gone
                 if ours:
                     belongs = os.readlink(entry / "ns/pid") == ours  # noqa: PTH115
                 else:
@@ -166,7 +166,7 @@ class LivingNode:
 
 
 def find_node(name: str, node: str) -> LivingNode:
-    """A node of a lab, by their names; raises InputError where there is no such lab or node."""
+    """A node of a lab, by name; raises InputError if there is no such lab or node."""
     place, blueprint = require(name)
     if node not in blueprint.nodes:
         known = f"{blueprint.nodes[0]} to {blueprint.nodes[-1]}" if len(blueprint.nodes) > 1 else blueprint.nodes[0]
@@ -184,7 +184,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _numbers(pid: int) -> list[int]:
-    """What a process is called in each PID namespace from ours downwards."""
+    """A process's ids in each PID namespace, from ours downwards."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Model directories as a checkpoint has them, without weights: config.json and the index of its shards."""
+"""Model directories like those of checkpoints, without weights: config.json and the index of its shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.model.profile import ModelProfile
 _REAL_WEIGHTS = ("tiny-deepseek-v3",)
 """Checkpoints that the lab makes with weights; they are bind-mounted."""
 _NO_WEIGHTS = ".standin"
-"""The stand-in's mark for a directory whose weights are missing on purpose."""
+"""Marks for the stand-in a directory whose weights are missing on purpose."""
 _FAMILIES = {
     "DeepseekV3ForCausalLM": "deepseek_v3",
     "DeepseekV32ForCausalLM": "deepseek_v32",
@@ -67,7 +67,7 @@ def render(root: str) -> FileTree:
 
 
 def config(profile: ModelProfile) -> dict[str, Any]:
-    """config.json with the profile's dimensions and quantisation, in the form of its family."""
+    """config.json with the profile's dimensions and quantisation, in the format of its family."""
     family = _FAMILIES.get(profile.architecture, "deepseek_v3")
     document: dict[str, Any] = {
         "architectures": [profile.architecture],
@@ -99,7 +99,7 @@ def config(profile: ModelProfile) -> dict[str, Any]:
 
 
 def _dimensions(profile: ModelProfile) -> dict[str, int]:
-    """By the names that this family gives them, without those that it does not have."""
+    """By this family's names, without dimensions that it does not have."""
     found = {name: value for name, value in asdict(profile.dimensions).items() if value or profile.attention == "mla"}
     for name, theirs in _NAMES.get(profile.architecture, {}).items():
         if name in found:
@@ -130,7 +130,7 @@ def _quantised(profile: ModelProfile) -> dict[str, Any]:
 
 
 def index(profile: ModelProfile) -> dict[str, Any]:
-    """The index over all shards: real tensor names of every layer, each expert's left out."""
+    """The index of all shards: real tensor names of every layer, without those of single experts."""
     tensors = ["model.embed_tokens.weight"]
     layers = profile.dimensions.num_hidden_layers + profile.dimensions.num_nextn_predict_layers
     for layer in range(layers):

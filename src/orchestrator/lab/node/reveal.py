@@ -1,4 +1,4 @@
-"""A running node shows another machine: its network, /sys and /proc, NVML, and the kernel's log."""
+"""Makes a running node show another machine: its network, /sys and /proc, NVML, and the kernel's log."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestrator.lab.nvml import config
 
 
 def show(node: LivingNode, old: NodeMachine, new: NodeMachine, covers: tuple[str, ...]) -> tuple[str, ...]:
-    """Turn what a node shows from one machine into another; a node that is switched off shows nothing.
+    """Change the machine that a node shows; a node that is switched off shows nothing.
 
-    covers: where something is mounted over what the node showed at first; returns where that is afterwards
+    covers: paths where something is mounted over what the node showed at first; returns these paths after the change
     """
     if old == new or (node.has_namespaces and node.find_pid() is None):
         return covers
@@ -42,7 +42,7 @@ def _in_namespaces(node: LivingNode, old: NodeMachine, new: NodeMachine, covers:
         return (*covers, *reveal.cover(node.supervisor, node.pid, folder, node.machine, new))
     reveal.uncover(node.supervisor, node.pid, folder, node.machine, covers)
     if _names(old) != _names(new):
-        # What was mounted at first still looks for the interfaces under the names that they had meanwhile.
+        # The original mount looks for the interfaces under names that they have changed meanwhile.
         whole = folder.with_name(f"{node.index}-whole")
         reveal.cover(node.supervisor, node.pid, whole, node.machine, new)
     return ()

@@ -1,7 +1,7 @@
 """The root file system of systemd nodes: this machine's own release, made once by mmdebstrap and kept by digest.
 
-It is in `<cache>/lab/rootfs/<digest>`, named by the digest of its recipe and release. It is only ever the lowest layer
-of a node's root, so nothing writes into it. Those of older recipes and releases stay there.
+It is in `<cache>/lab/rootfs/<digest>`, named by the digest of its recipe and release. It is only used as the lowest
+layer of a node's root, so nothing writes to it. Those of older recipes and releases are not deleted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from orchestrator.lab.engine.environment import cache_root
 from orchestrator.model.errors import NodeError
 
 USER = "operator"
-"""The user that logs in: not root, with sudo without a password."""
+"""The login user: not root, but with sudo without a password."""
 BUILD_DEADLINE_S = 900.0
-"""A build takes half a minute if the package mirror is near."""
+"""A build takes half a minute with a nearby package mirror."""
 _PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "libpam-systemd", "openssh-server", "python3", "sudo", "iproute2", "procps",
     "kmod", "pciutils", "ethtool", "nftables", "iputils-ping", "curl", "less", "libnuma1", "libgomp1",
 )  # fmt: skip
-"""What an operator expects on a server, and what the real engine's wheels link to."""
+"""What an operator expects on a server, and libraries that the real engine's wheels link to."""
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 _USER_HOOK = f'chroot "$1" useradd --create-home --shell /bin/bash --no-user-group --gid users {USER}'
 _DISTRIBUTIONS = ("debian", "ubuntu")
@@ -47,8 +47,8 @@ class Release:
 
 
 def this_release(text: str | None = None) -> Release | None:
-    """The release that an os-release file names, this machine's where no text is given; None for a distribution that is
-    neither Debian nor Ubuntu."""
+    """The release in the text of an os-release file, by default this machine's; None for distributions other than
+    Debian and Ubuntu."""
     if text is None:
         try:
             text = Path("/etc/os-release").read_text()
@@ -60,21 +60,21 @@ def this_release(text: str | None = None) -> Release | None:
 
 
 def cached() -> Path | None:
-    """The root file system of this release, None where it has not been built yet."""
+    """The root file system of this release, None if it has not been built yet."""
     release = this_release()
     place = _place(release) if release else None
     return place if place and place.is_dir() else None
 
 
 def obstacle() -> str:
-    """Why none can be built here, '' if no obstacle is known (the network is checked when it is used)."""
+    """Why none can be built here, '' if there is no known reason (the network is checked when it is used)."""
     if this_release() is None:
         return "this machine is neither Debian nor Ubuntu"
     return "" if shutil.which("mmdebstrap") else "mmdebstrap is missing (apt-get install mmdebstrap)"
 
 
 def ensure(say: Callable[[str], None]) -> Path:
-    """The root file system, built if it does not exist yet. Raises NodeError with mmdebstrap's own words."""
+    """The root file system, built if it does not exist yet. Raises NodeError with mmdebstrap's own message."""
     found = cached()
     if found:
         return found
@@ -147,7 +147,7 @@ def _command(release: Release, target: Path, mirrors: list[str], proxies: list[s
 def sources(release: Release, files: list[str]) -> list[str]:
     """The distribution's own mirrors from the texts of apt's files, as one-line entries; [] lets mmdebstrap choose.
 
-    Other repositories of this machine are not for the nodes.
+    The nodes don't use this machine's other repositories.
     """
     wanted = {f"{release.codename}{suffix}" for suffix in ("", "-updates", "-security")}
     entries = [entry for text in files for entry in _entries(text)]
@@ -201,7 +201,7 @@ def _last_errors(said: str) -> str:
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """One build at a time; who has waited finds it done."""
+    """One build at a time; whoever has waited finds it finished."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What a node that boots systemd has in /etc besides its distribution's files: who may log in, and what starts."""
+"""The /etc of a node that boots systemd, besides its distribution's files: who may log in, and what starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MASKED = (
     "systemd-timesyncd.service", "systemd-tmpfiles-setup-dev.service", "systemd-udev-trigger.service",
     "systemd-udevd.service", "systemd-update-utmp-runlevel.service", "systemd-update-utmp.service",
 )  # fmt: skip
-"""What needs a kernel, a console or devices of its own, what the lab has done already, and what costs boot time."""
+"""Units that need a kernel, a console or real devices, that do what the lab has already done, or that slow the boot."""
 _MASKED_GENERATORS = ("cryptsetup", "debug", "getty", "gpt-auto", "hibernate-resume", "integritysetup", "rc-local",
                       "run", "system-update", "sysv", "veritysetup")  # fmt: skip
-"""They look for disks and consoles that a node lacks."""
+"""They look for disks and consoles, which a node lacks."""
 _SSHD = f"""AllowUsers {USER}
 AuthorizedKeysFile /etc/ssh/authorized_keys
 PasswordAuthentication no
@@ -51,7 +51,7 @@ def render(node: NodeMachine) -> FileTree:
 
 
 def _limits(node: NodeMachine) -> str:
-    """Limits of sessions (limits.conf(5)). Where one cannot be had pam_limits would refuse the session."""
+    """Session limits (limits.conf(5)), as far as they can be set: else pam_limits would refuse the session."""
     system = node.machine.system
     memlock = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
     memlock = attainable(resource.RLIMIT_MEMLOCK, memlock)

@@ -1,4 +1,4 @@
-"""A piece of a file system as a value: what to show, before anything is written anywhere."""
+"""A part of a file system as a value: what to show, before anything is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.model.errors import InputError
 
 _ZEROS = 4096
-"""What sysfs says is the size of an attribute."""
+"""Size of an attribute according to sysfs."""
 
 
 @dataclass(slots=True)
@@ -18,13 +18,13 @@ class FileTree:
     """Files, links and directories by absolute path, and what an overlay needs to know about them.
 
     files:    path -> content
-    modes:    path -> permission bits where they are not 0644
+    modes:    path -> permission bits if they are not 0644
     links:    path -> target of a symbolic link
-    folders:  directories that exist even when nothing is in them
-    opaque:   directories that hide what lies below them in the real file system
+    folders:  directories that exist even if they are empty
+    opaque:   directories that hide what is below them in the real file system
     hidden:   paths of the real file system to hide
     borrowed: directory -> directory of the real file system whose content it shows besides its own
-    einval:   files whose reading fails with EINVAL, as an attribute without a value does
+    einval:   files whose reading fails with EINVAL, as for an attribute without a value
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class FileTree:
     einval: set[str] = field(default_factory=set)
 
     def put(self, path: str, content: str | bytes | int, mode: int | None = None) -> None:
-        """One file; text gets the newline that every attribute of the kernel has."""
+        """Add one file; text gets a final newline, as every attribute of the kernel has."""
         if not isinstance(content, bytes):
             content = f"{content}\n".encode()
         self.files[path] = content
@@ -45,16 +45,16 @@ class FileTree:
             self.modes[path] = mode
 
     def put_all(self, folder: str, attributes: Mapping[str, str | bytes | int]) -> None:
-        """Several files of one directory."""
+        """Add several files to one directory."""
         for name, content in attributes.items():
             self.put(f"{folder}/{name}", content)
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link to an absolute path, written relative as sysfs writes its links."""
+        """Add a symbolic link to an absolute path, written as a relative one, as in sysfs."""
         self.links[path] = os.path.relpath(target, os.path.dirname(path))  # noqa: PTH120 - pure text
 
     def update(self, other: FileTree) -> None:
-        """Take over everything of another tree."""
+        """Add everything in another tree."""
         self.files.update(other.files)
         self.modes.update(other.modes)
         self.links.update(other.links)
@@ -66,7 +66,7 @@ class FileTree:
 
 
 def split_common(trees: Iterable[FileTree]) -> tuple[FileTree, list[FileTree]]:
-    """(what all trees have alike, what each has of its own): 32 alike machines are written once."""
+    """(what all trees have in common, the rest of each): 32 machines of one kind are written once."""
     all_trees = list(trees)
     first = all_trees[0]
     common = FileTree(
@@ -97,9 +97,9 @@ def _without(tree: FileTree, common: FileTree) -> FileTree:
 
 
 def write(tree: FileTree, root: Path) -> None:
-    """Write a tree's files, links and directories below a directory; equal contents share one inode.
+    """Write a tree's files, links and directories below a directory; files with the same contents share one inode.
 
-    To change such a file later, replace it: writing into it would change its likes.
+    To change such a file later, replace it: writing into it would change the others.
     """
     made: set[str] = set()
     inodes: dict[tuple[bytes, int], str] = {}

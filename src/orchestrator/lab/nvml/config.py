@@ -1,4 +1,4 @@
-"""What the lab's NVML answers for a machine (keys: nvml.c)."""
+"""The answers of the lab's NVML for a machine (keys: nvml.c)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _ancestor(one: Function, other: Function) -> int:
             break
         shared += 1
     if shared > 1:
-        # both below the same upstream port, or that of a switch further up
+        # both below one upstream port, or below that of a switch further up
         return _ONE_SWITCH if one.path.count("/") - shared <= 1 else _SWITCHES
     if one.root == other.root:
         return _HOST_BRIDGE

@@ -1,4 +1,4 @@
-"""Compile the lab's libraries once, libnvidia-ml.so.1 above all, and keep them by the digest of their source."""
+"""Compiles the lab's libraries once, mainly libnvidia-ml.so.1, and caches them by the digest of their source."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SOURCE = Path(__file__).with_name("nvml.c")
 
 
 def build() -> Path:
-    """The compiled library; raises NodeError where there is no compiler."""
+    """The compiled library; raises NodeError if there is no compiler."""
     return compiled(_SOURCE, NAME)
 
 
 def compiled(source: Path, name: str) -> Path:
-    """One C file as a shared library of this name, kept by its digest; raises NodeError where there is no compiler."""
+    """One C file as a shared library of this name, cached by digest; raises NodeError if there is no compiler."""
     digest = hashlib.sha256(source.read_bytes() + os.uname().machine.encode()).hexdigest()[:16]
     built = cache_root() / "lab" / digest / name
     if built.exists():

@@ -1,4 +1,4 @@
-"""Small libraries that every program of a node loads first (/etc/ld.so.preload), where no namespace can help."""
+"""Small libraries that every program of a node preloads (/etc/ld.so.preload), for what no namespace can change."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _HERE = Path(__file__).parent
 
 
 def build(name: str) -> Path:
-    """The compiled form of NAME.c of this package; raises NodeError where there is no compiler."""
+    """NAME.c of this package, compiled; raises NodeError if there is no compiler."""
     return compiled(_HERE / f"{name}.c", f"lib{name}.so")

@@ -1,1 +1,1 @@
-"""Scenarios played as an operator would live them."""
+"""Scenarios, played as an operator would experience them."""

@@ -44,8 +44,8 @@ class Ended:
 def rehearse(scenario: Scenario, name: str, *, keep: bool, tell: Tell, told: Callable[[Ended], None]) -> float:
     """Run a scenario in a lab of this name, which is removed afterwards unless `keep` is set; returns seconds.
 
-    tell: what the lab says; told: gets each step that went as expected. Raises VerificationDiffers at the first that
-    did not, and DeployError where the lab or a fault can't be had.
+    tell: receives the lab's messages; told: receives each step that went as expected. Raises VerificationDiffers at the
+    first step that did not, and DeployError if the lab or a fault is not available.
     """
     began = time.monotonic()
     stage = _Stage(scenario, name, tell)
@@ -69,13 +69,13 @@ class _Stage:
         self.inventory = Path()
 
     def build(self, wanted: Any) -> str:
-        """The lab as asked for, and an inventory of it with the scenario's environment for engines."""
+        """Build the lab, and an inventory of it with the scenario's environment for engines."""
         raised = up(Request(name=self.name, **wanted), self.tell)
         self.inventory = _inventory(raised.home, self.scenario)
         return f"{len(raised.blueprint.nodes)} nodes, wiring {raised.blueprint.wiring_name}"
 
     def play(self, step: Step) -> str:
-        """Do a step; returns what came of it."""
+        """Do a step; returns its result."""
         return {
             "say": lambda: str(step.what),
             "lab": lambda: self.build({**self.scenario.lab, **step.what}),
@@ -105,7 +105,7 @@ class _Stage:
         return self._findings(step, done.stdout)
 
     def _findings(self, step: Step, text: str) -> str:
-        """Those that stop or slow, in the order in which they were reported."""
+        """Findings that stop or slow, in the order in which they were reported."""
         found = [one["id"] for one in json.loads(text)["findings"] if one["severity"] in ("stop", "slow")]
         told = list(dict.fromkeys(found))
         wanted = list(step.more["findings"])

@@ -1,4 +1,4 @@
-"""Scenario files: a rehearsal as it is written, read strictly, with the place of every mistake."""
+"""Scenario files: a rehearsal in YAML, read strictly; every error names its place in the file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A story. lab: what `lab up` is asked for; env: of the engines, so that a rehearsal need not last a night."""
+    """A scenario. lab: the arguments of `lab up`; env: of the engines, so that a rehearsal need not last a night."""
 
     name: str
     summary: str
@@ -56,12 +56,12 @@ class Scenario:
 
 
 def names() -> dict[str, str]:
-    """The scenarios that ship, with their summaries."""
+    """The built-in scenarios, with their summaries."""
     return {path.stem: load(path.stem).summary for path in sorted(BUILT_IN.glob("*.yml"))}
 
 
 def load(name: str) -> Scenario:
-    """A scenario that ships, or a file; raises InputError."""
+    """A built-in scenario, or a file; raises InputError."""
     path = BUILT_IN / f"{name}.yml"
     if "/" in name or not path.is_file():
         path = Path(name)
@@ -78,7 +78,7 @@ def load(name: str) -> Scenario:
 
 
 def parse(document: object, name: str, where: str) -> Scenario:
-    """A scenario out of its document; raises InputError."""
+    """A scenario from its document; raises InputError."""
     top = _mapping(document, {"summary": str, "lab": dict, "env": dict, "steps": list}, where)
     for key in ("summary", "steps"):
         if not top.get(key):
