@@ -74,7 +74,7 @@ SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders without a file: from systemd at a shutdown, and from a controller that can't write one."""
 
 ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
-"""Signals that don't follow from a rank's death: the engine's parent then exits, or kills itself with SIGKILL."""
+"""Signals that a rank's death can't explain: after one, the engine's parent exits or kills itself with SIGKILL."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -94,7 +94,7 @@ def gpu_gone(gpu: int, line: str) -> KernelWord:
 
 
 def _kinds(dead: Dead) -> Sequence[Callable[[str, Dead], KernelWord | None]]:
-    """A failed link or other memory sends no SIGKILL, and a death that its log explains needs no nearby fault."""
+    """Nearby faults explain neither a signal that a user or program sent nor a death that its log explains."""
     own = (_xid, _killed, _poisoned)
     if dead.explained or dead.signal in ASKED_FOR:
         return own

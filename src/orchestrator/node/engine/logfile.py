@@ -15,7 +15,7 @@ DEFAULT_LIMIT = 64 * 1024 * 1024
 
 @dataclass
 class LogFile:
-    """Appends bytes to a file. At `limit` bytes the file moves to `<path>.1`, which is replaced."""
+    """Appends bytes to a file. Beyond `limit` bytes the file moves to `<path>.1`, which is replaced."""
 
     path: str
     limit: int = DEFAULT_LIMIT
