@@ -1,4 +1,4 @@
-"""A certificate that signs itself, and its key, as PEM texts."""
+"""A self-signed certificate and its key, as PEM text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 
 def certified_key(name: str, *, days: int = 2) -> tuple[str, str]:
-    """(certificate, key). days: until it expires, or since when it has where that is negative"""
+    """(certificate, key). days: until the certificate expires; negative: days since it expired"""
     key = ec.generate_private_key(ec.SECP256R1())
     whose = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     until = datetime.now(timezone.utc) + timedelta(days=days)

@@ -1,4 +1,4 @@
-"""The keys of messages as docs/agent.md lists them: written from the types, so that the page can't say otherwise."""
+"""The keys of messages as docs/agent.md lists them: generated from the types, so that the page cannot differ."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from orchestrator.protocol.verbs import REQUESTS as GANG_REQUESTS
 
 WIDTH = 118
 APART: tuple[type[Message], ...] = (Watch,)
-"""Listed by themselves; elsewhere only named."""
+"""Messages listed separately; other lists only name them."""
 BY_HAND = {"stage", "labels", "figures", "nettest", "rails", "tune-run", *GANG_REQUESTS}
-"""Verbs whose rows say more than keys."""
+"""Verbs whose rows say more than their keys; written by hand."""
 OTHER_ANSWERS = {
     "probe": "a snapshot, the raw text of the machine's files and NVML (`model/snapshot_json.py`)",
     "push-offer": "lines: the files, the port and the secret of the offer, then how many bytes were read",
@@ -27,13 +27,13 @@ LISTED: dict[str, type[Message]] = {"staging": StagingRequest, "watch": Watch, "
 
 
 def keys(kind: type[Message]) -> str:
-    """Every key of a message; of messages inside it too, the first time: `phase{name step}`, `ranks[]{tp_rank}`."""
+    """Every key of a message, and of nested messages on first use: `phase{name step}`, `ranks[]{tp_rank}`."""
     seen = {kind}
     return " ".join(_key(name, hint, seen) for name, hint in typing.get_type_hints(kind).items())
 
 
 def block(name: str) -> str:
-    """What stands between the marks of this name on the page."""
+    """The text between this block's markers on the page."""
     lines = textwrap.wrap(keys(LISTED[name]), WIDTH - 2, break_long_words=False, break_on_hyphens=False)
     return "\n```\n" + "\n".join(lines) + "\n```\n"
 
@@ -50,7 +50,7 @@ def verbs_table() -> str:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines around it."""
+    """The marker lines around a block."""
     return f"<!-- keys of {name}: UPDATE_GOLDEN=1 writes them from protocol/ -->", f"<!-- end of {name} -->"
 
 

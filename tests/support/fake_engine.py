@@ -1,4 +1,4 @@
-"""A scripted engine for tests of the agent: real processes, no model. One process a rank, HTTP on node rank 0.
+"""A scripted engine for tests of the agent: real processes, no model. One process per rank, HTTP on node rank 0.
 
 Behaviour comes from the environment:
     FAKE_RANKS       its TP ranks, for example 0,1
@@ -9,15 +9,15 @@ Behaviour comes from the environment:
     FAKE_LINES       extra log lines at start, separated by |
     FAKE_EXIT        exit with this code instead of serving
     FAKE_TERM        'ignore': SIGTERM does nothing; 'slow': it takes 0.5 s
-    FAKE_ORPHAN      '1': leaves a process with a session and a parent of its own, which ignores everything but KILL
-    FAKE_TIED        '1': its ranks die with it, as PR_SET_PDEATHSIG has it
+    FAKE_ORPHAN      '1': leaves a process with its own session and parent, which ignores every signal but KILL
+    FAKE_TIED        '1': its ranks die with it (PR_SET_PDEATHSIG)
     FAKE_FLOOD       bytes of log to write at once
     FAKE_ACCESS      '1': requests other than the agent's probes are logged in the format of uvicorn's access log
-    FAKE_STUCK       a file: while it is there a generation probe gets 503, after as long as the file says
+    FAKE_STUCK       a file: while it exists, a generation probe gets 503 after the seconds in the file
     FAKE_TITLE       title of a rank's process, {} is its number
-    FAKE_GPU_BYTES   bytes that each rank takes of GPU memory, on its GPU of FAKE_GPUS, for example 0,1 (needs a driver)
-A rank exits with code 0 on SIGUSR1, as if its engine's leader had told it to.
-By default nobody notices the death of anybody else.
+    FAKE_GPU_BYTES   GPU memory in bytes that each rank takes, on its GPU of FAKE_GPUS, for example 0,1 (needs a driver)
+A rank exits with code 0 on SIGUSR1, as if its engine's leader had ordered it.
+By default no process notices the death of another.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def say(line: str) -> None:
 
 
 def serve(place: str) -> None:
-    """Forever. Its imports take as long as all the rest of this program: who serves nothing does without."""
+    """Serve forever. Imported here because these imports take as long as the rest; most processes don't serve."""
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
@@ -117,7 +117,7 @@ def main() -> int:
         for _ in range(int(os.environ["FAKE_FLOOD"]) // 100):
             sys.stdout.write("x" * 99 + "\n")
     title = os.environ.get("FAKE_TITLE", "engine::rank_TP{}")
-    environment = os.environ | {"PYTHONHOME": sys.base_prefix}  # not to be found by way of argv[0], which is a title
+    environment = os.environ | {"PYTHONHOME": sys.base_prefix}  # argv[0] is a title, so Python can't find its home by it
     numbers = os.environ["FAKE_RANKS"].split(",")
     gpus = [[gpu] for gpu in os.environ["FAKE_GPUS"].split(",")] if "FAKE_GPUS" in os.environ else [[]] * len(numbers)
     ranks = [

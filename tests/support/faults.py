@@ -1,4 +1,4 @@
-"""Everything that can be wrong with one node of four and be read: one function a fault, with what must be found.
+"""Every readable fault of one node in four: one function per fault, with the findings it must cause.
 
 The table is the proof of the rules (tests/unit/rules) and the source of docs/faults.md.
 """
@@ -23,7 +23,7 @@ ODD = "node2"
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong.
+    """One fault.
 
     says:    the finding's id
     devices: what its finding must name, in order
@@ -109,7 +109,7 @@ def _no_port_left(node: HealthyNode) -> None:
 
 
 def _spare_port_down(node: HealthyNode) -> None:
-    """The main card without a bond: one port carries TCP, the other one has no link."""
+    """The main card without a bond: one port carries TCP, the other has no link."""
     node.remove(node.interface("bond0"))
     node.machine.addresses["ens9f0np0"] = node.machine.addresses.pop("bond0")
     for slave in ("ens9f0np0", "ens9f1np1"):
@@ -298,7 +298,7 @@ def _trial(source: str, target: str, outcome: Outcome, **changes: object) -> Tri
 
 
 def trials(bad: Outcome, **only: object) -> tuple[Trial, ...]:
-    """Between all four nodes, on two ports and with datagrams of two sizes; those of ODD that match `only` fail."""
+    """Trials between all four nodes, on two ports, with two datagram sizes; those of ODD that match `only` fail."""
     kinds: list[dict[str, object]] = [
         {"kind": "tcp", "port": 5000},
         {"kind": "tcp", "port": 41234},
@@ -318,7 +318,7 @@ def trials(bad: Outcome, **only: object) -> tuple[Trial, ...]:
 
 
 def across(*closed: str) -> tuple[Trial, ...]:
-    """From every rail port to those of the other card on the other nodes; those of the nodes in `closed` pass none."""
+    """Trials from every rail port to the other card's ports on other nodes; every trial to or from `closed` nodes fails."""
     names, halves = [f"node{number}" for number in range(4)], (("mlx5_0", "mlx5_1"), ("mlx5_2", "mlx5_3"))
     return tuple(
         _trial(source, target, Outcome.UNREACHABLE if {source, target} & set(closed) else Outcome.OPEN,
@@ -547,7 +547,7 @@ def fault(name: str) -> Fault:
 
 
 def faults_page() -> str:
-    """docs/faults.md: each fault with what `doctor` says of it."""
+    """docs/faults.md: each fault with what `doctor` says about it."""
     lines = [
         "# What `doctor` finds",
         "",

@@ -54,7 +54,7 @@ WATCH: dict[str, Any] = {
 
 @dataclass
 class Cluster:
-    """`nodes` agents. Every engine process carries MARK in its environment, so that none can hide."""
+    """`nodes` agents. Every engine process carries MARK in its environment, so that tests find all of them."""
 
     folder: Path
     nodes: int = 2
@@ -63,10 +63,10 @@ class Cluster:
     env: dict[int, dict[str, str]] = field(default_factory=dict)
     """Extra environment of a node's engine, by node rank; -1 is every node's."""
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Keys of a node's staging request to put in place of the usual, by node rank."""
+    """Keys to replace in a node's staging request, by node rank."""
 
     agent_port: int = 0
-    """Of the leader's agent; 0 takes a free one."""
+    """The port of the leader's agent; 0 takes a free one."""
 
     def __post_init__(self) -> None:
         self.run_id = secrets.token_hex(4)
@@ -137,7 +137,7 @@ class Cluster:
             stage.answer(self.staging(rank))
 
     def arm(self, rank: int, deadline_s: float = 15.0) -> dict[str, Any]:
-        """Through the application's front door, as over SSH: the daemon must not be our child."""
+        """Through the application's entry point, as over SSH: the daemon must not be our child."""
         done = subprocess.run(
             itself.command(itself.application(), "arm"),
             input=json.dumps({**self.base(rank), "deadline_s": deadline_s}).encode(),
@@ -209,7 +209,7 @@ class Cluster:
         os.kill(self.rank_pid(tp_rank), number)
 
     def engine_processes(self) -> list[int]:
-        """Every living process that carries the mark, wherever it hides."""
+        """Every living process that carries the mark."""
         return list(self._marked())
 
     def _marked(self) -> Iterator[int]:
@@ -224,12 +224,12 @@ class Cluster:
                 continue
 
     def nothing_left(self, deadline_s: float = 10.0) -> None:
-        """No agent, no engine process."""
+        """Whether no agent and no engine process runs."""
         until(lambda: not self.agents_alive(), deadline_s, "agents gone")
         until(lambda: not self.engine_processes(), deadline_s, "engines gone")
 
     def close(self) -> None:
-        """End what a failed test has left: ours by id and start time, or by the mark."""
+        """End what a failed test left behind: our processes by id and start time, the rest by the mark."""
         for rank in range(self.nodes):
             pid, start = self.agent(rank)
             if pid:

@@ -1,4 +1,4 @@
-"""A guard beside a test, and what a gang that it brought back looks like."""
+"""A guard that runs beside a test, and checks of a gang that it restarted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 ENDS_S = 60.0
-"""What a guard that is interrupted may take, on a busy machine."""
+"""The longest that an interrupted guard may take to end, on a busy machine."""
 
 
 @contextmanager
 def guarding(command: Sequence[str], environment: dict[str, str], said: Path) -> Iterator[None]:
-    """A guard runs meanwhile; `said` is where it writes what it says.
+    """Runs a guard meanwhile; `said` is the file for its output.
 
     It takes SIGINT even where this process was started in a shell's background, which ignores it.
     """
@@ -34,6 +34,6 @@ def guarding(command: Sequence[str], environment: dict[str, str], said: Path) ->
 
 
 def serving(gang: dict[str, Any], nodes: Sequence[str]) -> bool:
-    """Whether it answers on exactly these nodes, in the order of their ranks; gang: as `status --json` says."""
+    """Whether the gang serves on exactly these nodes, in rank order; gang: as in `status --json`."""
     members = sorted((node["node_rank"], node["name"]) for node in gang["nodes"] if node["node_rank"] is not None)
     return bool(gang["service"] and gang["service"]["healthy"]) and [name for _, name in members] == list(nodes)

@@ -1,6 +1,6 @@
-"""Four nodes with nothing wrong on them, written as files and answers, and helpers to break one.
+"""Four healthy nodes, written as files and answers, and helpers to break one.
 
-What machine_files writes of the articles' cluster, with everything else that a rule may look at: configuration
+What machine_files writes for the articles' cluster, plus everything else that a rule may read: configuration
 spaces, counters, IOMMU groups, driver, limits, NVML's health. Written from the kernel's and NVIDIA's documents,
 independently of the lab.
 """
@@ -54,7 +54,7 @@ class HealthyNode:
         return self.machine.devices
 
     def copy(self) -> HealthyNode:
-        """One that may be broken without this one. The tables of texts, by far the most of it, need no deep copy."""
+        """A copy that may be broken without changing this node. The tables of texts, by far the largest part, are shared."""
         return deepcopy(self, {id(texts): dict(texts) for texts in (self.files, self.links)})
 
     def key(self, address: str) -> str:
@@ -81,7 +81,7 @@ class HealthyNode:
         return folder
 
     def remove(self, prefix: str) -> None:
-        """Take away everything at and below a path, and links that lead there."""
+        """Remove everything at and below a path, and links to it."""
         for table in (self.files, self.links):
             for path in [path for path in table if path == prefix or path.startswith(f"{prefix}/")]:
                 del table[path]
@@ -90,7 +90,7 @@ class HealthyNode:
             del self.links[path]
 
     def move(self, old: str, new: str) -> None:
-        """Carry everything below one path to another one, as a card that is plugged in elsewhere."""
+        """Move everything below one path to another, as if a card were plugged in elsewhere."""
 
         def moved(path: str) -> str:
             return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
@@ -107,7 +107,7 @@ class HealthyNode:
         self.files[f"{self.key(address)}/config"] = configuration_space(**changes).hex()
 
     def lose_gids(self, device: str) -> None:
-        """The port's address is gone, and what the kernel made of it."""
+        """Remove the port's address and the GIDs that the kernel derived from it."""
         port = self.port(device)
         for path in [path for path in self.files if path.startswith(f"{port}/gid")]:
             if path.endswith(("/2", "/3")):
@@ -124,7 +124,7 @@ def _as_it_is(_: HealthyNode) -> None:
 def configuration_space(
     *, kind: int = _ENDPOINT, bus: int = 0, acs: int = -1, read_request: int = 4096, payload: int = 256, ats: int = -1
 ) -> bytes:
-    """What root reads of a function. acs, ats: the control register, -1 for no such capability; bus: below a bridge."""
+    """A function as root reads it. acs, ats: the control register, -1 if it has no such capability; bus: below a bridge."""
     space = bytearray(512)
     space[0x19], space[0x34] = bus, 0x40
     space[0x40] = 0x10
@@ -143,7 +143,7 @@ def configuration_space(
 
 
 def healthy_node(name: str = "node0", number: int = 0) -> HealthyNode:
-    """A right node with everything in order, to be broken at will."""
+    """A healthy node, to be broken at will."""
     return _shaped_node(name, number, _as_it_is).copy()
 
 
@@ -155,7 +155,7 @@ def _shaped_node(name: str, number: int, shape: Change) -> HealthyNode:
 
 
 def dressed(machine: MachineFiles) -> HealthyNode:
-    """A machine's files with everything else that a rule may look at, in order. It has a bond of ens9f0np0 and
+    """A machine's files with everything else that a rule may read, all healthy. It has a bond of ens9f0np0 and
     ens9f1np1."""
     node = HealthyNode(machine, host=_host(machine), nvml=_nvml())
     keys = [path.rpartition("/")[0] for path in machine.files if path.endswith("/class")]
@@ -197,13 +197,13 @@ KERNELS = f"{SITE}/sgl_kernel/sm100/common_ops.abi3.so"
 
 
 def tuned(**changed: int) -> str:
-    """A config that an engine can use, or one that it can't."""
+    """A config that an engine can use, or one that it can't use."""
     config = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1} | changed
     return json.dumps({"1": config, "4096": config})
 
 
 def _stack(node: HealthyNode) -> None:
-    """What a look reads of an environment that `prepare` made."""
+    """What a snapshot reads of an environment that `prepare` made."""
     for package, version in PACKAGES.items():
         node.files[f"{SITE}/{package}-{version}.dist-info/WHEEL"] = "Wheel-Version: 1.0\n"
     node.files[f"{SITE}/sglang/__init__.py"] = ""
@@ -306,8 +306,8 @@ def _whole_cluster(shape: Change) -> Cluster:
 
 
 def cluster_with(name: str, breaks: Change, trials: tuple[Trial, ...] = (), *, shape: Change = _as_it_is) -> Cluster:
-    """The healthy cluster of four with one node changed; the others are built once. shape: makes another machine of
-    each reference node first."""
+    """The healthy cluster of four with one node changed; the others are built once. shape: turns each reference node
+    into another machine first."""
     whole = _whole_cluster(shape)
     number = whole.specs[name].node_rank
     node = _shaped_node(name, number, shape).copy()
@@ -323,14 +323,14 @@ def cluster_with(name: str, breaks: Change, trials: tuple[Trial, ...] = (), *, s
 
 
 def healthy_nodes(count: int = 4) -> dict[str, HealthyNode]:
-    """A whole cluster of them."""
+    """A cluster of healthy nodes."""
     return {f"node{number}": healthy_node(f"node{number}", number) for number in range(count)}
 
 
 def cluster_of(
     nodes: Mapping[str, HealthyNode], *, first: int = 0, gang: Callable[[int], str] | None = None
 ) -> Cluster:
-    """What rules look at. first: number of the first node; gang: a gang's name by number, one gang if not given."""
+    """The input of the rules. first: number of the first node; gang: a gang's name by number, by default one gang."""
     snapshots = {
         name: node.machine.snapshot(host=node.host, nvml={"devices": list(node.gpus), **node.nvml})
         for name, node in nodes.items()

@@ -1,4 +1,4 @@
-"""Strangers at a gang's door: whoever finds a port, with any bytes, and how long its agent takes to answer."""
+"""Hostile clients of a gang's port, which send any bytes, and how long the agent then takes to answer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROBE_FROM = "127.0.0.2"
-"""An address of its own: a few connections of one address are all that the agent keeps."""
+"""An address for each client: the agent keeps only a few connections per address."""
 PROBE_EVERY_S = 0.02
 ANSWER_S = 30.0
 
 
 def odd(rng: random.Random) -> bytes:
-    """What strangers say."""
+    """What hostile clients send."""
     kinds = (
         lambda: rng.randbytes(rng.randrange(1, 4096)),
         lambda: b"\n" * rng.randrange(1, 1 << 16),
@@ -39,7 +39,7 @@ def odd(rng: random.Random) -> bytes:
 
 @dataclass
 class Strangers:
-    """A process with many threads that connect again and again, each with something odd to say, while the body runs."""
+    """A process whose many threads keep connecting and sending odd bytes while the body runs."""
 
     address: str
     port: int
@@ -82,7 +82,7 @@ def _live(address: str, port: int, rng: random.Random, made: list[int]) -> None:
 
 
 def main(address: str, port: str, count: str, seed: str) -> None:
-    """The strangers' process: says how many connections it has made."""
+    """The hostile clients' process: prints how many connections it has made."""
     made = [0]
     for number in range(int(count)):
         rng = random.Random(int(seed) * 1000 + number)
@@ -94,7 +94,7 @@ def main(address: str, port: str, count: str, seed: str) -> None:
 
 @dataclass
 class Probe:
-    """Asks the agent's port for its challenge again and again. worst_s: the longest that one took."""
+    """Keeps asking the agent's port for its challenge. worst_s: the longest answer time."""
 
     address: str
     port: int
@@ -103,7 +103,7 @@ class Probe:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Probe]:
-        """While the body runs."""
+        """Ask while the body runs."""
         over = threading.Event()
         thread = threading.Thread(target=self._live, args=(over,), daemon=True)
         thread.start()
@@ -130,7 +130,7 @@ class Probe:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory."""
+    """The process's resident memory."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A stand-in of perftest's `ib_write_bw` for emulated nodes, which have RDMA ports in /sys and no RDMA.
 
-Its options, its two ends and its table are the real program's (4.5); no byte is moved. What it calls bandwidth is 97 %
-of the slower port's rate; /run/slow-rails sets that of a device, in Gb/s: `mlx5_1 10`.
+Options, both ends and the table are the real program's (4.5), but no byte is moved. The bandwidth it reports is 97 %
+of the slower port's rate; /run/slow-rails sets a device's rate, in Gb/s: `mlx5_1 10`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LINE = "-" * 87
 
 
 def main() -> int:
-    """Receive, or send to the node that is named."""
+    """Receive, or send to the named node."""
     parser = argparse.ArgumentParser()
     parser.add_argument("-d", dest="device", required=True)
     parser.add_argument("-i", dest="port", type=int, default=1)
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def rate_of(device: str, port: int) -> float:
-    """In Gb/s, as /sys has it ('100 Gb/sec (4X EDR)'); 0 where there is no such port."""
+    """The rate in Gb/s, as in /sys ('100 Gb/sec (4X EDR)'); 0 if there is no such port."""
     slow = Path("/run/slow-rails")
     for line in slow.read_text().splitlines() if slow.exists() else ():
         if line.split()[0] == device:
@@ -52,7 +52,7 @@ def rate_of(device: str, port: int) -> float:
 
 
 def server(asked: argparse.Namespace, rate: float) -> float | None:
-    """The client's rate."""
+    """The client; returns the rate."""
     sys.stdout.write(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n")
     with socket.create_server(("", asked.tcp)) as listener:
         connection, _ = listener.accept()
@@ -60,7 +60,7 @@ def server(asked: argparse.Namespace, rate: float) -> float | None:
 
 
 def client(asked: argparse.Namespace, rate: float) -> float | None:
-    """The server's rate."""
+    """The server; returns the rate."""
     try:
         connection = socket.create_connection((asked.server, asked.tcp), timeout=10)
     except OSError:
@@ -71,7 +71,7 @@ def client(asked: argparse.Namespace, rate: float) -> float | None:
 
 
 def exchanged(connection: socket.socket, rate: float) -> float | None:
-    """Both ends tell each other what they are."""
+    """Both ends exchange their parameters."""
     with connection:
         connection.sendall(f"{rate}\n".encode())
         said = connection.makefile().readline()
@@ -82,7 +82,7 @@ def exchanged(connection: socket.socket, rate: float) -> float | None:
 
 
 def table(device: str, size: int, times: int, gid: int, gbps: float) -> str:
-    """What the program prints at its end (src/perftest_parameters.h, REPORT_FMT)."""
+    """What the program prints at the end (src/perftest_parameters.h, REPORT_FMT)."""
     return f""" stand-in of ib_write_bw: no RDMA here, the figure is the ports' rate
 {LINE}
                     RDMA_Write BW Test

@@ -1,4 +1,4 @@
-"""Clients that ask without retries, and count what came back."""
+"""Clients that send requests without retries and count the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 60.0
 
 
 def complete(url: str, model: str, prompt: str, tokens: int) -> str:
-    """The text of one completion, the likeliest."""
+    """The text of one completion, at temperature 0."""
     body = json.dumps({"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}).encode()
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
@@ -24,7 +24,7 @@ def complete(url: str, model: str, prompt: str, tokens: int) -> str:
 
 @dataclass
 class Load:
-    """`clients` threads, one request after the other each, every second one as a stream. A context manager."""
+    """`clients` threads, each sending one request after another, every second one as a stream. A context manager."""
 
     url: str
     model: str
@@ -66,7 +66,7 @@ class Load:
             self._over.wait(self.pause_s)
 
     def _ask(self, prompt: str, *, stream: bool) -> str:
-        """'' where an answer came whole."""
+        """'' if the answer was complete."""
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         body = {"model": self.model, "prompt": prompt, "max_tokens": self.tokens, "stream": stream}

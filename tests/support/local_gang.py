@@ -1,4 +1,4 @@
-"""The whole way from a plan to real agents, over local sessions: what `up` and `down` do, without SSH."""
+"""The full path from a plan to real agents, over local sessions: what `up` and `down` do, without SSH."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.workflows.status.reports import see
 
 @dataclass
 class Notes:
-    """A watcher that remembers, and may interrupt."""
+    """A watcher that records events and may interrupt."""
 
     steps: list[str] = field(default_factory=list)
     views: list[GangView] = field(default_factory=list)
@@ -105,18 +105,18 @@ class LocalGang(Cluster):
         )
 
     def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> UpResult:
-        """Carry out a plan, as `up` does once it has one."""
+        """Carry out a plan, as `up` does."""
         request = replace(UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0), **more)
         with Fleet(self.gang.nodes) as fleet:
             return raise_gangs(fleet, [self.gang], self.plan(plan_id), request, notes or Notes())
 
     def view(self) -> GangView:
-        with Fleet(self.gang.nodes, hands_over=True) as fleet:  # to the next look
+        with Fleet(self.gang.nodes, hands_over=True) as fleet:  # kept for the next look
             (view,) = see(fleet, [self.gang])
         return view
 
     def agent(self, rank: int) -> tuple[int, int]:
-        """Of the current run, whoever started it."""
+        """The agent of the current run, whoever started it."""
         current = Path(self.state_dir(rank), "gangs/gang0/current")
         if current.exists():
             self.run_id = current.read_text().strip()

@@ -1,4 +1,4 @@
-"""A machine written down as the files that Linux would show of it: what topology and rules are proven on.
+"""A machine written as the files that Linux would show of it: the input for tests of topology and rules.
 
 Written from the kernel's documentation (Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-infiniband,
 sysfs-class-net) and reference facts of the articles' cluster, independently of the lab.
@@ -30,7 +30,7 @@ _relative = cache(posixpath.relpath)
 
 @dataclass
 class MachineFiles:
-    """Grows a machine; every method returns the real path of what it made."""
+    """Builds a machine; every method returns the real path of what it made."""
 
     node: str = "node0"
     files: dict[str, str] = field(default_factory=dict)
@@ -88,14 +88,14 @@ class MachineFiles:
         return self.function(root, f"0000:{bus:02x}:{device:02x}.0", ROOT_PORT, numa=numa, driver="pcieport")
 
     def switch(self, above: str, bus: int, *, numa: int = 0, ids: tuple[str, str, str, str] = PLX) -> str:
-        """An upstream port on a bus of its own; its downstream ports come with what is plugged into them."""
+        """An upstream port on its own bus; its downstream ports are made for the devices plugged into them."""
         return self.function(above, f"0000:{bus:02x}:00.0", ids, numa=numa, driver="pcieport")
 
     def downstream(self, switch: str, bus: int, device: int, *, numa: int = 0) -> str:
         return self.function(switch, f"0000:{bus:02x}:{device:02x}.0", PLX, numa=numa, driver="pcieport")
 
     def gpu(self, above: str, bus: int, *, numa: int = 0, gts: str = "2.5", width: int = 16) -> str:
-        """A GPU and NVML's answer for it, with the next index."""
+        """A GPU and its NVML answer, with the next index."""
         address = f"0000:{bus:02x}:00.0"
         folder = self.function(above, address, L40S, numa=numa, gts=gts, width=width, driver="nvidia")
         self.devices.append(
@@ -160,7 +160,7 @@ class MachineFiles:
         link_layer: str = "Ethernet",
         rate: str = "100 Gb/sec (4X EDR)",
     ) -> str:
-        """A device with one port, its GID table filled as mlx5 does: link-local twice, then the address twice."""
+        """A device with one port and a GID table as mlx5 fills it: link-local twice, then the address twice."""
         folder = self.write(
             f"{card}/infiniband/{name}", {"fw_ver": "22.41.1000", "board_id": "MT_0000000359", "node_type": "1: CA"}
         )
@@ -227,9 +227,9 @@ class MachineFiles:
 def reference_machine(node: str = "node0", number: int = 0, *, right: bool = True) -> MachineFiles:
     """One node of the articles' cluster.
 
-    Right: two switches, one on each NUMA domain, with 4 GPUs and a dual-port RDMA card each; a bonded main card on a
-    root port. Wrong, as it was found: the second RDMA card on a root port, and of the six ports only the main card's
-    first one up.
+    Correct: two switches, one on each NUMA domain, with 4 GPUs and a dual-port RDMA card each; a bonded main card on a
+    root port. Wrong, as it was found: the second RDMA card is on a root port, and of the six ports only the main card's
+    first is up.
     """
     machine = MachineFiles(node)
     machine.processors()

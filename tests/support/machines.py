@@ -1,4 +1,4 @@
-"""Healthy nodes of other shapes than the articles': nested switches, cards of several GPUs, without switches."""
+"""Healthy nodes of other shapes than the articles': nested switches, cards with several GPUs, no switches."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tests.support.healthy_cluster import HealthyNode, dressed
 from tests.support.machine_files import MachineFiles
 
 SUB = ("0x10b5", "0x8796", "0x060400", "0x8796")
-"""Another make than the machine's own switches: on GPUs' cards."""
+"""Another make than the machine's own switches, used on GPU cards."""
 PLAIN_VF = ("0x15b3", "0x101e", "0x020000", "0x0016")
 
 
 def nested_node(name: str = "node0", number: int = 0, *, cards_on_top: bool = True) -> HealthyNode:
-    """Two NUMA domains, each with a top switch over two sub-switches of two GPUs; the RDMA card of a half is behind the
+    """Two NUMA domains, each with a top switch above two sub-switches of two GPUs; each half's RDMA card is behind the
     top switch, or behind its first sub-switch. A bonded main card is on a root port."""
     machine = MachineFiles(name)
     machine.processors()
@@ -34,7 +34,7 @@ def nested_node(name: str = "node0", number: int = 0, *, cards_on_top: bool = Tr
 
 
 def gpus_alone_behind_their_own_switch(name: str = "node0", number: int = 0) -> HealthyNode:
-    """Eight cards with a switch and one GPU on each, on root ports; two RDMA cards on root ports too."""
+    """Eight cards with a switch and one GPU each, on root ports; two RDMA cards on root ports too."""
     machine = MachineFiles(name)
     machine.processors()
     for index in range(8):
@@ -50,7 +50,7 @@ def gpus_alone_behind_their_own_switch(name: str = "node0", number: int = 0) -> 
 def rdma_card(
     machine: MachineFiles, above: str, bus: int, half: int, number: int, link_layer: str = "Ethernet"
 ) -> None:
-    """A dual-port card of the two rails of one half."""
+    """A dual-port card with both rails of one half."""
     names = [f"ens{half + 2}f0np0", f"ens{half + 2}f1np1"]
     for index, folder in enumerate(machine.nic(above, bus, names, numa=half)):
         rail = half * 2 + index
@@ -72,7 +72,7 @@ def main_card(machine: MachineFiles, number: int, *, bus: int = 0x37) -> None:
 
 
 def storage_card(machine: MachineFiles, *, bus: int = 0xB0, number: int = 0) -> None:
-    """One port on a root port of NUMA domain 0, with an address in a network of its own."""
+    """One port on a root port of NUMA domain 0, with an address in a separate network."""
     (folder,) = machine.nic(machine.root_port(bus, 1, numa=0), bus + 1, ["ens20np0"])
     address = f"10.20.0.{11 + number}/24"
     machine.address("ens20np0", address)
@@ -80,7 +80,7 @@ def storage_card(machine: MachineFiles, *, bus: int = 0xB0, number: int = 0) -> 
 
 
 def virtual_functions(machine: MachineFiles, card: str, count: int, *, bus: int) -> None:
-    """SR-IOV functions of a card: RDMA devices that are down and have no interface of their own in use."""
+    """SR-IOV functions of a card: RDMA devices that are down and whose interfaces are not in use."""
     above = card.rpartition("/")[0]
     for index in range(count):
         folder = machine.function(above, f"0000:{bus:02x}:01.{index}", PLAIN_VF, driver="mlx5_core")

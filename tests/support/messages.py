@@ -1,4 +1,4 @@
-"""Messages out of JSON that is known to be good."""
+"""Messages from JSON that is known to be valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.protocol.shape import M, Unreadable
 
 
 def message(kind: type[M], raw: Any) -> M:
-    """The message that a JSON value holds."""
+    """The message in a JSON value."""
     found = kind.read(raw)
     assert not isinstance(found, Unreadable), str(found)
     return found

@@ -1,4 +1,4 @@
-"""A model hub on a loopback port that speaks Hugging Face's and ModelScope's HTTP, as far as their clients ask.
+"""A model hub on a loopback port that implements what Hugging Face's and ModelScope's clients use of their HTTP APIs.
 
 Range requests are honoured, as both hubs honour them.
 """
@@ -25,10 +25,10 @@ PART = 64 << 10
 
 @dataclass
 class ModelHub:
-    """files: by path. token: what a client has to bring, '' for nothing.
+    """files: by path. token: what a client must send, '' for none.
 
-    slow: seconds between two parts of 64 KiB of a file. bytes_sent: of each file so far. lie: files of which other
-    bytes are sent. asked: (method, path, range) of every request
+    slow: seconds between two parts of 64 KiB of a file. bytes_sent: per file so far. lie: files sent with wrong
+    contents. asked: (method, path, range) of every request
     """
 
     files: dict[str, bytes]
@@ -40,13 +40,13 @@ class ModelHub:
     url: str = ""
 
     def sent(self, path: str) -> list[str]:
-        """The ranges that were asked of a file, '' for all of it."""
+        """The ranges requested of a file, '' for all of it."""
         return [wanted for method, asked, wanted in self.asked if method == "GET" and asked == path]
 
 
 @contextlib.contextmanager
 def model_hub(files: Mapping[str, bytes], *, host: str = "127.0.0.1", **more: Any) -> Iterator[ModelHub]:
-    """One that serves these files as the repository REPO. host: the address that it listens on."""
+    """A hub that serves these files as the repository REPO. host: the address it listens on."""
     hub = ModelHub(dict(files), **more)
     server = ThreadingHTTPServer((host, 0), _handler(hub))
     server.daemon_threads = True
@@ -71,7 +71,7 @@ def _handler(hub: ModelHub) -> type[BaseHTTPRequestHandler]:
             self._answer(with_body=False)
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
         def _answer(self, *, with_body: bool) -> None:
             asked = urlsplit(self.path)

@@ -1,9 +1,9 @@
-"""A second opinion: path types by NCCL's steps, written from its sources' facts and from nothing of the product.
+"""A second opinion: path types by NCCL's steps, written from its sources and without the product's code.
 
-src/graph/xml.cc (ncclTopoGetXmlFromSys): from a device, drop one path component at a time. Where the component that is
-left is no bus address, the device hangs off the CPU with the numa_node of the node that one came from; the second one
+src/graph/xml.cc (ncclTopoGetXmlFromSys): from a device, drop one path component at a time. If the remaining last
+component is no bus address, the device is attached to the CPU, with the numa_node of the node before; the second one
 that is an address is the switch above. src/graph/topo.cc (ncclTopoFlattenBcmSwitches) joins parts of Broadcom's
-switches; src/graph/paths.cc (ncclTopoSetPaths) takes the worst link of the shortest way.
+switches; src/graph/paths.cc (ncclTopoSetPaths) takes the worst link of the shortest path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAMES = {0: "LOC", PIX: "PIX", PXB: "PXB", PHB: "PHB", SYS: "SYS"}
 
 
 class Walk:
-    """Everything that hangs together, of some devices given by the paths that their links resolve to."""
+    """The graph of some devices, given by the paths that their links resolve to."""
 
     def __init__(self, files: Mapping[str, str], gpus: list[str], nics: list[str]) -> None:
         self.files = files
@@ -38,7 +38,7 @@ class Walk:
             return -1 if base == 10 else 0
 
     def _add(self, node: str, path: str) -> None:
-        """path: where to read; node: what it is called. Ends at the CPU."""
+        """path: where to read; node: its name. Ends at the CPU."""
         while node not in self.up:
             numa = self._number(path, "numa_node", 10)
             steps = 0
@@ -63,7 +63,7 @@ class Walk:
         return value
 
     def _flatten(self) -> None:
-        """0xffff in the last 16 bits keeps a switch that has taken others in from being taken in itself."""
+        """0xffff in the last 16 bits keeps a switch that absorbed others from being absorbed itself."""
         ids = {switch: self._ids(switch) for switch in self.switches}
 
         def generation(switch: str, level: int) -> int:
@@ -86,7 +86,7 @@ class Walk:
         self.switches = list(ids)
 
     def type(self, one: str, other: str, *, nics: frozenset[str]) -> str:
-        """NCCL's name of the path between two of the devices."""
+        """NCCL's path type between two of the devices."""
         start, goal = (_card(path) if path in nics else path for path in (one, other))
         if start == goal:
             return NAMES[0]

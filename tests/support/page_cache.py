@@ -1,4 +1,4 @@
-"""What of a folder's files lies in the page cache: taken out before a start, counted after it."""
+"""Page cache use of a folder's files: evicted before a start, counted after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def forget(folder: Path) -> None:
-    """Take a folder's files out of the page cache."""
+    """Evict a folder's files from the page cache."""
     for file in _files(folder):
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
@@ -18,12 +18,12 @@ def forget(folder: Path) -> None:
 
 
 def cached(folder: Path, pattern: str = "*") -> int:
-    """Bytes of a folder's files that are in the page cache, in whole pages (mincore(2))."""
+    """Bytes of a folder's files in the page cache, in full pages (mincore(2))."""
     return sum(_cached(file) for file in _files(folder, pattern))
 
 
 def whole(folder: Path, pattern: str = "*") -> int:
-    """Bytes of all of their pages."""
+    """Bytes of all pages of these files."""
     sizes = [file.stat().st_size for file in _files(folder, pattern)]
     return sum(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in sizes)
 

@@ -1,7 +1,7 @@
-"""A podman that runs on this machine, with a store of its own, and an image of the lab's root file system.
+"""A podman that runs on this machine, with its own store, and an image of the lab's root file system.
 
-A machine whose own control groups or limits podman can't use is met in a wrapper of the program `podman`, so that the
-product's words stay the same.
+If podman can't use this machine's control groups or limits, a wrapper of the program `podman` works around that, so
+that the product's command lines stay the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def own_podman() -> Iterator[Path]:
 
 
 def root_image(podman: Path) -> str:
-    """The id of an image of the lab's root file system; the test is skipped where there can be none."""
+    """The id of an image of the lab's root file system; the test is skipped if it can't be made."""
     try:
         root = rootfs.ensure(print)
     except NodeError as error:

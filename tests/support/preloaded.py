@@ -1,8 +1,8 @@
-"""`l40s-deploy` commands as forks of a process that has made its imports already.
+"""`l40s-deploy` commands as forks of a process that has already done its imports.
 
-Each is a process of its own with its own arguments, environment, files and end, as from a shell; only the half second
-of a core that Python needs to import everything is not spent a thousand times. `python -m tests.support.preloaded` is
-the far side; it ends with us. What needs a terminal, an input or a session of its own is started as `L40S_DEPLOY`.
+Each is a process with its own arguments, environment, files and exit, as from a shell; this only saves the half
+second of CPU time that Python needs for the imports of each. `python -m tests.support.preloaded` is the server side;
+it ends with us. Commands that need a terminal, input or a session of their own are started as `L40S_DEPLOY`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import Any
 from tests.support.waiting import slack
 
 L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
-"""The real thing, from its first line on."""
+"""The real command, without preloading."""
 VERBS = ("up", "down", "status", "restart", "guard", "lab", "doctor", "plan")
-"""Whose imports are made; any other command makes its own after the fork."""
+"""Verbs whose imports are preloaded; other commands import after the fork."""
 LAZY = ("orchestrator.cli.gangs", "orchestrator.cli.live", "rich.console", "rich.live", "rich.table", "rich.text")
-"""What these import when they first need it."""
+"""Modules that these verbs import on first use."""
 ANSWER_S = 30.0
 
 
 class Preloaded:
-    """Our side: starts commands, hears of their ends. For one thread."""
+    """Our side: starts commands, learns when they end. For one thread."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -53,11 +53,11 @@ class Preloaded:
 
     @property
     def alive(self) -> bool:
-        """Whether it is ours, and its far side lives: a fork of us needs one of its own."""
+        """Whether this process owns it and its server lives: a fork of us needs its own."""
         return self.owner == os.getpid() and self._process.poll() is None
 
     def start(self, words: Sequence[str], out: Path, err: Path, environment: Mapping[str, str]) -> Running:
-        """A command whose output goes into these files."""
+        """Start a command whose output goes into these files."""
         assert self._process.stdin is not None
         order = {"words": list(words), "out": str(out), "err": str(err), "cwd": str(Path.cwd())}
         self._process.stdin.write(json.dumps({**order, "environment": dict(environment)}).encode() + b"\n")
@@ -70,7 +70,7 @@ class Preloaded:
     def run(
         self, words: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """A command to its end. Raises TimeoutExpired, having ended it."""
+        """Run a command to its end. Raises TimeoutExpired, having ended it."""
         with tempfile.TemporaryDirectory(prefix="preloaded-") as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
             running = self.start(words, out, err, environment)
@@ -83,7 +83,7 @@ class Preloaded:
             return subprocess.CompletedProcess(list(words), status, *map(_read, (out, err)))
 
     def close(self) -> None:
-        """End the far side."""
+        """End the server."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
@@ -92,7 +92,7 @@ class Preloaded:
         self._process.wait(10)
 
     def ended(self, pid: int, until: float) -> int | None:
-        """A command's exit status, None where it still runs at that moment (monotonic)."""
+        """A command's exit status, None if it still runs at that time (monotonic)."""
         while pid not in self._ended:
             if not self._hear(until):
                 return None
@@ -108,7 +108,7 @@ class Preloaded:
         for line in lines:
             said = json.loads(line)
             if "began" in said:
-                self._ended.pop(said["began"], None)  # process ids come again
+                self._ended.pop(said["began"], None)  # process ids are reused
                 self._began.append(said["began"])
             else:
                 self._ended[said["ended"]] = said["status"]
@@ -117,7 +117,7 @@ class Preloaded:
 
 @dataclass
 class Running:
-    """One command; what Popen has of it."""
+    """One command, with the parts of Popen's interface that tests use."""
 
     of: Preloaded
     pid: int
@@ -148,7 +148,7 @@ _ours: list[Preloaded] = []
 
 
 def preloaded() -> Preloaded:
-    """This process's own, started when it is first asked for."""
+    """This process's own server, started on first use."""
     if not _ours or not _ours[0].alive:
         _ours[:] = [Preloaded()]
         atexit.register(_ours[0].close)
@@ -156,7 +156,7 @@ def preloaded() -> Preloaded:
 
 
 def run(words: Sequence[str], environment: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """`l40s-deploy WORDS` to its end: preloaded where this is the thread that may ask for it."""
+    """Run `l40s-deploy WORDS` to its end: preloaded if this thread may use the server."""
     if threading.current_thread() is threading.main_thread():
         return preloaded().run(words, environment, timeout)
     return subprocess.run(
@@ -170,7 +170,7 @@ def _read(path: Path) -> str:
 
 
 def serve() -> None:
-    """The far side: an order a line; tells what began and what ended."""
+    """The server: reads one order per line; reports what began and what ended."""
     for name in [f"orchestrator.cli.{verb}" for verb in VERBS] + list(LAZY):
         importlib.import_module(name)
     from orchestrator.rules.support.registry import all_rules

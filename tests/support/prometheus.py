@@ -1,4 +1,4 @@
-"""Debian's own Prometheus and Alertmanager, run on loopback for a test. `make setup` fetches their programs."""
+"""Debian's own Prometheus and Alertmanager, run on loopback for a test. `make setup` fetches the programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) 
 
 
 def program(name: str) -> str:
-    """Path of promtool, amtool, prometheus or prometheus-alertmanager; skips the test where it is not there."""
+    """Path of promtool, amtool, prometheus or prometheus-alertmanager; skips the test if it is not installed."""
     found = shutil.which(name, path=f"{CACHE / 'usr' / 'bin'}:{os.environ.get('PATH', '')}")
     if found is None:
         pytest.skip(f"{name} is missing: `make setup` fetches it")
@@ -29,7 +29,7 @@ def program(name: str) -> str:
 
 
 def checked(*words: str, stdin: str = "") -> str:
-    """`promtool WORDS` or another one of theirs, which must be content; returns what it said."""
+    """Run `promtool WORDS` or another of their tools, which must succeed; returns its output."""
     done = subprocess.run(
         [program(words[0]), *words[1:]], input=stdin, capture_output=True, text=True, timeout=60, check=False
     )
@@ -39,7 +39,7 @@ def checked(*words: str, stdin: str = "") -> str:
 
 @contextmanager
 def running(name: str, port: int, *words: str, log: Path) -> Iterator[str]:
-    """One of the two on a port of loopback; gives its address once it is ready."""
+    """Run one of the two on a loopback port; yields its address once it is ready."""
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -55,8 +55,8 @@ def running(name: str, port: int, *words: str, log: Path) -> Iterator[str]:
 
 
 def _in_its_place(name: str) -> list[str]:
-    """The program's words, with the files of its package where it looks for them: Debian's Alertmanager reads its
-    templates in /usr/share. In a mount namespace of its own, nothing of this machine changes."""
+    """The command line, with the package's files where the program looks for them: Debian's Alertmanager reads its
+    templates in /usr/share. In its own mount namespace, so nothing changes on this machine."""
     found = program(name)
     if not found.startswith(str(CACHE)):
         return [found]

@@ -1,4 +1,4 @@
-"""Machines of every shape for hypothesis: any tree of bridges, and healthy ones that nothing may be said against."""
+"""Machines of every shape for hypothesis: any tree of bridges, and healthy nodes that must have no findings."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Grown:
     bus: int = 0
 
     def __repr__(self) -> str:
-        """The devices' paths; their files would fill pages."""
+        """Show only the devices' paths; their files would fill pages."""
         kinds = ("/numa_node", "/device", "/subsystem_device")
         kept = {path: text.strip() for path, text in self.machine.files.items() if path.endswith(kinds)}
         return f"gpus={self.gpus} nics={self.nics} files={kept}"
 
     def next_bus(self) -> str:
-        """Domain and bus, counted on: a domain has 256 buses."""
+        """Domain and bus for a counter: a domain has 256 buses."""
         self.bus += 1
         return f"{self.bus // 0xF0:04x}:{self.bus % 0xF0:02x}"
 
@@ -38,7 +38,7 @@ class Grown:
 
 @st.composite
 def any_machine(draw: st.DrawFn) -> Grown:
-    """Trees of bridges of any depth and parity, several domains, cards of one or two functions, reads that failed."""
+    """Trees of bridges of any depth, with or without symmetry; several domains; cards of one or two functions; failed reads."""
     grown = Grown()
     grown.machine.processors(2)
     for _ in range(draw(st.integers(1, 4))):
@@ -69,11 +69,11 @@ def _grow(draw: st.DrawFn, grown: Grown, above: str, bus: str, numa: int, depth:
 
 @dataclass(frozen=True)
 class Shape:
-    """A healthy node, described: what it is built of.
+    """The shape of a healthy node.
 
-    groups:  GPU groups, half of them on each NUMA domain where there are two
-    gpus:    GPUs in each; levels: switches between root port and GPU (0: GPUs on root ports)
-    high:    the group's card is behind its top switch, not beside its GPUs
+    groups:  GPU groups, half of them on each NUMA domain if it has two
+    gpus:    GPUs in each group; levels: switches between root port and GPU (0: GPUs on root ports)
+    high:    the group's card is behind its top switch, not next to its GPUs
     on_root: upstream ports are on the root bus itself, without a root port
     own:     each GPU has a switch on its own card
     """
@@ -111,7 +111,7 @@ def healthy_shapes(draw: st.DrawFn) -> Shape:
 
 
 def healthy_machine(shape: Shape, name: str = "node0", number: int = 0) -> HealthyNode:
-    """A node of that shape, with everything in order."""
+    """A healthy node of that shape."""
     machine, bus, rail = MachineFiles(name), 0x40, 0
     machine.processors(shape.domains)
     first_card = ""

@@ -1,4 +1,4 @@
-"""An HTTP server that keeps what it is sent, for webhooks."""
+"""An HTTP server that records webhook requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Receiver:
 
 @contextmanager
 def receiver() -> Iterator[Receiver]:
-    """On a port of loopback that the system chooses."""
+    """On a loopback port that the system chooses."""
     kept = Receiver()
 
     class Handler(BaseHTTPRequestHandler):

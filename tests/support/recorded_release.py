@@ -1,4 +1,4 @@
-"""Release 0.1.0 as it wrote: staged requests, reports, the node application (tests/recorded/README.md)."""
+"""Files and answers of release 0.1.0: staged requests, reports, the node application (tests/recorded/README.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NODES = ("node0", "node1")
 
 
 def answers() -> dict[str, dict[str, Any]]:
-    """What the verb `report` answered, by node and moment: `node0 ready`."""
+    """What the verb `report` answered, by node and state: `node0 ready`."""
     found: dict[str, dict[str, Any]] = json.loads((FOLDER / "reports.json").read_text())
     return found
 

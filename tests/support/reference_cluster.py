@@ -1,4 +1,4 @@
-"""The articles' cluster, put right, as values: topologies and gangs that tests change where they need another."""
+"""The articles' cluster, with its faults corrected, as values: topologies and gangs that tests change as needed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.topology import Gid, Gpu, Interface, RdmaPort, Switch, Topology
 
 GPU_BYTES = 46068 << 20
-"""An L40S by NVML: 46068 MiB."""
+"""An L40S as NVML shows it: 46068 MiB."""
 
 SWITCHES = ("/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0", "/sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0")
 DOWNSTREAM = "0000:17:00.0"
 
 
 def node(name: str = "node0", rank: int = 0, **changes: object) -> NodeSpec:
-    """A reference node of gang0; its address on the bond is 10.0.0.11 and on."""
+    """A reference node of gang0; addresses on the bond start at 10.0.0.11."""
     spec = NodeSpec(name=name, gang="gang0", node_rank=rank, reach=Reach(host=f"10.0.0.{11 + rank}"))
     return replace(spec, **changes)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""A way between two agents that a firewall resets from time to time."""
+"""A connection between two agents that a firewall resets from time to time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @dataclass
 class ResettingWay:
-    """Listens on `port` and carries connections to another port of loopback; `cut` resets them and refuses new ones."""
+    """Listens on `port` and forwards connections to another loopback port; `cut` resets them and refuses new ones."""
 
     target: int
     port: int = field(default_factory=free_port)
@@ -38,13 +38,13 @@ class ResettingWay:
         self._selector.close()
 
     def cut(self) -> None:
-        """Reset what is open; a new connection is refused, which is a reset too."""
+        """Reset open connections; a new connection is refused, which is a reset too."""
         with self._lock:
             for key in list(self._selector.get_map().values()):
                 self._drop(key.fileobj)  # type: ignore[arg-type]
 
     def restore(self) -> None:
-        """Carry again."""
+        """Forward again."""
         listener = socket.create_server(("127.0.0.1", self.port))
         with self._lock:
             self._selector.register(listener, selectors.EVENT_READ, None)

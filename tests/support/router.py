@@ -13,7 +13,7 @@ ROUTER = "sglang-router==0.3.2"
 
 
 class NotInstalled(Exception):
-    """pip's own last words."""
+    """pip's last line of output."""
 
 
 def router_environment() -> Path:
@@ -32,7 +32,7 @@ def router_environment() -> Path:
 
 
 def router_group(environment: Path, folder: Path, port: int) -> dict[str, Any]:
-    """Group `router` of an inventory: on this machine, with its state in `folder`; takes the two ports above too."""
+    """Group `router` of an inventory: on this machine, with its state in `folder`; also uses the next two ports."""
     return {
         "hosts": {"head": None},
         "vars": {

@@ -1,7 +1,7 @@
-"""In which order the files of `make test` run: the longest first, so that none hangs at the end alone.
+"""The order in which the files of `make test` run: the longest first, so that none is left to run alone at the end.
 
 Most of the long ones wait (for an engine, for leases) more than they compute. So one worker takes the files that only
-compute while the others wait, and helps them afterwards. A file stays with one worker, for its labs and set-ups.
+compute while the others wait, and helps them afterwards. A file stays with one worker, for its labs and fixtures.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from xdist.workermanage import WorkerController
 TESTS = Path(__file__).resolve().parents[1]
 DURATIONS = TESTS / "durations.json"
 RECORD = "RECORD_DURATIONS"
-"""`RECORD_DURATIONS=1 make test`, on an idle machine, writes that file anew."""
+"""`RECORD_DURATIONS=1 make test`, on an idle machine, rewrites that file."""
 LEAST_S = 5.0
-"""What is shorter is not recorded."""
+"""Shorter durations are not recorded."""
 WITH_PROCESSES = (
     "contract",
     "gpu",
@@ -37,40 +37,40 @@ WITH_PROCESSES = (
     "unit/workflows",
     "packaging",
 )
-"""Places whose tests start processes of their own (sshds, agents, engines, ansible)."""
+"""Folders whose tests start processes of their own (sshds, agents, engines, ansible)."""
 WAITING = (*WITH_PROCESSES, "chaos", "engine", "lab")
-"""Places whose tests wait more than they compute."""
+"""Folders whose tests wait more than they compute."""
 EACH_ALONE = ("contract/test_contract.py",)
-"""Files whose tests share nothing: each goes to whoever is free."""
+"""Files whose tests share nothing: each test goes to any free worker."""
 
 
 def durations() -> dict[str, float]:
-    """Seconds of the long ones, by scope."""
+    """Recorded durations in seconds, by scope."""
     found: dict[str, float] = json.loads(DURATIONS.read_text())
     return found
 
 
 def scope_of(nodeid: str) -> str:
-    """What stays with one worker: a file by its place below tests/, or a test of one whose tests go each alone."""
+    """What stays with one worker: a file by its path below tests/, or a single test of the files in EACH_ALONE."""
     nodeid = nodeid.removeprefix("tests/")
     place = nodeid.partition("::")[0]
     return nodeid if place in EACH_ALONE else place
 
 
 def ordered(scopes: Iterable[str], known: Mapping[str, float]) -> list[str]:
-    """The longest first; of those of unknown length first what waits, otherwise as they were."""
+    """The longest first; of those with unknown duration, waiting tests first, otherwise in the given order."""
     return sorted(scopes, key=lambda scope: (-known.get(scope, LEAST_S / 2), not scope.startswith(WAITING)))
 
 
 def next_of(queue: Iterable[str], *, quick: bool) -> str:
-    """What a worker takes next. quick: it takes what only computes, as long as there is some."""
+    """The scope a worker takes next. quick: it takes scopes that only compute, while any are left."""
     scopes = list(queue)
     computing = (scope for scope in scopes if not scope.startswith(WAITING))
     return next(computing, scopes[0]) if quick else scopes[0]
 
 
 class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
-    """xdist's by file, in our order."""
+    """xdist's scheduling by file, in our order."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
@@ -85,7 +85,7 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
 
 
 class Recorder:
-    """What each scope took, in one whole run."""
+    """Seconds that each scope took in a full run."""
 
     def __init__(self) -> None:
         self.took: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Debian's own Slurm on loopback: a controller and a slurmd a node. `make setup` fetches the programs."""
+"""Debian's own Slurm on loopback: a controller and one slurmd per node. `make setup` fetches the programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OVER = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "DEADLINE",
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that is over. state: Slurm's word; log: what it and its steps printed."""
+    """A finished job. state: Slurm's word; log: what it and its steps printed."""
 
     state: str
     log: str
@@ -54,7 +54,7 @@ class Slurm:
     environment: dict[str, str]
 
     def ask(self, *words: str) -> str:
-        """One of Slurm's commands, which must succeed."""
+        """Run one of Slurm's commands, which must succeed."""
         done = subprocess.run(
             [str(CACHE / "bin" / words[0]), *words[1:]],
             env=self.environment, capture_output=True, text=True, timeout=60, check=False,
@@ -63,7 +63,7 @@ class Slurm:
         return done.stdout
 
     def submit(self, job: str) -> str:
-        """sbatch; returns the job's number."""
+        """Run sbatch; returns the job's number."""
         file = self.folder / "job.sh"
         file.write_text(job)
         return self.ask("sbatch", "--parsable", f"--output={self.folder}/%j.log", str(file)).strip()
@@ -83,7 +83,7 @@ class Slurm:
 
 @contextmanager
 def slurm(folder: Path, nodes: Sequence[str]) -> Iterator[Slurm]:
-    """Skips the test where its programs are not there, or without root, whom Slurm's job steps need."""
+    """Skips the test without Slurm's programs, or without root, which Slurm's job steps need."""
     if os.geteuid() != 0 or not (CACHE / "sbin" / "slurmd-wlm").exists():
         pytest.skip("Slurm's programs or root are missing: `make setup` fetches the programs")
     (plugins,) = CACHE.glob("lib/*/slurm-wlm")

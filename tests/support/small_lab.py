@@ -1,6 +1,6 @@
-"""A lab whose gangs are quick to start: two GPUs a node unless asked otherwise, few layers, shortened phases.
+"""A lab whose gangs start quickly: two GPUs per node unless asked otherwise, few layers, shortened phases.
 
-Everything else is as ever: real SSH, real agents, real processes, the right wiring of the other cards.
+Everything else is unchanged: real SSH, real agents, real processes, the correct wiring of the other cards.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ DIMENSIONS = {
 }
 ENGINE_MODEL = "tiny-deepseek-v3"
 UP_S = {"standin": 180.0, "sglang": 1900.0}
-"""For `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
+"""Time limit of `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
 ENVIRONMENT = {"STANDIN_SPEED": "0.1", "STANDIN_STEP_MS": "3", "NCCL_DEBUG": "INFO"}
-"""A stand-in that generates as fast as it can would have a processor to itself while it is asked."""
+"""Slowed down: at full speed a generating stand-in would use a full core."""
 
 
 @dataclass
 class SmallLab:
-    """One running lab; `gangs` of `nodes` each. Commands are an operator's own.
+    """One running lab with `gangs` gangs of `nodes` nodes. Commands are an operator's own.
 
-    engine: standin with the small model, or sglang: the real one with the lab's tiny model, one rank a node
+    engine: standin with the small model, or sglang: the real engine with the lab's tiny model, one rank per node
     deaths: how the stand-in's ranks die, as `lab up --deaths` says
     """
 
@@ -74,7 +74,7 @@ class SmallLab:
 
     @property
     def model(self) -> str:
-        """What `up --model` is given."""
+        """The argument of `up --model`."""
         return str(self.profile) if self.engine == "standin" else ENGINE_MODEL
 
     @property
@@ -87,7 +87,7 @@ class SmallLab:
         }
 
     def up(self) -> None:
-        """Start the lab and put the model on its nodes (the real engine's is there)."""
+        """Start the lab and put the model on its nodes (the real engine's is already on them)."""
         self.profile.write_text(yaml.safe_dump(_profile()))
         shape = self.folder / "shape.yml"
         shape.write_text(yaml.safe_dump(_shape(self.gpus)))
@@ -104,13 +104,13 @@ class SmallLab:
                 self.place_model(node)
 
     def place_model(self, node: str) -> None:
-        """Onto the node's disk."""
+        """Write the model to the node's disk."""
         config = json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", **DIMENSIONS})
         place = f"/workspace/{MODEL}"
         self.on(node, f"mkdir -p {place} && cd {place} && touch .standin && cat >config.json", config.encode())
 
     def write_inventory(self, **more: Any) -> None:
-        """The lab's own, with our engine environment, and other variables of the gangs where given."""
+        """Write the lab's inventory with our engine environment, and further variables of the gangs if given."""
         document = self.lab_inventory()
         document["all"]["vars"] |= {"l40s_env": {**ENVIRONMENT, **self.env}, **more.pop("vars", {})}
         document["all"]["children"] |= more
@@ -126,13 +126,13 @@ class SmallLab:
         return {name: facts["ansible_host"] for gang in gangs.values() for name, facts in gang["hosts"].items()}
 
     def deploy(self, *words: str, check: bool = True, timeout: float = 180.0) -> subprocess.CompletedProcess[str]:
-        """`l40s-deploy WORDS`. timeout: on an idle machine, in seconds."""
+        """Run `l40s-deploy WORDS`. timeout: on an idle machine, in seconds."""
         done = preloaded.run(words, self.environment, timeout * slack())
         assert done.returncode == 0 or not check, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """`l40s-deploy WORDS` beside us."""
+        """Start `l40s-deploy WORDS` in the background."""
         return subprocess.Popen(
             [*L40S_DEPLOY, *words],
             env=self.environment,
@@ -162,7 +162,7 @@ class SmallLab:
         raise AssertionError(f"no TP{tp_rank}")
 
     def on(self, node: str, command: str, stdin: bytes = b"", *, check: bool = True, timeout: float = 30.0) -> str:
-        """A command on a node through OpenSSH, as root."""
+        """Run a command on a node through OpenSSH, as root."""
         if self.lab_inventory()["all"]["vars"].get("ansible_become"):
             command = f"sudo -n sh -c {shlex.quote(command)}"
         done = subprocess.run(
@@ -176,7 +176,7 @@ class SmallLab:
         return done.stdout.decode()
 
     def ssh_command(self, node: str) -> str:
-        """OpenSSH to a node, as its inventory has it, as one line for a shell."""
+        """OpenSSH to a node, as in its inventory, as one line for a shell."""
         variables = self.lab_inventory()["all"]["vars"]
         words = ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
         words += shlex.split(variables["ansible_ssh_common_args"])
@@ -184,7 +184,7 @@ class SmallLab:
         return shlex.join([*words, f"{variables['ansible_user']}@{self.hosts()[node]}"])
 
     def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
-        """What of an engine still runs, by node; empty where nothing does."""
+        """Engine processes that still run, by node; empty if none does."""
         found = {
             node: self.on(node, "pgrep -af 'sglang::|launch_server|standin' | grep -v pgrep || true").strip()
             for node in nodes or self.hosts()
@@ -197,7 +197,7 @@ class SmallLab:
 
 @contextmanager
 def small_lab(name: str, *, of: SmallLab | None = None, **shape: Any) -> Iterator[SmallLab]:
-    """A lab that is gone afterwards. of: one that was described already, instead of its shape."""
+    """A lab that is removed afterwards. of: an already described lab, instead of its shape."""
     lab = of or SmallLab(name, **shape)
     try:
         lab.up()
@@ -220,5 +220,5 @@ def _profile() -> dict[str, Any]:
 
 
 def _shape(gpus: int) -> dict[str, Any]:
-    """The right wiring with so many GPUs in each node, as many below each switch where it goes."""
+    """The correct wiring with this many GPUs in each node, the same number below each switch if possible."""
     return {**wiring.load("right"), "nodes": [{"keep_gpus": gpus}]}

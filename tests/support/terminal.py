@@ -1,6 +1,6 @@
-"""A real pseudo-terminal around a command, and what its user sees in the end.
+"""A real pseudo-terminal around a command, and what its user sees at the end.
 
-The bytes go through pyte, a terminal emulator: what a live display erased is gone here too.
+The bytes go through pyte, a terminal emulator: what a live display erased is also erased here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS, LINES = 140, 60
 
 @dataclass(frozen=True)
 class Shown:
-    """A command's end. lines: of the screen, without the blanks at their ends and without empty ones below."""
+    """A command's result. lines: of the screen, without trailing blanks and without empty lines at the bottom."""
 
     code: int
     lines: tuple[str, ...]
@@ -42,7 +42,7 @@ class Terminal:
     raw: bytearray = field(default_factory=bytearray)
 
     def run(self, command: Callable[[], int], patch: pytest.MonkeyPatch, term: str = "xterm-256color") -> Shown:
-        """Call a verb as if it had been typed on this terminal."""
+        """Run a verb as if it had been typed on this terminal."""
         controller, line = os.openpty()
         fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", self.rows, self.columns, 0, 0))
         reader = threading.Thread(target=self._read, args=(controller,), daemon=True)
@@ -77,7 +77,7 @@ class Terminal:
 
 
 def rendered(raw: bytes, columns: int = COLUMNS, rows: int = LINES) -> tuple[str, ...]:
-    """What stands on the screen, with what has scrolled off its top."""
+    """The text on the screen, with the lines that scrolled off the top."""
     screen = pyte.HistoryScreen(columns, rows, history=5000, ratio=0.5)
     pyte.ByteStream(screen).feed(raw)
     above = ["".join(line[place].data for place in range(columns)) for line in screen.history.top]

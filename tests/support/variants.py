@@ -17,7 +17,7 @@ _CARDS = ("0000:1c:00", "0000:9e:00", "0000:38:00")
 
 @dataclass(frozen=True)
 class Variant:
-    """A shape. change: makes it of the reference node. hidden: it does not show its PCIe switches."""
+    """A shape. change: turns the reference node into it. hidden: it does not show its PCIe switches."""
 
     name: str
     change: Callable[[HealthyNode], None]
@@ -25,7 +25,7 @@ class Variant:
 
 
 def _put_between(node: HealthyNode, address: str, buses: tuple[int, int], ids: tuple[str, str, str, str]) -> None:
-    """A switch of its own, with one port, directly above a function."""
+    """A separate switch, with one port, directly above a function."""
     old = node.key(address)
     above, numa = old.rpartition("/")[0], int(node.files[f"{old}/numa_node"])
     upstream = node.machine.switch(above, buses[0], numa=numa, ids=ids)
@@ -65,7 +65,7 @@ def _with_functions(node: HealthyNode) -> None:
 
 
 def guest(node: HealthyNode) -> None:
-    """A virtual machine: every GPU and card on an emulated root port of its own, no switch in sight."""
+    """A virtual machine: every GPU and card on an emulated root port of its own, no switch visible."""
     node.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
     for place, name in enumerate((*_GPUS, *_CARDS)):
         functions = [name] if name in _GPUS else [f"{name}.0", f"{name}.1"]

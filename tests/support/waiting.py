@@ -1,4 +1,4 @@
-"""Waiting for a condition. Deadlines are for an idle machine and grow with how slow this one is."""
+"""Waiting for a condition. Deadlines are for an idle machine and are extended when this machine is slower."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from collections.abc import Callable
 from typing import Any
 
 IDLE_START_S = 0.03
-"""What starting a bare Python takes on an idle machine of the size that CI has (2 cores), measured as below."""
+"""Seconds to start a bare Python on an idle machine of CI's size (2 cores), measured as below."""
 SAMPLE = 4.0
-"""How many times more cases `make long` plays of what `make test` plays a sample of."""
+"""How many times more cases `make long` plays than `make test`, which plays a sample."""
 OWN_LOAD = 2.0
-"""Processes that want to run for each processor, at most, while nothing but the tests runs there."""
+"""Runnable processes per processor, at most, while only the tests run."""
 
 PAUSE = 2.0
-"""Times as long as a look took is waited until the next one."""
+"""The pause after a check, in multiples of the check's duration."""
 LONGEST_PAUSE_S = 3.0
-"""Between two looks."""
+"""The longest pause between two checks."""
 
 
 def slack() -> float:
-    """How many times longer a moment lasts than on the idle reference machine; at least 1.
+    """How many times longer things take than on the idle reference machine; at least 1.
 
-    The greater of what a process start took when the tests began and of the processes that want to run now, for each
+    The larger of two ratios: a process start, measured when the tests began, and the runnable processes now, per
     processor.
     """
     return max(1.0, _start_slack(), os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def smaller() -> float:
-    """By how much a sample of cases shrinks, so that it ends in time: by SAMPLE, not where ALL_SAMPLES is set, as `make
-    long` does. As much load as the workers of `make test` make by themselves shrinks nothing further."""
+    """How much smaller a sample of cases is, so that it ends in time: by SAMPLE, unless ALL_SAMPLES is set, as in `make
+    long`. The load that the workers of `make test` cause themselves shrinks it no further."""
     return max(1.0, slack() / OWN_LOAD) * (1.0 if os.environ.get("ALL_SAMPLES") else SAMPLE)
 
 
@@ -54,9 +54,9 @@ def until(
     what: str | Callable[[], object] = "",
     step_s: float = 0.02,
 ) -> Any:
-    """The condition's first true value; fails the test, with `what` in words, where there is none in time.
+    """The condition's first true value; fails the test, with `what` in the message, if there is none in time.
 
-    A look that takes long is followed by a longer pause: what is waited for runs on the same processors.
+    A slow check is followed by a longer pause, since the tested programs run on the same processors.
     """
     begin = looked = time.monotonic()
     while not (value := done()):

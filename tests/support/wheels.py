@@ -1,4 +1,4 @@
-"""Small wheels made by hand, and a stack of them: what `stack build` brings and `prepare` installs."""
+"""Small hand-made wheels, and a stack of them: what `stack build` packs and `prepare` installs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 PACKAGES: Mapping[str, str] = {"l40s-probe.one": "1.0", "l40s_probe_two": "2.0+cpu"}
-"""Names in two spellings that mean the same to pip, and a local version as torch's CPU build has one."""
+"""Names in two spellings that mean the same to pip, and a local version like that of torch's CPU build."""
 
 
 def wheel(folder: Path, name: str, version: str, files: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """A wheel with one module that knows its version. files: more of them, by their path in site-packages."""
+    """A wheel with one module that contains its version. files: further ones, by their path in site-packages."""
     plain = name.replace("-", "_").replace(".", "_")
     info = f"{plain}-{version}.dist-info"
     path = folder / f"{plain}-{version}-py3-none-any.whl"
