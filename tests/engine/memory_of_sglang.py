@@ -1,7 +1,7 @@
-"""Runs in the engine's own environment: what SGLang 0.5.23 makes of command lines on an L40S, with its own functions.
+"""Runs in the engine's own environment: SGLang 0.5.23's own functions on command lines for an L40S.
 
-No GPU is there: CUDA's answers are an L40S's (SM89, 46068 MiB), kernel packages are empty stand-ins that only import.
-argv: a JSON file of rows {words, before, loaded, layers}, bytes before and after the weights; a file for the answers.
+No GPU is needed: CUDA's answers are an L40S's (SM89, 46068 MiB), kernel packages are empty stubs that only import.
+argv: a JSON file of rows {words, before, loaded, layers}, with bytes before and after the weights; the output file.
 """
 
 # mypy: ignore-errors
@@ -74,7 +74,7 @@ def pretend():
     import sglang.srt.utils.common as common
 
     common.get_nvgpu_memory_capacity = lambda: MIB
-    gc.collect = lambda *_: 0  # the engine's before it looks at memory, in every row: two thirds of the time
+    gc.collect = lambda *_: 0  # the engine collects before it reads memory, in every row: two thirds of the time
 
 
 def answer(row):

@@ -1,4 +1,4 @@
-"""The real benchmark client and the stand-in's: one command line, one answer, the same keys."""
+"""The real benchmark client and the stand-in's: same command line, same answer, same keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY = "key-of-the-test"
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The stand-in engine on loopback, which asks for a key: (its URL, a folder from which it can be imported)."""
+    """The stand-in engine on loopback, which requires a key: (its URL, a folder from which it can be imported)."""
     folder = tmp_path_factory.mktemp("engine")
     (folder / "standin").symlink_to(STANDIN)
     port = free_port()
@@ -82,7 +82,7 @@ def run(python: Path | str, module: str, engine: tuple[str, Path], out: Path, **
 
 
 def test_the_real_client_and_the_stand_ins_agree(engine: tuple[str, Path], tmp_path: Path) -> None:
-    # The CPU stack leaves out this package, which the client imports for another data set than ours.
+    # The CPU stack leaves out this package, which the client imports for a data set that we don't use.
     (tmp_path / "left_out").mkdir()
     (tmp_path / "left_out" / "datasets.py").write_text("load_dataset = None\n")
     real = run(ensure_engine() / "bin" / "python3", "", engine, tmp_path, PYTHONPATH=str(tmp_path / "left_out"))

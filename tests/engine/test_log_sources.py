@@ -1,4 +1,4 @@
-"""The lines by which an option is proved or denied, as the installed engine's own source would write them."""
+"""The lines that prove or deny an option, as the installed engine's own source would write them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "sglang/srt/distributed/device_communicators/pcie_ipc_ar.py"
 
 
 def said(source: Path) -> list[str]:
-    """What its logger is given, with numbers and words put in."""
+    """The arguments of its logger, with numbers and words filled in."""
     found = []
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:

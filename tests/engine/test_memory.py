@@ -1,4 +1,4 @@
-"""The plan's static fraction and KV tokens against SGLang 0.5.23's own functions, on an L40S that is pretended."""
+"""The plan's static fraction and KV tokens against SGLang 0.5.23's own functions, on a simulated L40S."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 STACK = load_stack("sglang-0.5.23")
 BLOCK64, STOCK, INT8 = "DeepSeek-V3-0324-Block64x64", "DeepSeek-V3-0324", "DeepSeek-R1-Channel-INT8"
 GROUPED = "grouped-query attention"
-"""A model without MLA that fits anywhere."""
+"""A small model without MLA that fits everywhere."""
 
 
 class Row(NamedTuple):
-    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; nodes of 8 GPUs where not 4; groups
-    of attention data parallelism, expert parallel degree."""
+    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; the number of nodes of 8 GPUs if not 4;
+    groups of attention data parallelism, expert parallel degree."""
 
     model: str
     layout: str
@@ -171,7 +171,7 @@ def _config(profile: ModelProfile) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[GangPlan, dict[str, Any]]]:
-    """Each row's plan, and what the engine says of the plan's own argv. `before` and `loaded` are the plan's."""
+    """Each row's plan, and what the engine computes from the plan's argv. `before` and `loaded` are the plan's."""
     folder, asked, plans = tmp_path_factory.mktemp("memory"), [], []
     for row in ROWS:
         plan, profile = planned(row), profile_of(row)

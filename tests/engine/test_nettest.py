@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
 
 NODES = 4
 RANKS_S = 120
-"""Until a test's ranks run, on an idle machine."""
+"""Time limit until a test's ranks run, on an idle machine."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def ranks(lab: SmallLab) -> dict[str, str]:
 
 
 def wait_for_ranks(lab: SmallLab) -> None:
-    """Until they run on every node. Each node looks by itself: they live but some seconds."""
+    """Wait until they run on every node. Each node looks by itself, since they live only a few seconds."""
     look = "until pgrep -f '/proc/self/f[d]/' >/dev/null; do sleep 0.2; done"
     with ThreadPoolExecutor(NODES) as nodes:
         list(nodes.map(lambda node: lab.on(node, look, timeout=RANKS_S * slack()), lab.hosts()))
@@ -76,7 +76,7 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
 
 
 def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
-    """The stand-in of ib_write_bw takes each port's rate for its bandwidth, and another one for the slow port."""
+    """The stand-in of ib_write_bw reports each port's rate as its bandwidth, and a lower one for the slow port."""
     program = Path(ib_write_bw.__file__).read_bytes()
     place = "/usr/local/bin/ib_write_bw"
     port = lab.on("node2", "ls /sys/class/infiniband").split()[-1]

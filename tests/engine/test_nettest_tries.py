@@ -1,8 +1,8 @@
-"""How sure the network test is: tries on healthy links and with one of all pairs of nodes slowed, each in turn.
+"""Accuracy of the network test: tries on healthy links, and with each pair of nodes slowed in turn.
 
     L40S_NETTEST_TRIES=20 pytest tests/engine/test_nettest_tries.py       # 20 of each kind, on a busy machine too
 
-Every try is a line of JSON in L40S_NETTEST_TRIES_FILE, with what the command took beyond its measurements.
+Every try is a line of JSON in L40S_NETTEST_TRIES_FILE, with the command's time beyond its measurements.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_slow_link_is_named_every_time_and_a_healthy_one_never(tmp_path: Path)
 
 
 def _tried(lab: SmallLab) -> dict[str, Any]:
-    """What one test names, and its overhead; a machine too busy to end in time is a wrong answer, and no other."""
+    """The findings of one test, and its overhead; a machine too busy to finish in time counts as a wrong answer, and only"""
     begin = time.monotonic()
     done = lab.deploy("nettest", "--model", lab.model, "--json", check=False, timeout=600)
     took = round(time.monotonic() - begin, 1)

@@ -1,8 +1,8 @@
 """The stack sglang-0.4.4-l40s as an operator gets it: built from an index, installed on a node by `prepare`, imported.
 
-Only sgl-kernel is not real: no index has its wheel any more, so a stub stands for it, with the one name that the
-recipe's check looks for in its shared object. Nothing runs on a GPU. Played by `make prepared`: three gigabytes are
-fetched.
+Only sgl-kernel is not real: no index has its wheel any more, so a stub replaces it, with the one name that the
+recipe's check looks for in its shared object. Nothing runs on a GPU. Run by `make prepared`: it fetches three
+gigabytes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ print(json.dumps({"version": sglang.__version__, "tp": args.tp_size, "model": ar
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    """One node whose inventory wants the stack where nothing is yet."""
+    """One node whose inventory wants the stack where nothing is installed yet."""
     with small_lab("old-stack", nodes=1) as lab:
         lab.write_inventory(vars={"l40s_venv": VENV, "l40s_stack": STACK})
         yield lab
@@ -121,12 +121,12 @@ def test_built_installed_imported_and_judged(lab: SmallLab, tmp_path: Path) -> N
 
 
 def planned() -> GangPlan:
-    """The plan of four nodes, whose flags 0.4.4's own parser is given."""
+    """The plan of four nodes, whose flags are passed to 0.4.4's own parser."""
     spec = gang()
     return build_plan([spec], load_profile(MODEL), load_stack(STACK), topologies(spec), PlanOptions()).gangs[0]
 
 
 def found(lab: SmallLab) -> set[str]:
-    """Ids of what doctor finds."""
+    """Ids of doctor's findings."""
     document: Any = lab.json("doctor")
     return {finding["id"] for finding in document["findings"]}

@@ -1,4 +1,4 @@
-"""The flags that we know and render, against the real parsers: 0.5.23 as the lab installs it, and 0.4.4 out of its
+"""The flags that we know and render, against the real parsers: 0.5.23 as the lab installs it, and 0.4.4 from its
 wheel, with stubs in place of what its parser imports (torch, CUDA) and never calls.
 """
 
@@ -29,7 +29,7 @@ from orchestrator.planning import commands
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
 VERSIONS = {"0.5.23": ("sglang-0.5.23", ENGINE_STACK), "0.4.4.post3": ("sglang-0.4.4-l40s",)}
-"""Each version's stacks."""
+"""The stacks of each version."""
 KEY = "sk-0123456789abcdef"
 
 ASK = """
@@ -63,7 +63,7 @@ answer = {
 with open(sys.argv[1], "w") as file:
     json.dump(answer, file)
 """
-"""Runs in the engine's environment; the answer goes to a file, since the engine's imports print what they like."""
+"""Runs in the engine's environment; the answer goes to a file, since the engine's imports print freely."""
 
 STUB = """
 def __getattr__(name):
@@ -73,7 +73,7 @@ def __getattr__(name):
 
 @dataclass(frozen=True)
 class Answer:
-    """flags: as argparse holds them; rejections: for each command line argparse's last words, '' where accepted;
+    """flags: as argparse holds them; rejections: argparse's last line for each command line, '' if accepted;
     keys: the API key that it would serve with."""
 
     version: str
@@ -83,7 +83,7 @@ class Answer:
 
 
 def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What a node would be started with, for every profile on every stack of this version; and with an API key."""
+    """The command line of a node, for every profile on every stack of this version; and with an API key."""
     node = NodeSpec(name="node1", gang="gang0", node_rank=1, reach=Reach(host="10.0.0.2"))
     for stack in map(load_stack, VERSIONS[version]):
         adapter = engine_of(stack)

@@ -1,7 +1,7 @@
 """The real SGLang, from an index to an answer: built into a bundle, installed by `prepare`, started by `up`.
 
-The nodes boot systemd and reach no network. What the lab itself shows of an engine is not used: the stack lies in a
-directory of its own. Played by `make prepared`: a gigabyte is fetched, and five are unpacked.
+The nodes boot systemd and reach no network. The lab's own copy of the engine is not used: the stack is in a separate
+directory. Run by `make prepared`: it fetches a gigabyte, and unpacks five.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BUILD_S = 1200.0
 INSTALL_S = 1200.0
 UP_S = 400.0
 PACKAGES = "rsync,libnuma1"
-"""Debian packages: the interpreter's own come with every stack."""
+"""Debian packages: every stack brings the interpreter's own."""
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    """Two nodes whose inventory wants the stack where nothing is yet."""
+    """Two nodes whose inventory wants the stack where nothing is installed yet."""
     with small_lab("prepared", level=2, engine="sglang") as lab:
         if lab.json("lab", "status", "--name", lab.name)["level"] != 2:
             pytest.skip("nodes that boot systemd can't be had here")

@@ -29,14 +29,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(2400)]
 
 START_S = 600.0
 WEIGHTS = "*.safetensor*"
-"""Bytes read of these are counted by their pages in the page cache: beside 2 MB of weights, /proc/PID/io of an engine
-counts what it reads of its own libraries. With a larger model, tests/gpu/per_rank.py counts by it."""
+"""Bytes read of these are counted by their pages in the page cache: beside 2 MB of weights, the engine's /proc/PID/io
+mostly counts its libraries. tests/gpu/per_rank.py uses /proc/PID/io, with a larger model."""
 STACK = load_stack("sglang-0.5.23-cpu")
 
 
 @contextmanager
 def serving(models: Sequence[Path], folders: Sequence[Path], logs: Path) -> Iterator[str]:
-    """One rank for each checkpoint and folder of per-rank files, all on loopback; the leader's address once it is
+    """One rank for each checkpoint and folder of per-rank files, all on loopback; yields the leader's address once it is
     healthy."""
     rendezvous, ports = free_port(), [free_port() for _ in folders]
     python = ensure_engine() / "bin" / "python3"
@@ -84,7 +84,7 @@ def greedy(url: str) -> str:
 
 
 def forgotten(folder: Path) -> bool:
-    """Whether its weights are on a disk alone now; not so in tmpfs."""
+    """Whether its weights are only on disk now; never in tmpfs."""
     forget(folder)
     return not cached(folder, WEIGHTS)
 

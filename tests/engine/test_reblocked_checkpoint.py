@@ -1,6 +1,6 @@
-"""A re-blocked checkpoint in the hands of the real SGLang's loader: its config, its file reader, its block check, its
-parameters that cut a rank's part, and its own dequantisation. The kernels that multiply are not run: on a CPU they
-need AMX, on a GPU this suite has none.
+"""A re-blocked checkpoint in the real SGLang's loader: its config, its file reader, its block check, its
+parameters that cut a rank's part, and its own dequantisation. The matrix kernels are not run: on a CPU they
+need AMX, and this suite has no GPU.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_the_loader_takes_32_ranks_of_it_and_every_part_dequantises_to_the_origi
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """Run the question in the engine's own environment."""
+    """Run the code in the engine's own environment."""
     done = subprocess.run(
         [str(ensure_engine() / "bin" / "python3"), "-c", ASK],
         input=json.dumps(request),

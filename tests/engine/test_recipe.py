@@ -1,4 +1,4 @@
-"""The recipe's patch on the real sglang 0.4.4.post3 out of its wheel; the kernels' package, which no index has, is a
+"""The recipe's patch on the real sglang 0.4.4.post3 from its wheel; the kernels' package, which no index has, is a
 stub with the one name that the patch looks for."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(wheel: Path, tmp_path: Path) -> Path:
-    """The real sglang, and stubs of what else the patch asks for."""
+    """The real sglang, and stubs of the patch's other imports."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)

@@ -1,7 +1,7 @@
-"""The recipe of sglang-0.4.4-l40s built by podman, every step of its own files: what they would fetch is made here.
+"""The recipe of sglang-0.4.4-l40s built by podman, every step from its own files; what they would fetch is made here.
 
 The base image is the lab's root file system with the real sglang 0.4.4.post3 of its wheel and stubs beside it; the
-branch's repository lies in it. A wrapper of the program answers for the registry alone.
+branch's repository is in it. A wrapper of the program answers in place of the registry only.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The real SGLang on four nodes, TP4: the leader loses its power, the three others serve on as a pipeline (PP3), and
-four as before once it is back. What DeepSeek-V3 does from TP32 to PP3 x TP8, in small."""
+"""The real SGLang on four nodes, TP4: the leader loses power, the other three continue as a pipeline (PP3), and all
+four as before once it is back. A small version of DeepSeek-V3's change from TP32 to PP3 x TP8."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOUR = ["node0", "node1", "node2", "node3"]
 LOST = "node0"
 LEASE_S = 20
 START_S = 600.0
-"""Of four engines on two cores, with what the guard waits for first."""
+"""Time limit for starting four engines on two cores, with the guard's waiting before it."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def seen(lab: SmallLab, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any
 
 
 def said(lab: SmallLab) -> Path:
-    """Where the guard writes what it says."""
+    """The file of the guard's output."""
     return lab.folder / "guard.txt"
 
 

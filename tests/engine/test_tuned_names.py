@@ -1,5 +1,5 @@
-"""The names and places of tuned configs, asked of the real look-up code: 0.5.23 imported as the lab installs it, and
-0.4.4's functions cut out of its wheel. Only the GPU's name is put in; what they look for is written down.
+"""Names and places of tuned configs, taken from the real look-up code: 0.5.23 imported as the lab installs it, and
+0.4.4's functions cut out of its wheel. Only the GPU's name is replaced; the files they look for are recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GPU = "NVIDIA L40S"
 MODELS = ("DeepSeek-V3-0324-Block64x64", "DeepSeek-R1-Channel-INT8", "DeepSeek-V3-0324")
 LAYOUTS = ((32, 1), (8, 1), (16, 2))
 TRITON = "3.9.0"
-"""Of the stack that the lab installs."""
+"""Triton's version in the stack that the lab installs."""
 
 PREAMBLE = """
 import json, os, sys, types
@@ -116,7 +116,7 @@ def newest(family: str) -> Lookup:
 
 
 def wanted_of(family: str, triton: str) -> list[tuple[tuple[Wanted, ...], str, bool]]:
-    """For every model and layout: what we say, the kernel's type, and whether its scales are per channel."""
+    """For every model and layout: our answer, the kernel's type, and whether its scales are per channel."""
     found = []
     for profile in map(load_profile, MODELS):
         for tensor, expert in LAYOUTS if family == "sglang-0.5" else LAYOUTS[:2]:
@@ -139,7 +139,7 @@ SEARCHES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def search_folder(root: Path, name: str) -> Path:
-    """A directory for SGLANG_MOE_CONFIG_DIR; each file can be told by its GROUP_SIZE_M."""
+    """A directory for SGLANG_MOE_CONFIG_DIR; each file has its own GROUP_SIZE_M."""
     up, down, *_ = wanted_of("sglang-0.5", TRITON)[0][0]
     folder = root / name.replace(" ", "-").replace("'", "")
     (folder / "configs").mkdir(parents=True)
@@ -163,7 +163,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bool]
 
 @pytest.fixture(scope="module")
 def said_by_0_5(tmp_path_factory: pytest.TempPathFactory, searched: list[tuple[Path, bool]]) -> Mapping[str, Any]:
-    """What the real 0.5.23 looked for and took."""
+    """The files that the real 0.5.23 looked for and used."""
     folder = tmp_path_factory.mktemp("asked")
     wanted = wanted_of("sglang-0.5", TRITON)
     request = {
@@ -215,7 +215,7 @@ def test_0_5_fuses_the_shared_expert_on_sm89_but_not_with_expert_parallelism(sai
 
 
 def of_the_engine(stack: str) -> list[tuple[str, str]]:
-    """What its stack's evidence says of the engine's own files: the kernels' package has no build for a CPU."""
+    """The stack's evidence about the engine's own files: the kernels' package has no build for a CPU."""
     found = [(file, text) for file, text in load_stack(stack).evidence if file.startswith("sglang/")]
     assert found
     return found
@@ -246,7 +246,7 @@ def wheel_of_0_4_4(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Lookups:
-    """Functions of one source file of the wheel, run with everything that they name put in."""
+    """Functions of one source file of the wheel, run with replacements for all names that they use."""
 
     def __init__(self, wheel: Path, path: str, *names: str) -> None:
         import functools

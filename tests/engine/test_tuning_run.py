@@ -1,7 +1,7 @@
 """`tuning run` with the engine's own kernels on emulated nodes without a GPU: Triton's interpreter runs them.
 
-Times say nothing there. What is tried: the queue over two nodes, the proof against the product in float32, a kill and
-what a second run still has to do, the pack, and its way to where the engine looks.
+Timings mean nothing here. Tested: the queue over two nodes, the check against the product in float32, a kill and
+what a second run then still has to do, the pack, and its installation where the engine looks.
 """
 
 from __future__ import annotations

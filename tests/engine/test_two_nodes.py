@@ -1,6 +1,6 @@
-"""The real SGLang on two emulated nodes, from nothing to serving, measured, and through a killed rank back to nothing.
+"""The real SGLang on two emulated nodes, from nothing to serving, measured, and after a killed rank back to nothing.
 
-One launch of the engine is all that this run of the test suite can afford, so it is one story.
+This run of the test suite can afford only one launch of the engine, so all of it is one test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Labs of their own for the tests: own names, own directory, gone afterwards whatever happened."""
+"""Labs for the tests: own names, own directory, always removed afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunningLab:
         return {name: facts for gang in gangs.values() for name, facts in gang["hosts"].items()}
 
     def run(self, *words: str, check: bool = True, deadline_s: float = 90.0) -> subprocess.CompletedProcess[str]:
-        """`l40s-deploy lab WORDS --name NAME`; without another word a lab is of level 1, whatever is cached here.
+        """Run `l40s-deploy lab WORDS --name NAME`; unless WORDS say otherwise, a lab is of level 1, whatever is cached here.
 
         deadline_s: on an idle machine.
         """
@@ -48,7 +48,7 @@ class RunningLab:
         return done
 
     def console(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """`l40s-deploy lab WORDS` where the lab's name must come early; whatever its exit code."""
+        """Run `l40s-deploy lab WORDS` where the lab's name must come early; with any exit code."""
         return subprocess.run(
             [*L40S_DEPLOY, "lab", words[0], "--name", self.name, *words[1:]],
             env=self.environment(),
@@ -67,7 +67,7 @@ class RunningLab:
         return level
 
     def ssh(self, node: str, command: str, stdin: bytes = b"", *, user: str = "") -> str:
-        """Run a command on a node through OpenSSH, as the inventory says how, or as another user."""
+        """Run a command on a node through OpenSSH, as in the inventory, or as another user."""
         variables = self.inventory()["all"]["vars"]
         done = subprocess.run(
             [
@@ -92,7 +92,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="level 1 needs root")
 
 @pytest.fixture(scope="module")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RunningLab]]:
-    """Makes lab handles; every lab that a file asked for is down at its end."""
+    """Makes lab handles; takes down every lab of a test file at the file's end."""
     made: list[RunningLab] = []
 
     def make(name: str) -> RunningLab:

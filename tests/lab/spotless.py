@@ -1,4 +1,4 @@
-"""Run as `spotless.py LAB_ROOT LEVEL VICTIM` on a machine (namespaces) of its own: a lab leaves no trace on it.
+"""Run as `spotless.py LAB_ROOT LEVEL VICTIM` on a machine (namespaces) of its own: a lab leaves no trace.
 
 VICTIM is killed with SIGKILL while the lab is up (starter: `lab up` itself, half-way) before `lab down`.
 """
@@ -42,7 +42,7 @@ def traces(root: Path) -> dict[str, object]:
 
 
 def control_groups(root: Path) -> Iterator[str]:
-    """Groups of the lab in every tree of the second version that this machine shows."""
+    """The lab's groups in every cgroup v2 tree that this machine shows."""
     mark = Home("spotless", root / "spotless").mark
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, kind, *_ = line.split()

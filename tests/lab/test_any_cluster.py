@@ -1,4 +1,4 @@
-"""A lab like somebody's own cluster: their gangs and names, their wiring, their machines as they were recorded."""
+"""A lab modelled on an operator's own cluster: its gangs and names, its wiring, its machines as recorded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def lab(labs: Callable[[str], RunningLab], mine: Path) -> RunningLab:
-    """Their cluster on machines whose names and GID indices differ."""
+    """An operator's cluster on machines whose names and GID indices differ."""
     made = labs("like")
     said = made.run("up", "--like", str(mine), "--wiring", "mixed-names").stderr
     assert "ignored, because it is specific to the machines: l40s_model_root" in said
@@ -60,7 +60,7 @@ def looked_at(lab: RunningLab) -> list[dict[str, Any]]:
 
 
 def hexadecimal(prefix: str) -> str:
-    """The first three numbers of an address as a GID has them."""
+    """The first three numbers of an address as in a GID."""
     one, two, three = (int(part) for part in prefix.split("."))
     return f"{one:02x}{two:02x}:{three:02x}"
 
@@ -90,7 +90,7 @@ def test_nodes_differ_as_the_wiring_says(lab: RunningLab) -> None:
 def test_machines_that_were_recorded_are_shown_again(
     lab: RunningLab, labs: Callable[[str], RunningLab], mine: Path, tmp_path: Path
 ) -> None:
-    """Recorded by `discover --save` as on a real cluster; the recording's lab is found to be the same."""
+    """Recorded by `discover --save` as on a real cluster; a lab of the recording shows the same."""
     saved = tmp_path / "snapshots"
     assert l40s(lab, "discover", "--save", str(saved)).returncode == 0
     again = labs("again")

@@ -1,4 +1,4 @@
-"""What an operator gets wrong, on a cluster that is really there: each its own words and exit code, nothing started."""
+"""Operator mistakes on a running cluster: each has its own message and exit code, and starts nothing."""
 
 from __future__ import annotations
 

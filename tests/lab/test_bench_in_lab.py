@@ -1,4 +1,4 @@
-"""`bench` against a gang of two emulated nodes: recorded, compared, judged by the profile, and nothing left behind."""
+"""`bench` against a gang of two emulated nodes: recorded, compared, judged by the profile; leaves nothing behind."""
 
 from __future__ import annotations
 

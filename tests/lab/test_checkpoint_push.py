@@ -1,4 +1,4 @@
-"""`checkpoint push` between lab nodes: a chain over slow links, killed at every end, and what is left of it."""
+"""`checkpoint push` between lab nodes: a chain over slow links, killed at every point, and what remains of it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FILES, FILE_BYTES = 40, 500_000
 RATE_BYTES = 3_000_000
 TOTAL = FILES * FILE_BYTES
 LONGER = 48, 1_000_000
-"""For the measurement: what it takes to connect and to look must not be most of it."""
+"""For the measurement: connecting and looking must be a small part of it."""
 OTHERS = ("node1", "node2", "node3")
 SLACK = 1.5
-"""Three nodes should take 1.2 times as long as one, which benchmarks/push.py measures; a busy machine adds to it. One
-after another, or each from the source, would be three times."""
+"""Three nodes should take 1.2 times as long as one, as benchmarks/push.py measures; a busy machine adds to that. One
+after another, or each from the source, would take three times as long."""
 SLOW = (
     "tc qdisc replace dev bond0 root handle 1: htb default 1 && "
     f"tc class replace dev bond0 parent 1: classid 1:1 htb rate {RATE_BYTES * 8}bit burst 64k"
@@ -63,7 +63,7 @@ def push(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
 
 
 def facts(directory: Path) -> dict[Path, tuple[int, ...]]:
-    """Everything about the files but when they were read."""
+    """The files' attributes, except access times."""
     found = {path: path.lstat() for path in directory.rglob("*")}
     return {
         path: (one.st_ino, one.st_mode, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for path, one in found.items()
@@ -77,7 +77,7 @@ def running_still(lab: SmallLab) -> dict[str, str]:
 
 
 def behind(lab: SmallLab) -> dict[str, str]:
-    """What of a push is still there, by node: processes and files."""
+    """What remains of a push, by node: processes and files."""
     until(lambda: not running_still(lab), 10, "all processes ended")
     found = {node: lab.on(node, FILES_BEHIND).strip() for node in lab.hosts()}
     return {node: what for node, what in found.items() if what}
@@ -139,7 +139,7 @@ def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the
 
 @pytest.mark.parametrize("victim", [pytest.param("rsync", marks=pytest.mark.long), "push-receive"])
 def test_a_node_in_the_middle_is_killed(lab: SmallLab, victim: str) -> None:
-    """rsync alone is started again; without its own process the node has failed, and the others go on without it."""
+    """Only rsync is restarted; if its own process dies, the node fails, and the others go on without it."""
     name = f"middle-{victim}"
     sums = made(lab, name)
     running = begin(lab, name)
@@ -254,7 +254,7 @@ SHARDS = 12
 
 
 def make_fp8(folder: Path) -> None:
-    """Weights of 1024 x 4096 in blocks of 128, a shard each."""
+    """Weights of 1024 x 4096 in blocks of 128, one shard each."""
     folder.mkdir()
     rows, columns = 1024, 4096
     names = {f"model.layers.{number}.mlp.gate_proj.weight": f"model-{number}.safetensors" for number in range(SHARDS)}
@@ -280,7 +280,7 @@ def make_fp8(folder: Path) -> None:
 
 
 def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallLab) -> None:
-    """The one shard travels, and not the others; push without --repair names the same command."""
+    """Only this shard is sent; push without --repair names the same command."""
     sums = made(lab, "flipped", 6, 2_000_000)
     push(lab, "node0:/workspace/flipped")
     shard = "/workspace/flipped/shard-3.bin"

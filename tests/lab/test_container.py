@@ -1,6 +1,6 @@
-"""An engine in a real container: podman, an image of this machine's own release, and agents that lose their lives.
+"""An engine in a real container: podman, an image of this machine's own release, and agents that are killed.
 
-The rendered launch script is run as it is.
+The rendered launch script is run unchanged.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def bench(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_the_benchmarks_client_has_a_container_of_its_own(gang: Cluster, podman: Path) -> None:
-    """json.tool of the image's Python stands for the client: it writes its second argument from its first."""
+    """The image's json.tool stands for the client: it writes its second argument from its first."""
     gang.ready(60)
     begun = {**gang.base(0), "command": ["json.tool", "--sort-keys", "{dataset}", "{result}"], "deadline_s": 60.0}
     lines = bench({**begun, "dataset": '{"b": 1, "a": 2}'})
@@ -151,7 +151,7 @@ say(done=0, seconds=0.5)
 
 
 def in_place(gang: Cluster, image: str, mode: str, *, deadline_s: float = 60.0) -> subprocess.Popen[str]:
-    """The verb `nettest` of a node whose engine is in a container, as its own process. mode: of its program"""
+    """The verb `nettest` of a node whose engine is in a container, as a separate process. mode: of its program"""
     kept: dict[str, Any] = {
         "service": None,
         "watch": {},
@@ -198,7 +198,7 @@ def test_what_takes_the_engines_place_runs_in_its_image_and_leaves_nothing(
     assert left.stdout is not None
     while "step" not in left.stdout.readline():
         assert left.poll() is None
-    left.kill()  # nobody is there to remove the container: the end of its standard input does
+    left.kill()  # nobody removes the container: the end of its standard input must
     until(lambda: "-nettest" not in _listed(podman), 30, "the container ends with whoever started it")
     left.communicate(timeout=30)
 
@@ -221,7 +221,7 @@ def test_an_image_that_is_not_there_is_refused_before_anything_starts(gang: Clus
 
 
 def _nothing_left(gang: Cluster, podman: Path) -> None:
-    """podman may still list a container as up whose conmon was killed too: what counts is that it does not run."""
+    """podman may still list a container as up after its conmon was killed: what counts is that it does not run."""
     gang.nothing_left(30)
     name = run_of(gang.staging(0), gang.state_dir(0)).unit_name
 

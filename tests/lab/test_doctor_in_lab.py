@@ -1,4 +1,4 @@
-"""`doctor` on emulated nodes over real SSH: the articles' wrong cluster, and the right one."""
+"""`doctor` on emulated nodes over real SSH: the articles' faulty cluster, and the corrected one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_single_node_tries_the_way_between_its_cards(labs: Callable[[str], Run
 
 
 def test_level_0_shows_the_misplaced_card_too(labs: Callable[[str], RunningLab]) -> None:
-    """Its inventory pins TCP to the loopback, so which card is the main one can't be told there."""
+    """The inventory pins TCP to the loopback, so the main card can't be identified here."""
     lab = labs("doctor-level0")
     lab.run("up", "--wiring", "wrong", "--level", "0", "--nodes", "2")
     code, said, _ = doctor(lab)
@@ -109,7 +109,7 @@ FAULTS = {
 }
 """Faults of hardware as the lab makes them, and the finding that must name each."""
 AT_ONCE = ("node1", "node2")
-"""Each with a fault of its own, and half of the nodes healthy: what is odd is told from them."""
+"""Each node has its own fault, and half of the nodes are healthy, so that differences can be judged."""
 
 
 def test_every_fault_of_hardware_is_found_on_its_node_and_on_no_other(labs: Callable[[str], RunningLab]) -> None:

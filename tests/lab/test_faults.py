@@ -1,4 +1,4 @@
-"""Every fault of a lab shows in the places where a real machine shows it, and healing leaves no trace.
+"""Every lab fault shows where a real machine shows it, and healing leaves no trace.
 
 Hardware faults are looked at with the product's own probe, on one lab without a gang. `UPDATE_GOLDEN=1` writes
 docs/lab-faults.md from what `doctor` said of each.
@@ -36,12 +36,12 @@ pytestmark = [pytest.mark.lab, needs_root]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "lab-faults.md"
 NODE = "node2"
 SAID: dict[str, tuple[str, ...]] = {}
-"""Hardware fault -> the ids of what doctor found, the gravest first."""
+"""Hardware fault -> the ids of doctor's findings, the most severe first."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """One lab, what its nodes showed at first, and connections to them."""
+    """One lab, its nodes' first snapshots, and connections to them."""
 
     lab: RunningLab
     fleet: Fleet
@@ -49,13 +49,13 @@ class Bench:
     whole: Mapping[str, Snapshot]
 
     def node(self) -> Snapshot:
-        """One look at the node that is broken."""
+        """One look at the broken node."""
         looked = look.look(self.fleet, [self.specs[NODE]])
         assert not looked.failures, looked.failures
         return looked.values[NODE]
 
     def findings(self, now: Snapshot) -> list[tuple[Severity, str, str]]:
-        """What is said of the cluster with this node in it, and was not said before."""
+        """The new findings about the cluster with this node in it."""
         return [one for one in self._said({**self.whole, NODE: now}) if one not in self._said(self.whole)]
 
     def _said(self, snapshots: Mapping[str, Snapshot]) -> list[tuple[Severity, str, str]]:
@@ -81,16 +81,16 @@ def bench(labs: Callable[[str], RunningLab]) -> Iterator[Bench]:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wedged driver need not be waited for as long as one that wakes its GPUs."""
+    """Wait less for a wedged driver than for one that wakes its GPUs."""
     monkeypatch.setattr(look, "NVML_S", 2.0)
 
 
 def steady(snapshot: Snapshot) -> dict[str, Any]:
-    """What of a look does not change by itself.
+    """The parts of a snapshot that do not change by themselves.
 
-    Who mounted /sys is left out: a node whose interfaces were renamed has it mounted afresh when they have their
-    names back, with the same in it.
-    So is what an overlay that was mounted before says of itself (uuid=on), after a node was powered on again.
+    Left out: what mounted /sys, since a node whose renamed interfaces get their names back has it mounted again, with
+    the same contents.
+    Also left out: the options of an earlier overlay mount (uuid=on), after a node was powered on again.
     """
     volatile = ("/proc/uptime", "/proc/meminfo", "/proc/self", "/proc/sys/kernel/random/boot_id")
     files = {
@@ -405,7 +405,7 @@ def test_a_disk_outlasts_its_node_s_power_and_a_new_one_is_empty(bench: Bench) -
 
 
 def test_the_page_says_what_was_found(bench: Bench) -> None:
-    """Of faults that this run did not try, what the page says is taken for true; all else is held to it."""
+    """For faults that this run did not try, the page's text is accepted; everything else is checked."""
     assert bench.whole
     page = render_page(_on_the_page() | SAID)
     if os.environ.get("UPDATE_GOLDEN"):

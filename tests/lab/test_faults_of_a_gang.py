@@ -1,4 +1,4 @@
-"""Faults of ranks, agents and their GPUs, with a small gang that runs."""
+"""Faults of ranks, agents and their GPUs, with a small running gang."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import needs_root
 pytestmark = [pytest.mark.lab, needs_root]
 
 ALWAYS = ((1, 0), (8, 1))
-"""GPUs a node and the node rank of the killed one: the smallest gang's leader and a member of the largest; `make long`
+"""GPUs per node and the killed node's rank: the smallest gang's leader and a member of the largest; `make long`
 plays the others too."""
 
 
@@ -46,7 +46,7 @@ def logged(lab: SmallLab, *words: str) -> dict[str, list[str]]:
 
 
 def failed(lab: SmallLab) -> dict[str, Any]:
-    """The gang once it has failed and nothing of it is left."""
+    """The gang once it has failed and left nothing behind."""
     until(lambda: lab.gang()["state"] == "failed", 30, "failed")
     until(lambda: not lab.engine_processes(), 30, "nothing left")
     return lab.gang()
@@ -97,7 +97,7 @@ def test_logs_follow_until_told_to_end(lab: SmallLab) -> None:
     lab.serve()
     with lab.start("logs", "-f", "-n", "1", "--node", "node0") as follower:
         assert follower.stdout is not None
-        assert any(line.startswith("node0 | ") for line in follower.stdout)  # it is there, and follows
+        assert any(line.startswith("node0 | ") for line in follower.stdout)  # it runs, and follows
         urllib.request.urlopen(f"{lab.gang()['service']['url']}/v1/models", timeout=20).close()
         assert any("GET /v1/models" in line for line in follower.stdout)
         follower.send_signal(signal.SIGINT)

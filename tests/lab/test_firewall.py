@@ -1,4 +1,4 @@
-"""`prepare --tags firewall` on nodes that boot systemd: strangers are kept out, the gang serves, all is taken back."""
+"""`prepare --tags firewall` on nodes that boot systemd: strangers are kept out, the gang serves, and all of it is undone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prepare(lab: SmallLab, *words: str) -> dict[str, Any]:
 
 
 def strange(lab: SmallLab, port: int) -> str:
-    """What somebody outside the gang meets on a port of node0: this machine is one."""
+    """What a host outside the gang gets from a port of node0; this machine is such a host."""
     try:
         socket.create_connection((lab.hosts()["node0"], port), timeout=2).close()
     except TimeoutError:

@@ -1,6 +1,6 @@
-"""A gang of 32 ranks on four nodes, over real SSH: it serves, it fails with one cause, it leaves nothing behind.
+"""A gang of 32 ranks on four nodes, over real SSH: it serves, fails with one cause, and leaves nothing behind.
 
-One lab for all; the engines take no notice of each other's death (the stand-in's default). The tests build on each
+One lab for all tests; the engines ignore each other's death (the stand-in's default). The tests depend on each
 other only in that each of them ends with nothing running.
 """
 
@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.lab, needs_root]
 
 MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
 LEASE_S = 14
-"""Half of it passes before silence is shown; a look at a node that does not answer by SSH takes 10 s."""
+"""A node shows as silent after half of it; a look at a node that does not answer over SSH takes 10 s."""
 ENGINE = r"sglang::|sglang\.launch_server"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """Somebody who types commands against one lab."""
+    """An operator who types commands against one lab."""
 
     lab: RunningLab
     inventory: Path
@@ -49,14 +49,14 @@ class Operator:
         return done
 
     def gang(self, code: int | None = None) -> dict[str, Any]:
-        """What `status --json` says of the one gang. code: None where any may come."""
+        """The one gang of `status --json`. code: None allows any."""
         (gang,) = json.loads(self.type("status", "--json", code=code).stdout)["gangs"]
         return dict(gang)
 
     def until(
         self, done: Callable[[dict[str, Any]], bool], deadline_s: float, code: int | None = None
     ) -> dict[str, Any]:
-        """Look until something is true of the gang."""
+        """Repeat the look until a condition of the gang is true."""
         seen: list[dict[str, Any]] = []
 
         def met() -> bool:
@@ -89,7 +89,7 @@ def states(gang: dict[str, Any]) -> list[str]:
 
 
 def write_inventory(lab: RunningLab, name: str, **variables: Any) -> Path:
-    """The lab's inventory with other variables, beside it."""
+    """The lab's inventory with other variables, in another file."""
     document = lab.inventory()
     document["all"]["vars"] |= {"l40s_lease": LEASE_S, "l40s_env": {"STANDIN_SPEED": "0.15"}, **variables}
     path = lab.directory / name
@@ -177,7 +177,7 @@ def test_a_killed_agent_ends_everything(operator: Operator) -> None:
 
 
 def cut(lab: RunningLab, node: str, word: str) -> None:
-    """Take the lab's end of a node's primary cable down or up, in the network namespace where the bridges are."""
+    """Take the lab's end of a node's primary cable down or up, in the bridges' network namespace."""
     supervisor = json.loads((lab.directory / "supervisor.json").read_text())["pid"]
     inside = ["nsenter", "-t", str(supervisor), "-n", "ip"]
     cables = json.loads(subprocess.check_output([*inside, "-j", "link", "show", "master", "lab"], text=True))

@@ -1,4 +1,4 @@
-"""Nodes that share out device files of this machine. Where it has no GPU, other character devices stand for them."""
+"""Nodes that share device files of this machine. On a machine without GPUs, other character devices stand for them."""
 
 from __future__ import annotations
 

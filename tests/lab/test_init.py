@@ -1,4 +1,4 @@
-"""`init` over real SSH: keys recorded only when agreed to, sudo and networks tried, an inventory that works."""
+"""`init` over real SSH: keys recorded only with consent, sudo and networks tried, an inventory that works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Newcomer:
-    """Somebody with a key, an empty known_hosts and no inventory."""
+    """A user with a key, an empty known_hosts and no inventory."""
 
     lab: SmallLab
     home: Path

@@ -1,7 +1,7 @@
-"""A command that is killed, or loses its terminal, in the middle of a restart: whatever comes next finishes it.
+"""A command that is killed, or loses its terminal, in the middle of a restart: the next command finishes the work.
 
-Moments are random: how many is MOMENTS (`make long` takes 200, in four labs side by side), which ones and of which
-command is told by the seed that each test prints.
+Moments are random: MOMENTS of them (`make long` takes 200, in four labs side by side). The seed that each test prints
+decides which moments, and of which command.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def lab() -> Iterator[SmallLab]:
 
 
 def words(lab: SmallLab, what: str, turn: int) -> list[str]:
-    """The command that is interrupted. turn: makes every plan another one."""
+    """The command to interrupt. turn: makes every plan different."""
     if what == "rolling":
         return ["restart", "--rolling"]
     if what == "maintenance":
@@ -85,7 +85,7 @@ def finish(lab: SmallLab, how: str) -> None:
 
 
 def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) -> str:
-    """Start a command and send it a signal; what it said until then."""
+    """Start a command and send it a signal; returns its output up to then."""
     from tests.support.preloaded import preloaded
     from tests.support.waiting import slack
 
@@ -100,7 +100,7 @@ def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) ->
 
 
 def places(lab: SmallLab) -> dict[str, Any]:
-    """State and place behind the router; `status` waits for a busy router two seconds and says null then."""
+    """State and place behind the router; `status` waits two seconds for a busy router and then says null."""
     from tests.support.waiting import until
 
     seen: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
             said = interrupt(lab, words(lab, what, turn), number, after_s)
             moment += f"\n{said}"
             if STOPPED_BY_HAND in said and number == signal.SIGINT and how == "guard":
-                how = "resume"  # its operator has the nodes: no guard takes them from him
+                how = "resume"  # its operator has the nodes: no guard takes them
             finish(lab, how)
         print(f"{moment}{load.good} requests answered, {len(load.bad)} lost")
         assert places(lab) == WELL, moment

@@ -1,4 +1,4 @@
-"""Level 0: a lab without root and without namespaces, for whoever it is."""
+"""Level 0: a lab without root and without namespaces, for any user."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def sleepers(seconds: str) -> list[int]:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A directory that other users may enter; pytest's own is closed to them."""
+    """A directory that other users may enter; pytest's own does not allow it."""
     with tempfile.TemporaryDirectory(prefix="l40s-lab-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -168,7 +168,7 @@ MODEL = ("--model", "DeepSeek-R1-Channel-INT8")
 def test_per_rank_files_are_written_once_and_read_where_every_node_has_its_own(
     labs: Callable[[str], RunningLab],
 ) -> None:
-    """Nodes of level 0 share this machine's files: one directory for all of them, and one for each."""
+    """Nodes of level 0 share this machine's files: one directory for all of them, and one per node."""
     lab = labs("ranks")
     lab.run("up", "--level", "0", "--nodes", "4")
     document = yaml.safe_load(write_inventory(lab, "ranks.yml").read_text())

@@ -1,4 +1,4 @@
-"""A lab comes, stays as it is, and leaves nothing, whatever was killed when."""
+"""A lab comes up, stays unchanged, and leaves nothing, whatever was killed and when."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_nothing_is_left_on_a_machine_of_our_own(tmp_path: Path, victim: str) ->
 
 
 def expect_spotless(tmp_path: Path, level: str, victim: str) -> None:
-    """In namespaces where nobody else works: links, mounts, processes, namespaces, files before and after are equal."""
+    """In namespaces without other users: links, mounts, processes, namespaces and files are equal before and after."""
     script = Path(__file__).with_name("spotless.py")
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc",
@@ -190,7 +190,7 @@ def supervisor_of(lab: RunningLab) -> Identity:
 
 
 def node_pids(lab: RunningLab) -> dict[str, int]:
-    """Node -> its PID 1 as this machine numbers it: NSpid names it in the lab's own numbers too."""
+    """Node -> pid of its PID 1 on this machine: NSpid also lists it in the lab's own numbers."""
     inside = {number: name for name, number in json.loads((lab.directory / "nodes.json").read_text()).items()}
     found = {}
     children = Path(f"/proc/{supervisor_of(lab).pid}/task/{supervisor_of(lab).pid}/children").read_text().split()
@@ -209,7 +209,7 @@ def own_links(lab: RunningLab) -> list[str]:
 
 
 def control_groups_of(lab: RunningLab) -> list[str]:
-    """The lab's groups, in a tree that this machine need not show: looked at in a mount namespace of its own."""
+    """The lab's groups, in a tree that this machine need not mount: read in a separate mount namespace."""
     script = "mount -t cgroup2 none /sys && find /sys -maxdepth 1 -name l40s-lab-*"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=True)
     return [line for line in done.stdout.split() if line.endswith(home_of(lab).mark)]
@@ -233,7 +233,7 @@ def processes_of(lab: RunningLab) -> list[str]:
 
 
 class Traces:
-    """What a running lab has in the kernel: its processes and the namespaces they are in."""
+    """A running lab's processes and their namespaces."""
 
     def __init__(self, processes: list[Identity], namespaces: set[str], lab: RunningLab) -> None:
         self.processes = processes

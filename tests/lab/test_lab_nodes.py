@@ -50,7 +50,7 @@ def test_a_session_has_a_plain_environment(lab: RunningLab) -> None:
 
 def test_nodes_reach_each_other_by_name_and_on_every_rail(lab: RunningLab) -> None:
     for host in ("node3", "192.168.101.13", "192.168.102.13", "192.168.103.13", "192.168.104.13"):
-        # refused at once means: a machine is there, and nothing listens on the port
+        # "refused" at once means that the machine is up and nothing listens on the port
         said = lab.ssh("node0", f"timeout 5 bash -c '</dev/tcp/{host}/9' 2>&1 || true")
         assert "Connection refused" in said, host
 

@@ -1,4 +1,4 @@
-"""Nodes that boot systemd: whole machines, driven by a user who is not root, and gone without a trace."""
+"""Nodes that boot systemd: complete machines, driven by a user who is not root, and removed without a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_BUILD_S = 300
 
 @pytest.fixture(scope="module")
 def lab(labs: Callable[[str], RunningLab]) -> Iterator[RunningLab]:
-    """Two nodes; the first lab of a machine makes the root file system."""
+    """Two nodes; the first lab on a machine makes the root file system."""
     made = labs("systemd")
     said = made.run("up", "--nodes", "2", "--level", "2", deadline_s=FIRST_BUILD_S).stderr
     if made.level() != 2:
@@ -97,7 +97,7 @@ def test_this_machine_cannot_be_set_from_a_node(lab: RunningLab) -> None:
 
 
 def test_a_setting_that_the_lab_shows_can_be_set_in_one_node(lab: RunningLab) -> None:
-    """A network of one's own begins with this machine's ip_forward, whichever that is."""
+    """A new network namespace starts with this machine's ip_forward, whatever it is."""
     shown = "cat /proc/sys/kernel/numa_balancing /proc/sys/net/ipv4/ip_forward"
     before = lab.ssh("node1", shown).split()
     others = [str(1 - int(value)) for value in before]

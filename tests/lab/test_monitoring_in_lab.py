@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the exporter of a serving gang; a killed rank reaches whoever Alertmanager tells."""
+"""A real Prometheus scrapes the exporter of a serving gang; a killed rank reaches Alertmanager's receiver."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.support.waiting import slack, until
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 BOUND_S = 30.0
-"""From a killed rank to the receiver: two intervals of 5 s and the delivery, on a machine that is not overloaded."""
+"""From a killed rank to the receiver: two intervals of 5 s and the delivery, on a machine without other load."""
 SCRAPE_S = 0.5
-"""One scrape of four nodes."""
+"""Time limit of one scrape of four nodes."""
 SHOWN_S = 2.0
-"""From a killed rank to the page and to `status --watch`."""
+"""Time limit from a killed rank to the page and to `status --watch`."""
 SCRAPES = 20
 SCRAPE_EVERY_S = 15
 SHARE = 0.01
-"""Of a core, on each node."""
+"""The share of one core that may be used on each node."""
 SPENT = """
 ticks=0
 for pid in $(pgrep -f ' (light|gpu-gauges)$'); do
@@ -37,7 +37,7 @@ for pid in $(pgrep -f ' (light|gpu-gauges)$'); do
 done
 echo "$ticks $(getconf CLK_TCK)"
 """
-"""Processor time of what answers the exporter on a node, its ended children included (proc_pid_stat(5))."""
+"""Processor time of the process that answers the exporter on a node, with its ended children (proc_pid_stat(5))."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def exporter(lab: SmallLab) -> Iterator[str]:
 
 
 def scraped(address: str) -> str:
-    """'' where nobody answers."""
+    """'' if nothing answers."""
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
@@ -92,7 +92,7 @@ def test_a_scrape_costs_each_node_less_than_a_hundredth_of_a_core(lab: SmallLab)
         before = {node: spent_s(lab, node) for node in lab.hosts()}
         took = []
         for _ in range(SCRAPES):
-            time.sleep(1.05)  # two within a second are one scrape
+            time.sleep(1.05)  # two within a second count as one scrape
             begin = time.monotonic()
             assert scraped(address)
             took.append(time.monotonic() - begin)
@@ -154,7 +154,7 @@ def test_page_and_watch_show_a_death_in_time(lab: SmallLab) -> None:
 
 @contextmanager
 def beside(lab: SmallLab, *words: str) -> Iterator[list[tuple[float, str]]]:
-    """A command that goes on; its lines, and when they came."""
+    """A command that keeps running; its lines, and when they came."""
     process = lab.start(*words)
     lines: list[tuple[float, str]] = []
     assert process.stdout is not None
@@ -171,7 +171,7 @@ def beside(lab: SmallLab, *words: str) -> Iterator[list[tuple[float, str]]]:
 
 
 def page_part(port: int) -> str:
-    """'' where nobody answers."""
+    """'' if nothing answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/part", timeout=30) as answer:
             return str(answer.read().decode())
@@ -180,7 +180,7 @@ def page_part(port: int) -> str:
 
 
 def deaths(lines: Sequence[tuple[float, str]]) -> list[float]:
-    """When documents came in which a rank is dead."""
+    """When each document with a dead rank came."""
     return [
         at
         for at, line in list(lines)

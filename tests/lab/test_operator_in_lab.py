@@ -1,4 +1,4 @@
-"""What an operator types, on a terminal of his own, against one gang of four emulated nodes."""
+"""An operator's commands, on a real terminal, against one gang of four emulated nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plan` against real nodes: what the lab's files show is what the plan rests on."""
+"""`plan` against real nodes: the plan is based on what the lab's files show."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_plan_file_is_carried_out_and_its_api_key_shows_nowhere(lab: RunningLa
 def test_the_second_model_starts_on_the_second_stack_and_weighs_one_byte_a_parameter(
     lab: RunningLab, tmp_path: Path
 ) -> None:
-    """Two bytes would be 42 GiB on each GPU, and no room for the KV cache."""
+    """Two bytes per weight would be 42 GiB on each GPU, with no room for the KV cache."""
     inventory = keyed_inventory(lab, tmp_path, secrets.token_hex(24))
     words = ("--model", "DeepSeek-R1-Channel-INT8", "--stack", "sglang-0.5.23")
     try:
@@ -111,7 +111,7 @@ def test_the_second_model_starts_on_the_second_stack_and_weighs_one_byte_a_param
 
 
 def keyed_inventory(lab: RunningLab, folder: Path, key: str) -> Path:
-    """The lab's inventory with an API key in a file, and an engine that hurries."""
+    """The lab's inventory with an API key in a file, and an engine that starts quickly."""
     file = folder / "key"
     file.touch(0o600)
     file.write_text(key)

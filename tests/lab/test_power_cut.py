@@ -1,4 +1,4 @@
-"""The power goes everywhere at once and comes back: nodes boot with what is on their disks, a guard does the rest."""
+"""All power fails at once and comes back: nodes boot from their disks, and a guard does the rest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`prepare` on nodes that boot systemd and reach no network, as a user whose sudo asks for a password.
 
-Everything comes out of a bundle, the Debian packages too. What it makes is there, the second time is quiet, the one
-rule that it writes is all that `up` needs, and it takes everything back.
+Everything comes from a bundle, the Debian packages too. All that it makes is present, a second run changes nothing,
+its one sudo rule is enough for `up`, and it can undo everything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOST_SETTING = Path("/proc/sys/kernel/numa_balancing")
 PASSWORD = "let me in"
 ASKED = "operator ALL=(ALL:ALL) ALL\n"
 PACKAGES = ("rsync", "libnuma1")
-"""Few and small; libnuma1 is there already. The interpreter's own come with every stack."""
+"""Few and small; libnuma1 is installed already. Every stack brings the interpreter's own."""
 LIST_ALL = (
     "find /etc /opt /var/lib /usr/local /workspace -xdev \\( -path /var/lib/dpkg -o -path /var/lib/apt"
     " -o -path /var/lib/systemd \\) -prune -o -not -name '*.pyc' -printf '%p %y %m %u %l\\n' | sort;"
@@ -51,11 +51,11 @@ class Nodes:
 
     @property
     def inventory(self) -> Path:
-        """With one node more, which nobody can reach."""
+        """The inventory with one more node, which is unreachable."""
         return self.lab.folder / "prepare.yml"
 
     def root(self, node: str, command: str) -> str:
-        """By the node's console: the operator's sudo is what is tried here."""
+        """On the node's console, since the operator's sudo is under test here."""
         done = self.lab.deploy("lab", "exec", "--name", self.lab.name, node, "--", "sh", "-c", command)
         return done.stdout
 
@@ -182,7 +182,7 @@ _VERSIONS = (
 
 
 def test_what_somebody_put_beside_ours_stays_and_is_said(nodes: Nodes) -> None:
-    """Models and keys in the engine user's home, a line in our limits file."""
+    """Models and keys in the engine user's home, and a line in our limits file."""
     nodes.prepare("--tags", "engine_user,limits", "--node", "node0")
     limits = "/etc/security/limits.d/l40s.conf"
     nodes.root(

@@ -1,6 +1,6 @@
-"""README's quick start on four bare nodes that boot systemd: its commands, in its order, and none of them fails.
+"""README's quick start on four bare nodes that boot systemd: its commands, in its order; none of them may fail.
 
-Put in: the lab's names, keys and addresses, the stand-in as the stack's engine, and a tiny FP8 model on a hub of ours.
+Replaced: the lab's names, keys and addresses, the stand-in as the stack's engine, and a tiny FP8 model on our own hub.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ QUICK_START = README.partition("## Quick start")[2].partition("\nAfterwards:")[0
 MODEL = "DeepSeek-V3-0324"
 ENGINE = "0.5.23"
 SIZES = {**DIMENSIONS, "moe_intermediate_size": 512}
-"""Of eight ranks each has 64 columns of an expert: 128x128 does not fit, 64x64 does."""
+"""With eight ranks each has 64 columns of an expert: 128x128 does not fit, 64x64 does."""
 
 
 def typed() -> list[str]:
-    """Every command of the numbered steps, in a block or in the text; of the two ways of `init` the one that asks
+    """Every command of the numbered steps, in a block or in the text; of the two forms of `init`, the one that asks
     nothing."""
     found = re.findall(r"(?:^ {7}|`)(l40s-deploy [^`\n]+)", QUICK_START, re.MULTILINE)
     return [words for words in found if words != "l40s-deploy init"]
 
 
 def safetensors(tensors: dict[str, tuple[str, list[int], bytes]]) -> bytes:
-    """The format: length of the header, header, data."""
+    """The safetensors format: length of the header, header, data."""
     header, at = {}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
@@ -62,7 +62,7 @@ def safetensors(tensors: dict[str, tuple[str, list[int], bytes]]) -> bytes:
 
 
 def checkpoint() -> dict[str, bytes]:
-    """Two FP8 matrices in blocks of 128x128; the stand-in asks for no more."""
+    """Two FP8 matrices in blocks of 128x128; the stand-in needs no more."""
     weights: dict[str, tuple[str, list[int], bytes]] = {}
     for name in ("gate_proj", "up_proj"):
         plain = f"model.layers.0.mlp.{name}.weight"
@@ -89,7 +89,7 @@ def checkpoint() -> dict[str, bytes]:
 
 
 def profile(name: str) -> str:
-    """Our own, by the name that the quick start serves."""
+    """A profile of the tiny model, under the name that the quick start serves."""
     return yaml.safe_dump(
         {
             "name": name,
@@ -105,7 +105,7 @@ def profile(name: str) -> str:
 
 
 def client(name: str = "huggingface-hub") -> dict[str, str]:
-    """The hub's client and all that it needs, by name: as they are installed here."""
+    """The hub's client and all its dependencies, by name, as installed here."""
     found: dict[str, str] = {}
     todo = [name]
     while todo:
@@ -125,7 +125,7 @@ def _bring(pins: Mapping[str, str], python: str, folder: Path) -> None:
 
 
 def stack(folder: Path) -> Path:
-    """A stack with the hub's client out of the index, and the stand-in as its sglang; its wheels beside it."""
+    """A stack with the hub's client from the index, and the stand-in as its sglang; its wheels next to it."""
     wheels = folder / "wheels"
     wheels.mkdir(parents=True)
     show = 'import sys; print("%d.%d" % sys.version_info[:2])'
@@ -154,7 +154,7 @@ def stack(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Newcomer:
-    """Somebody with this README, a key, and four hosts."""
+    """A user with this README, a key, and four hosts."""
 
     lab: SmallLab
     home: Path
@@ -192,7 +192,7 @@ class Newcomer:
         )
 
     def settle(self) -> None:
-        """What `init` wrote, with this lab's own: short phases, our known_hosts, few packages."""
+        """The inventory that `init` wrote, with this lab's settings: short phases, our known_hosts, few packages."""
         document = yaml.safe_load(self.inventory.read_text())
         variables = self.lab.lab_inventory()["all"]["vars"]
         document["gangs"]["vars"] |= {

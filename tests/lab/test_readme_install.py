@@ -1,6 +1,6 @@
-"""README's first step on machines whose Python is the distribution's (PEP 668): its own commands, on a fresh system.
+"""README's first step on machines with the distribution's Python (PEP 668): its own commands, on a fresh system.
 
-Put in: the index is a folder of wheels, since a fresh system knows nothing of this machine's way to one.
+Replaced: the index is a folder of wheels, since a fresh system does not have this machine's access to an index.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UBUNTU = "http://archive.ubuntu.com/ubuntu"
 
 @dataclass(frozen=True)
 class System:
-    """A distribution's release as README names it, its own python3's version, and where its packages come from."""
+    """A distribution's release as README names it, the version of its python3, and where its packages come from."""
 
     name: str
     release: Release
@@ -52,7 +52,7 @@ def systems() -> tuple[System, ...]:
     debian = Release("debian", "bookworm")
     own = sources(debian, source_files()) if this_release() == debian else []
     noble = tuple(f"deb [trusted=yes] {UBUNTU} {suite} main universe" for suite in ("noble", "noble-updates"))
-    # trusted: its keyring is no package of Debian's, and nothing of this system outlasts the test
+    # trusted: its keyring is not in a Debian package, and nothing of this system outlasts the test
     return (
         System("Debian 12", debian, "3.11", tuple(own)),
         System("Ubuntu 24.04", Release("ubuntu", "noble"), "3.12", noble),
@@ -86,7 +86,7 @@ def system(request: pytest.FixtureRequest) -> System:
 
 @pytest.fixture
 def root(system: System, tmp_path: Path) -> Iterator[Path]:
-    """A server as it is installed: sudo, no Python beyond the distribution's, a user with a checkout of ours."""
+    """A freshly installed server: sudo, no Python beyond the distribution's, a user with a checkout of ours."""
     place = tmp_path / "root"
     made = subprocess.run(
         [
@@ -129,7 +129,7 @@ def wheels(python: str, folder: Path) -> None:
 
 
 def run(root: Path, script: str, *, user: str = USER) -> subprocess.CompletedProcess[str]:
-    """A login shell's script on that system, with mounts of its own; it ends at the first command that fails."""
+    """A script in a login shell on that system, with mounts of its own; it ends at the first command that fails."""
     inside = f"cd /home/{USER}/l40s-deploy && set -e\n{script}"
     offline = "PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels PIP_DISABLE_PIP_VERSION_CHECK=1"
     enter = (

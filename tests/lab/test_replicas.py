@@ -1,4 +1,4 @@
-"""Four nodes of one gang, each an engine of its own behind the real sglang-router: `--replicas`."""
+"""Four nodes of one gang, each with an engine of its own behind the real sglang-router: `--replicas`."""
 
 from __future__ import annotations
 

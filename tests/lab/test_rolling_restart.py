@@ -71,7 +71,7 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
 
 
 def forget(lab: SmallLab, gang: str) -> None:
-    """Have the router know this gang no more, as one that was restarted without a look at it."""
+    """Remove this gang from the router, as after a restart that ignored the router."""
     from orchestrator.lab.processes import wait_until
 
     (url,) = [one["service"]["url"] for one in lab.json("status")["gangs"] if one["name"] == gang]
@@ -84,13 +84,13 @@ def forget(lab: SmallLab, gang: str) -> None:
 
 
 def admin_key(lab: SmallLab) -> str:
-    """Only who may read the router's files on its host has it."""
+    """Only users who may read the router's files on its host can get it."""
     words = (lab.folder / "router/gangs/router/engine-secrets.args").read_text().splitlines()
     return words[words.index("--control-plane-api-keys") + 1].rpartition(":")[2]
 
 
 def plan_for(lab: SmallLab, **env: str) -> None:
-    """Have the inventory ask for another environment: `up` computes another plan from it."""
+    """Change the inventory's environment, so that `up` computes another plan."""
     document = yaml.safe_load(lab.inventory.read_text())
     asked = document["all"]["vars"]["l40s_env"]
     asked.pop("STANDIN_FAIL", None)

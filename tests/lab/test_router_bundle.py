@@ -1,4 +1,4 @@
-"""`prepare --bundle` on the router's host: its environment out of a file, on a node that reaches no index."""
+"""`prepare --bundle` on the router's host: its environment comes from a file, on a node that reaches no index."""
 
 from __future__ import annotations
 

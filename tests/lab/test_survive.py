@@ -1,4 +1,4 @@
-"""A node of a gang of 32 ranks is dead for good: a guard has it serve on three, and on four again, over real SSH."""
+"""A node of a gang of 32 ranks is dead for good: a guard runs the gang on three, and on four again, over real SSH."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def operator(labs: Callable[[str], RunningLab]) -> Operator:
 
 @pytest.fixture
 def routed(operator: Operator) -> Iterator[Operator]:
-    """The same with the real router before the gang, for this test; without one where it can't be installed."""
+    """The same with the real router in front of the gang, for this test; without it if it can't be installed."""
     document = yaml.safe_load(operator.inventory.read_text())
     try:
         group = router_group(router_environment(), operator.lab.directory / "router", ROUTER_PORT)
@@ -56,7 +56,7 @@ def routed(operator: Operator) -> Iterator[Operator]:
 
 
 def sends_requests_to(operator: Operator, url: str) -> bool:
-    """The router has this worker and no other; without a router there is nothing to be seen."""
+    """The router has this worker and no other; without a router there is nothing to check."""
     if operator.inventory.name != "routed.yml":
         return True
     workers = json.loads(operator.type("router", "status", "--json", code=None).stdout)["workers"]
@@ -65,7 +65,7 @@ def sends_requests_to(operator: Operator, url: str) -> bool:
 
 @contextmanager
 def watched(operator: Operator, *more: str) -> Iterator[Path]:
-    """A guard that goes on without a node and comes back by itself; where it writes what it says."""
+    """A guard that goes on without a node and returns to all nodes by itself; yields the file of its output."""
     said = operator.lab.directory / "guard.txt"
     words = operator.command("guard", "--degrade-after", f"{AFTER_S}s", "--restore", "auto", *more)
     with guarding(words, operator.lab.environment(), said):
@@ -198,7 +198,7 @@ def with_a_spare(operator: Operator, spare: str) -> Operator:
 
 @pytest.mark.long
 def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Operator) -> None:
-    """Here a gang of three: as it was asked for, with the same layout, on the spare."""
+    """A gang of three here: it runs as requested, with the same layout, on the spare."""
     operator.type("down", "--now")
     three, lost, asked = with_a_spare(operator, "node3"), "node1", ("--tp", "8", "--pp", "3")
     plan = json.loads(three.type("plan", *MODEL, *asked, "--json").stdout)["gangs"][0]

@@ -117,7 +117,7 @@ def main() -> int:
         for _ in range(int(os.environ["FAKE_FLOOD"]) // 100):
             sys.stdout.write("x" * 99 + "\n")
     title = os.environ.get("FAKE_TITLE", "engine::rank_TP{}")
-    environment = os.environ | {"PYTHONHOME": sys.base_prefix}  # argv[0] is a title, so Python can't find its home by it
+    environment = os.environ | {"PYTHONHOME": sys.base_prefix}  # argv[0] is a title: no home from it
     numbers = os.environ["FAKE_RANKS"].split(",")
     gpus = [[gpu] for gpu in os.environ["FAKE_GPUS"].split(",")] if "FAKE_GPUS" in os.environ else [[]] * len(numbers)
     ranks = [

@@ -318,7 +318,7 @@ def trials(bad: Outcome, **only: object) -> tuple[Trial, ...]:
 
 
 def across(*closed: str) -> tuple[Trial, ...]:
-    """Trials from every rail port to the other card's ports on other nodes; every trial to or from `closed` nodes fails."""
+    """Trials from every rail port to the other card's ports on other nodes; those to or from `closed` nodes fail."""
     names, halves = [f"node{number}" for number in range(4)], (("mlx5_0", "mlx5_1"), ("mlx5_2", "mlx5_3"))
     return tuple(
         _trial(source, target, Outcome.UNREACHABLE if {source, target} & set(closed) else Outcome.OPEN,

@@ -224,7 +224,7 @@ class Cluster:
                 continue
 
     def nothing_left(self, deadline_s: float = 10.0) -> None:
-        """Whether no agent and no engine process runs."""
+        """No agent and no engine process runs."""
         until(lambda: not self.agents_alive(), deadline_s, "agents gone")
         until(lambda: not self.engine_processes(), deadline_s, "engines gone")
 

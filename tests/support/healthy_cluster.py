@@ -54,7 +54,7 @@ class HealthyNode:
         return self.machine.devices
 
     def copy(self) -> HealthyNode:
-        """A copy that may be broken without changing this node. The tables of texts, by far the largest part, are shared."""
+        """A copy that may be broken without changing this node. The tables of texts, by far the largest part, stay shared."""
         return deepcopy(self, {id(texts): dict(texts) for texts in (self.files, self.links)})
 
     def key(self, address: str) -> str:
@@ -124,7 +124,7 @@ def _as_it_is(_: HealthyNode) -> None:
 def configuration_space(
     *, kind: int = _ENDPOINT, bus: int = 0, acs: int = -1, read_request: int = 4096, payload: int = 256, ats: int = -1
 ) -> bytes:
-    """A function as root reads it. acs, ats: the control register, -1 if it has no such capability; bus: below a bridge."""
+    """A function as root reads it. acs, ats: the control register, -1: no such capability; bus: below a bridge."""
     space = bytearray(512)
     space[0x19], space[0x34] = bus, 0x40
     space[0x40] = 0x10

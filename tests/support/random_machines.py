@@ -28,7 +28,7 @@ class Grown:
         return f"gpus={self.gpus} nics={self.nics} files={kept}"
 
     def next_bus(self) -> str:
-        """Domain and bus for a counter: a domain has 256 buses."""
+        """The next bus, with its domain: a domain has 256 buses."""
         self.bus += 1
         return f"{self.bus // 0xF0:04x}:{self.bus % 0xF0:02x}"
 
@@ -38,7 +38,7 @@ class Grown:
 
 @st.composite
 def any_machine(draw: st.DrawFn) -> Grown:
-    """Trees of bridges of any depth, with or without symmetry; several domains; cards of one or two functions; failed reads."""
+    """Trees of bridges of any depth and parity, several domains, cards of one or two functions, failed reads."""
     grown = Grown()
     grown.machine.processors(2)
     for _ in range(draw(st.integers(1, 4))):
