@@ -1,7 +1,7 @@
-"""`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs side by side.
+"""`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs in parallel.
 
-Without words all rows, and docs/chaos.md is written; with words those whose id holds one of them. With `--two-faults N`
-rows of two faults at once instead, sampled by a seed that is printed; `--seed SEED` plays them again.
+Without words: all rows, and writes docs/chaos.md; with words: rows whose id contains one of them. `--two-faults N`
+plays rows of two simultaneous faults instead, sampled by a seed that is printed; `--seed SEED` repeats them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ REPORT = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
 LABS = 3
 NOT_PLAYED = "not played"
 TRIES = 10
-"""A moment that did not come says nothing of the product: the row is played again."""
+"""A missed moment says nothing about the product: the row is played again."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a row. trouble: '' where it ended as the table says; missed: how often its moment did not come."""
+    """A row's result. trouble: '' if it ended as the table says; missed: how often its moment was missed."""
 
     row: Row
     trouble: str
@@ -43,19 +43,19 @@ class Result:
     missed: int = 0
 
     def line(self) -> str:
-        """For whoever watches."""
+        """A line of progress."""
         again = f", moment missed {self.missed} times" if self.missed else ""
         return f"{self.row.id}: {self.trouble[-400:] or 'as expected'} ({self.seconds:.1f} s{again})"
 
 
 def chaos_lab(name: str) -> SmallLab:
-    """Four systemd nodes of two ranks (where this machine can't have such, the lab says why and takes level 1)."""
+    """Four systemd nodes of two ranks (if this machine can't run them, the lab says why and takes level 1)."""
     env = {"STANDIN_SPEED": SPEED, "SGLANG_HEALTH_CHECK_TIMEOUT": PATIENCE_S}
     return SmallLab(name, nodes=NODES, level=2, env=env)
 
 
 def play_row(stage: Stage, row: Row) -> Result:
-    """One row, again where its moment did not come."""
+    """Play one row; repeat it if its moment was missed."""
     missed = 0
     while True:
         began = time.monotonic()
@@ -75,7 +75,7 @@ def play_row(stage: Stage, row: Row) -> Result:
 def play_all(
     rows: Sequence[Row], labs: int, known: Mapping[int, Result] | None = None, journal: Path | None = None
 ) -> list[Result]:
-    """All rows in so many labs; each takes the next row when it is free. Results in the order of the rows."""
+    """Play all rows in so many labs; each takes the next row when it is free. Results in the order of the rows."""
     found = dict(known or {})
     labs = min(labs, len(rows) - len(found))
     queue: SimpleQueue[int] = multiprocessing.SimpleQueue()
@@ -106,10 +106,10 @@ def play_all(
 
 
 def _in_turn(rows: Sequence[Row], known: Collection[int]) -> list[int]:
-    """Places of the rows that are to be played: one that mostly waits to two that work, as long as there are any.
+    """Indexes of the rows to play: one that mostly waits after every two that work, while there are any.
 
-    Rows that begin with a gang that is ready come first: such a gang may be left by the row before. Rows whose ranks
-    die alike come together.
+    Rows that begin with a ready gang come first, since the row before may leave one. Rows whose ranks die in the same
+    way are grouped.
     """
     left = [place for place in range(len(rows)) if place not in known]
     quick = sorted(
@@ -126,7 +126,7 @@ def _in_turn(rows: Sequence[Row], known: Collection[int]) -> list[int]:
 
 
 def _read(journal: Path, rows: Sequence[Row]) -> dict[int, Result]:
-    """What a run that was interrupted has found out, by place of the row."""
+    """Results of an interrupted run, by the row's index."""
     places = {row.id: place for place, row in enumerate(rows)}
     told = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     return {
@@ -144,7 +144,7 @@ def _write(journal: Path | None, result: Result) -> None:
 
 
 def _end(workers: Sequence[BaseProcess]) -> None:
-    """They take their labs down."""
+    """The workers take their labs down."""
     for worker in workers:
         worker.terminate()
 
@@ -155,7 +155,7 @@ def _work(
     queue: SimpleQueue[int],
     results: SimpleQueue[tuple[int, Result | str]],
 ) -> None:
-    """In a process of its own: a lab, and rows until there are no more."""
+    """In a process of its own: a lab that plays rows until none is left."""
     words = ""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
@@ -174,7 +174,7 @@ def _work(
 
 
 def document(results: Sequence[Result], labs: int, seconds: float, before: Sequence[str] = ()) -> str:
-    """docs/chaos.md. before: how the runs just before this one ended."""
+    """docs/chaos.md. before: results of the previous runs."""
     good = sum(not result.trouble for result in results)
     played = sum(result.trouble != NOT_PLAYED for result in results)
     apart = f" ({len(results) - played} more were not played)" if played < len(results) else ""
@@ -237,7 +237,7 @@ def _wanted(row: Row) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """0 where every row ended as the table says."""
+    """0 if every row ended as the table says."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.chaos", description=__doc__)
     parser.add_argument("--labs", type=int, default=LABS, help=f"labs side by side ({LABS})")
     parser.add_argument("--times", type=int, default=1, help="so many runs in a row; the page is of the last")

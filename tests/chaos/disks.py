@@ -1,5 +1,5 @@
-"""Other file systems in the place of a node's state directory: a disk of its own that is really frozen (FIFREEZE), and
-a directory that two nodes share, as homes on NFS are."""
+"""Other file systems in place of a node's state directory: a separate disk that is really frozen (FIFREEZE), and
+a directory that two nodes share, like homes on NFS."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SIZE = 256 << 20
 
 
 class NoDisk(Exception):
-    """This machine mounts no file system of ours (a container without loop devices): there is nothing to freeze."""
+    """This machine can't mount our file system (a container without loop devices): there is nothing to freeze."""
 
 
 @dataclass
 class Disks:
-    """What was put over the state directories of a lab's nodes. A disk of its own stays until its node goes."""
+    """File systems mounted over the state directories of a lab's nodes. A node keeps its separate disk until it is removed."""
 
     lab: str
     _own: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Disks:
     _shared: tuple[str, ...] = ()
 
     def give(self, node: str) -> None:
-        """An ext4 of its own in the place of its state directory, where it has none yet; empty."""
+        """A new ext4 in place of its state directory, if it has none yet; empty."""
         if node in self._own:
             return
         with tempfile.TemporaryDirectory(prefix="l40s-disk-") as folder:
@@ -54,14 +54,14 @@ class Disks:
                 subprocess.run(["umount", "--lazy", place], check=True)
 
     def freeze(self, node: str) -> None:
-        """Whoever writes there waits (fsfreeze(8))."""
+        """Every writer blocks (fsfreeze(8))."""
         fcntl.ioctl(self._own[node], _FIFREEZE, 0)
 
     def thaw(self, node: str) -> None:
         fcntl.ioctl(self._own[node], _FITHAW, 0)
 
     def share(self, nodes: Sequence[str]) -> None:
-        """One empty directory in the place of all their state directories."""
+        """One empty directory in place of all their state directories."""
         with tempfile.TemporaryDirectory(prefix="l40s-shared-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
             place.chmod(0o755)
@@ -74,13 +74,13 @@ class Disks:
                 subprocess.run(["umount", "--lazy", place], check=True)
 
     def part(self) -> None:
-        """Each node has its own again."""
+        """Give each node its own directory again."""
         for node in self._shared:
             self._in(node, lambda: detach(STATE))
         self._shared = ()
 
     def close(self) -> None:
-        """Nothing stays frozen, and nothing is held."""
+        """Thaw everything, and release everything."""
         for node, root in self._own.items():
             with suppress(OSError):
                 self.thaw(node)

@@ -1,4 +1,4 @@
-"""Plays one row in a lab: up to the moment, the hit, what an operator does then, and the judgement."""
+"""Plays one row in a lab: up to the moment, the hit, an operator's actions afterwards, and the judgement."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from orchestrator.workflows.status.status import status_json
 
 NODES = 4
 LEASE_S = 14
-"""Half of it passes before silence is shown; a look at a node that does not answer by SSH takes 10 s."""
+"""A node shows as silent after half of it; a look at a node that does not answer over SSH takes 10 s."""
 SPEED = "0.4"
-"""Phases long enough to be met, 3 s from go to ready."""
+"""Phases long enough to hit, 3 s from go to ready."""
 PATIENCE_S = "2"
-"""An engine's own patience with a probe; three of them without an answer are a hung engine."""
+"""An engine's timeout of a probe; three probes without an answer mean a hung engine."""
 
 MOMENT_S = 60.0
 SHOWN_S = 120.0
-"""For a state to be shown: a lease, a look at a node that is gone, and a busy machine; and where NCCL goes on over
+"""Time for a state to show: a lease, a look at a dead node, and a busy machine; and while NCCL moves to
 another port, no engine is called hung for 75 s (OVER_NOTICE in node/engine/vitality.py)."""
 GONE_S = 20.0
 OUTLAST_S = 1.5 * LEASE_S
@@ -48,11 +48,11 @@ SIGNALS = {"rank": "rank {rank}", "parent": "parent", "agent": "agent"}
 
 
 class Otherwise(Exception):
-    """It went otherwise than the table says; in words."""
+    """The row ended otherwise than the table says; with the reason."""
 
 
 class Missed(Exception):
-    """The moment did not come: nothing was hit, and the row says nothing."""
+    """The moment was missed: nothing was hit, and the row says nothing."""
 
 
 @dataclass
@@ -64,16 +64,16 @@ class Stage:
     broken: set[str] = field(default_factory=set)
     """Nodes that have a fault of the lab now, or are upset."""
     upset: dict[str, str] = field(default_factory=dict)
-    """Of these, nodes that we have upset, and how."""
+    """Nodes that the test itself has upset, and how; part of the above."""
     struck: set[str] = field(default_factory=set)
-    """Of these, nodes that have a fault of the lab."""
+    """Nodes with a fault of the lab; part of the above."""
     off: set[str] = field(default_factory=set)
     """Nodes that are switched off now."""
     deaths: str = "plain"
     """How the ranks of the next start die."""
     disks: Disks = field(init=False)
     serving: bool = False
-    """The last row has left a gang that is ready: the next may take it."""
+    """The last row left a ready gang, which the next may use."""
     _fleet: Fleet | None = None
     _seen: dict[str, str] = field(default_factory=dict)
     _gangs: tuple[GangSpec, ...] = ()
@@ -83,20 +83,20 @@ class Stage:
 
     @classmethod
     def raised(cls, lab: SmallLab) -> Stage:
-        """After `lab up`: the inventory with a short lease, and a man at every node's console."""
+        """After `lab up`: the inventory with a short lease, and a watchman on every node's console."""
         lab.write_inventory(vars={"l40s_lease": LEASE_S})
         stage = cls(lab, Watch(lab))
         stage.watch.baseline()
         return stage
 
     def command(self, name: str, *words: str) -> Command:
-        """`l40s-deploy WORDS` beside us."""
+        """Start `l40s-deploy WORDS` in the background."""
         return Command(self.lab, name, words)
 
     def gang(self) -> dict[str, Any]:
-        """What `status` shows; over connections that are kept, as long as nothing is broken that they would hide.
+        """The view that `status` shows; over kept connections, as long as no fault is active that they would hide.
 
-        The nodes answer when something has changed, or after a second: looking costs this machine little.
+        The nodes answer when something has changed, or after a second, so that looking costs this machine little.
         """
         if self.broken:
             self.let_go()
@@ -108,20 +108,20 @@ class Stage:
         return gang
 
     def let_go(self) -> None:
-        """Of the connections."""
+        """Close the connections."""
         if self._fleet is not None:
             self._fleet.close()
             self._fleet = None
             self._seen.clear()
 
     def close(self) -> None:
-        """Nothing is played any more."""
+        """End of play."""
         self.let_go()
         self.watch.close()
         self.disks.close()
 
     def fault(self, verb: str, node: str, *words: str) -> None:
-        """`lab break` or `lab heal`; the end of what upset it, too."""
+        """Run `lab break` or `lab heal`; healing also ends an upset."""
         if verb == "heal" and node in self.upset:
             self._calm(node, self.upset.pop(node))
         if verb == "heal" and node not in self.struck:
@@ -147,7 +147,7 @@ class Stage:
                 self._wait_for(node)
 
     def disturb(self, node: str, how: str) -> None:
-        """What no fault of the lab does: we or the node's watchman do it."""
+        """Upsets are no faults of the lab: the test or the node's watchman causes them."""
         self.broken.add(node)
         self.upset[node] = how
         if how == "fsfreeze":
@@ -169,7 +169,7 @@ class Stage:
 
     @contextmanager
     def root_of_labs(self) -> Iterator[None]:
-        """Where ours lies; a fault should not wait until a Python of its own has started."""
+        """Set the root of our labs; a fault should not wait until another Python has started."""
         before = os.environ.get("L40S_LAB_ROOT")
         os.environ["L40S_LAB_ROOT"] = self.lab.environment["L40S_LAB_ROOT"]
         try:
@@ -180,7 +180,7 @@ class Stage:
                 os.environ["L40S_LAB_ROOT"] = before
 
     def die(self, deaths: str) -> None:
-        """From the next start on the stand-in's ranks die so: the engine's environment says what a lab's own would."""
+        """From the next start on, the stand-in's ranks die in this way: set in the engine's environment, as a lab would."""
         if deaths == self.deaths:
             return
         self.lab.deploy("down", "--now")
@@ -195,7 +195,7 @@ class Stage:
             raise Otherwise(f"{node} does not come up again")
 
     def left(self) -> list[str]:
-        """What is left on the nodes that run."""
+        """Leftovers on the nodes that run."""
         return self.watch.left(frozenset(self.off))
 
 
@@ -222,18 +222,18 @@ class Command:
             raise Otherwise(f"`{self.words[0]}` has not ended after {deadline_s:.0f} s: {self.said[-200:]}") from None
 
     def connects(self, deadline_s: float) -> bool:
-        """Wait until it holds a socket."""
+        """Wait until it has opened a socket."""
         return until(lambda: any(_is_socket(entry) for entry in _open_files(self.process.pid)), deadline_s, 0.002)
 
     def close(self) -> None:
-        """End it where it still runs, stopped or not."""
+        """End it if it still runs, stopped or not."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
 
 
 def play(stage: Stage, row: Row) -> str:
-    """'' where it ended as expected, else how it did; raises Missed where nothing could be hit."""
+    """'' if it ended as expected, else the difference; raises Missed if nothing could be hit."""
     with ExitStack() as over:
         over.callback(_clear, stage)
         game = _Game(stage, row, over)
@@ -250,7 +250,7 @@ def play(stage: Stage, row: Row) -> str:
 
 
 def _clear(stage: Stage) -> None:
-    """Whatever it was: healed, and nothing runs."""
+    """Whatever happened: heal everything, and end whatever runs."""
     for node in sorted(stage.broken):
         stage.fault("heal", node)
     if stage.serving:
@@ -319,7 +319,7 @@ class _Game:
             raise Otherwise(f"no answer before anything was hit: {self.load.bad[:1]}")
 
     def _begin(self) -> None:
-        """The command that is under way when the hit comes."""
+        """The command that is running at the hit."""
         row = self.row
         words: tuple[str, ...] = ("up", "--model", str(self.stage.lab.profile))
         if row.at in ENDING:
@@ -435,7 +435,7 @@ class _Game:
                 self.stage.watch[row.node].ask(do="signal", pid=self.hit, how="CONT")
         elif step == "heal":
             if row.at in ENDING:
-                self._verb_ended()  # it should get by without the node
+                self._verb_ended()  # it should work without the node
             for node in sorted(self.stage.broken):
                 self.stage.fault("heal", node)
         elif step == "up":
@@ -471,7 +471,7 @@ class _Game:
             raise Otherwise(f"{load.good} of {goal} answers, failed: {load.bad[:2]}; {gang['state']}: {cause}")
 
     def _verb_ended(self) -> None:
-        """The command that was under way, where it was not hit itself; a guard at work goes on."""
+        """Wait for the command that was running, unless it was itself hit; a guard keeps running."""
         row, verb = self.row, self.verb
         if verb is None or verb.words[0] == "guard":
             return
@@ -486,7 +486,7 @@ class _Game:
     # -- the judgement ------------------------------------------------------------------------------------------
 
     def _expect(self, wanted: dict[str, Any], when: str) -> None:
-        """Until `status` shows it, or for long enough."""
+        """Wait until `status` shows it, or until the time limit."""
         if wanted.pop("left", "") == "nothing":
             self._expect(wanted, when)
             self._nothing_left(when)
@@ -552,7 +552,7 @@ class _Game:
 
 
 def until(done: Callable[[], bool], deadline_s: float, pause_s: float = 0.2) -> bool:
-    """Whether it came true in time; looked at seldom, since a look is often a whole command."""
+    """Whether it came true in time; checked seldom, since a check is often a complete command."""
     return wait_until(done, deadline_s=deadline_s, step_s=pause_s)
 
 

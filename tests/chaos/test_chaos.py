@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.chaos.play import Stage
 
 SEED = 7
-"""Of the pairs of faults that CI plays; `make long` draws another each time, and prints it."""
+"""Pairs of faults that CI plays; `make long` draws others each time, and prints the seed."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Our end of the watchmen: one process at each node's console, which works when the node's network doesn't."""
+"""Our side of the watchmen: one process on each node's console, which works without the node's network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ANSWER_S = 30.0
 
 
 class NodeGone(Exception):
-    """Its watchman does not answer: the node is off, frozen, or gone."""
+    """The node's watchman does not answer: the node is off, frozen, or removed."""
 
 
 @dataclass
 class Watchman:
-    """One node's; started at the first order, and again after the node was switched off."""
+    """One node's watchman; started at the first order, and again after the node was switched off."""
 
     lab: SmallLab
     node: str
@@ -33,7 +33,7 @@ class Watchman:
     _rest: bytes = b""
 
     def ask(self, *, within_s: float = ANSWER_S, **order: Any) -> dict[str, Any]:
-        """One order, one answer."""
+        """Send one order, return its answer."""
         self.tell(**order)
         return self.answer(within_s)
 
@@ -62,10 +62,10 @@ class Watchman:
         return answer
 
     def close(self) -> None:
-        """End it; it may be stopped or gone."""
+        """End it; it may be stopped or dead already."""
         if self._process is not None:
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # nsenter stops with what it has started
+                os.killpg(self._process.pid, signal.SIGKILL)  # nsenter stops together with its child
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     with suppress(OSError):
@@ -93,23 +93,23 @@ class Watchman:
 
 @dataclass
 class Watch:
-    """Those of all nodes."""
+    """The watchmen of all nodes."""
 
     lab: SmallLab
     men: dict[str, Watchman] = field(default_factory=dict)
     usual: dict[str, list[str]] = field(default_factory=dict)
-    """What listens on each node without a gang."""
+    """Listeners on each node without a gang."""
 
     def __getitem__(self, node: str) -> Watchman:
         return self.men.setdefault(node, Watchman(self.lab, node))
 
     def baseline(self) -> None:
-        """What listens on the nodes now is theirs."""
+        """Record the current listeners as the nodes' own."""
         for node in self.lab.hosts():
             self.usual[node] = self[node].ask(do="listeners")["listeners"]
 
     def left(self, off: frozenset[str] = frozenset()) -> list[str]:
-        """What is left, on any node that runs."""
+        """Leftovers on any node that runs."""
         found = []
         for node in self.lab.hosts():
             if node not in off:

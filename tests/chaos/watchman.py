@@ -1,6 +1,6 @@
-"""Lives on a node while rows are played, at its console: hits what it is told to hit, says what is left there.
+"""Runs on a node's console while rows are played: hits what it is ordered to hit, reports leftovers.
 
-Orders are lines of JSON on stdin, answers lines of JSON on stdout. Standard library only; it speaks to nobody else.
+Orders are lines of JSON on stdin, answers lines of JSON on stdout. Standard library only; it uses no network.
 
 {"do": "strike", "moments", "what", "how", "before", "patience_s"}: `{"watches": true}` at once. Then, when this node's
 part of a gang is at one of those moments (the phase or the state of its report, in another run than `before`), the hit:
@@ -27,16 +27,16 @@ from typing import Any
 
 GANG = pathlib.Path("/var/lib/l40s-deploy/gangs/gang0")
 CLOCK = pathlib.Path("/run/l40s-lab/clock")
-"""Seconds that every program's wall clock is ahead, where the lab's fault clock-skew is there."""
+"""Seconds that every program's wall clock is ahead, while the lab's fault clock-skew is active."""
 CLAIMS = pathlib.Path("/run/l40s-lab/gpu-claims")
 UNITS = pathlib.Path("/run/systemd/transient")
 OURS = ("sglang::", "standin", "agent.pyz", "l40s-agent", "l40s-guardian")
 LOOK_EVERY_S = 0.004
 RESET_S = 0.8
-"""An agent has 2 s to make its link again."""
+"""An agent has 2 s to reconnect its link."""
 ENDING = ("draining", "stopping")
 OVER = ("ready", "failed", "stopped")
-"""No moment on the way up comes after these."""
+"""The last phases of a start: no moment comes after these."""
 LISTENS = "0A"
 OWN_PORTS = range(1024, 32768)
 """Below the ephemeral range: an engine's internal sockets on loopback come and go with its processes."""
@@ -77,7 +77,7 @@ def say(**answer: Any) -> None:
 
 
 def strike(order: dict[str, Any]) -> dict[str, Any]:
-    """Wait for the moment without a pause that could step over it."""
+    """Wait for the moment without sleeping, so as not to miss it."""
     end = time.monotonic() + float(order["patience_s"])
     ending = {*order["moments"]} & {*ENDING}
     last = ""
@@ -115,7 +115,7 @@ def nft(rules: str) -> None:
 
 
 def odd_report() -> None:
-    """The run's report has a text for a number and nothing for a time, and stays so."""
+    """The run's report gets a text for a number and null for a time, and stays so."""
     place = GANG / "runs" / current() / "report.json"
     odd = place.with_name("odd-report")
     odd.write_text(json.dumps({**read(place), "started_at": "yesterday", "phase": {"name": "ready", "since": None}}))
@@ -123,15 +123,15 @@ def odd_report() -> None:
 
 
 def odd_reports() -> list[str]:
-    """Where one is mounted."""
+    """Mount points of odd reports."""
     mounts = (line.split()[1] for line in pathlib.Path("/proc/mounts").read_text().splitlines())
     return [place for place in mounts if place.endswith("/report.json")]
 
 
 def clock_step() -> None:
-    """The wall clock of every program here is an hour ahead from now on, also of those that run (lab/preload/clock.c).
+    """The wall clock of every program is an hour ahead from now on, also of running ones (lab/preload/clock.c).
 
-    A stand-in: the kernel has one wall clock for all nodes, and no namespace of it.
+    An emulation: the kernel has one wall clock for all nodes, and no namespace for it.
     """
     set_clock(3600)
 
@@ -145,7 +145,7 @@ UPSETS = {"reset": reset, "odd-report": odd_report, "clock-step": clock_step}
 
 
 def victim(run: pathlib.Path, report: dict[str, Any], what: str) -> int:
-    """Process id, 0 where it is not there (yet)."""
+    """The process id, 0 if there is none (yet)."""
     if what == "agent":
         return int(read(run / "agent.json").get("pid") or 0)
     if what == "parent":
@@ -183,12 +183,12 @@ def processes() -> Iterator[str]:
 
 
 def is_no_verb(title: str) -> bool:
-    """The application serves a session too, for as long as somebody asks: that is no agent."""
+    """An application process that serves a controller's session is not an agent."""
     return "agent.pyz" not in title or any(f".pyz {role}" in title for role in ("agent", "gpus"))
 
 
 def claims() -> Iterator[str]:
-    """GPU memory that a living process holds."""
+    """GPU memory held by a living process."""
     for claim in CLAIMS.glob("[0-9]*.*"):
         with suppress(OSError, ValueError, IndexError):
             started = int(claim.read_text().split()[1])

@@ -1,6 +1,6 @@
 """`python -m tests.contract [SCENARIO ...]`: play scenarios on both engines; all of them also write docs/contract.md.
 
-Ends with 1 where anything was seen that the contract does not say.
+Exits with 1 if anything was seen that the contract does not say.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(names: list[str]) -> int:
 
 
 def _play(scenario: Scenario, engine: str) -> dict[str, str]:
-    """What was seen; the folder with the logs is kept where the scenario could not be played to its end."""
+    """The observations; the folder with the logs is kept if the scenario could not be played to its end."""
     folder = Path(tempfile.mkdtemp(prefix=f"contract-{scenario.name}-"))
     maker = real(ensure_engine(print)) if engine == REAL else stand_in(folder, scenario.pace)
     seen = observe(scenario, EngineUnderTest(maker, folder, ensure_model(), plays=scenario.plays))

@@ -1,4 +1,4 @@
-"""What the contract is made of: rows (one observable behaviour each) and scenarios that observe many in one launch."""
+"""The parts of the contract: rows (one observable behaviour each) and scenarios that observe many in one launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 REAL, STAND_IN = "real", "stand-in"
 See = Callable[[str, object], None]
-"""Notes what was seen for a row."""
+"""Records an observation for a row."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Row:
     """One observable behaviour.
 
     asks:     what is looked at, in words
-    answer:   what the real engine shows; for a version that is never run here, what its source says; where it takes a
+    answer:   what the real engine shows; for a version that is never run here, what its source says; if it needs a
               GPU, what was seen there
-    stand_in: what the stand-in shows, None where it is the same
-    why:      why the stand-in's answer differs; said if and only if it does
-    source:   where the answer was taken from, where the real engine is not run here
+    stand_in: what the stand-in shows, None if it is the same
+    why:      why the stand-in's answer differs; given exactly then
+    source:   where the answer was taken from, if the real engine is not run here
     """
 
     name: str
@@ -39,7 +39,7 @@ class Row:
         return self.stand_in is None or self.stand_in == self.answer
 
     def answer_of(self, engine: str) -> str:
-        """What the row says of the real engine or of the stand-in."""
+        """The expected observation, of the real engine or of the stand-in."""
         return self.answer if engine == REAL or self.stand_in is None else self.stand_in
 
 
@@ -68,12 +68,12 @@ class Scenario:
         return self.runs not in ("never", "gpu")
 
     def answers(self, engine: str) -> dict[str, str]:
-        """What the rows say of the real engine or of the stand-in."""
+        """The expected observations, of the real engine or of the stand-in."""
         return {row.name: row.answer_of(engine) for row in self.rows}
 
 
 def observe(scenario: Scenario, engine: EngineUnderTest) -> dict[str, str]:
-    """Play a scenario; what was seen for each row. A row that was not noted, or twice, is a defect of the scenario."""
+    """Play a scenario; returns each row's observation. A row noted twice or never is a defect of the scenario."""
     seen: dict[str, str] = {}
 
     def see(row: str, value: object) -> None:
@@ -90,7 +90,7 @@ def observe(scenario: Scenario, engine: EngineUnderTest) -> dict[str, str]:
 
 
 def differences(scenario: Scenario, engine: str, seen: Mapping[str, str]) -> list[str]:
-    """Rows whose answer is not what was seen, one line each."""
+    """Rows whose answer differs from the observation, one line each."""
     return [
         f"{scenario.name}/{name} ({engine}): the contract says {said!r}, seen {seen[name]!r}"
         for name, said in scenario.answers(engine).items()

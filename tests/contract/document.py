@@ -1,4 +1,4 @@
-"""docs/contract.md: every row with what the real engine and the stand-in showed, and why where they differ."""
+"""docs/contract.md: every row with the behaviour of the real engine and the stand-in, and the reason for a difference."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _RUNS = {
 
 
 def claimed(scenarios: Sequence[Scenario]) -> Seen:
-    """What the rows say will be seen."""
+    """The observations that the rows expect."""
     return {(scenario.name, engine): scenario.answers(engine) for scenario in scenarios for engine in (REAL, STAND_IN)}
 
 
 def page(scenarios: Sequence[Scenario], seen: Seen) -> str:
-    """The complete page; what is missing in `seen` shows as not seen."""
+    """The complete page; rows missing in `seen` show as not seen."""
     return "\n".join([_HEAD, _summary(scenarios), *(line for one in scenarios for line in _section(one, seen))]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The contract, held to: rows that are well-formed, the stand-in in every row, the real engine in two scenarios."""
+"""Tests of the contract: well-formed rows, the stand-in in every row, the real engine in two scenarios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.under_test import EngineUnderTest, Maker, real, stand_in
 from orchestrator.lab.engine.environment import ensure_engine, ensure_model
 
 _MOST_LAUNCHES = 2
-"""Of the real engine, in a run of the whole test suite."""
+"""Scenarios of the real engine in a run of the full test suite."""
 
 ALWAYS = [scenario for scenario in SCENARIOS if scenario.runs == "always"]
 PLAYED = [scenario for scenario in SCENARIOS if scenario.runs != "lab"]

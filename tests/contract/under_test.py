@@ -1,4 +1,4 @@
-"""An engine of one or two "nodes" on 127.0.0.x, launched as the plan renders it, with what can be seen of it."""
+"""An engine of one or two "nodes" on 127.0.0.x, launched as the plan renders it, and observations of it."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Maker:
     """How one kind of engine is launched.
 
     name:     real or stand-in
-    command:  what stands before SGLang's own flags, for a version
-    venv:     shown to the plan
-    settings: environment beside the plan's
-    patience: seconds that any one thing may take
+    command:  the words before SGLang's own flags, for a version
+    venv:     passed to the plan
+    settings: environment in addition to the plan's
+    patience: time limit in seconds of any single step
     """
 
     name: str
@@ -57,7 +57,7 @@ class Maker:
 
 @dataclass
 class Node:
-    """One launcher, its children, and what it wrote."""
+    """One launcher, its children, and its output."""
 
     process: subprocess.Popen[bytes]
     address: str
@@ -73,7 +73,7 @@ class Node:
         return self.process.pid
 
     def text(self) -> str:
-        """Everything that it wrote, carriage returns as line ends."""
+        """Its complete output, with carriage returns as line ends."""
         return self.log.read_text("utf-8", "replace").replace("\r", "\n")
 
     def says(self, words: str) -> bool:
@@ -83,7 +83,7 @@ class Node:
         self.until(lambda: self.says(words), f"says {words!r}")
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
-        """The condition's first true value. Fails with the log's end where there is none in time."""
+        """The condition's first true value. Fails with the log's end if there is none in time."""
 
         def met() -> Any:
             if value := condition():
@@ -96,7 +96,7 @@ class Node:
         return until(met, self.patience, lambda: f"{what}\n{self.text()[-4000:]}")
 
     def exit_code(self) -> int:
-        """How the launcher ends, waited for."""
+        """Wait for the launcher's exit code."""
         try:
             return self.process.wait(self.patience)
         except subprocess.TimeoutExpired:
@@ -106,7 +106,7 @@ class Node:
         self.process.send_signal(number)
 
     def freeze(self, pid: int) -> None:
-        """Stop a process of the node, every thread: one that runs takes the signal when the kernel next looks."""
+        """Stop a process of the node, every thread: a running thread takes the signal when it next enters the kernel."""
         os.kill(pid, signal.SIGSTOP)
         self.until(lambda: set(_states(pid)) == {"T"}, f"{pid} stops")
 
@@ -130,7 +130,7 @@ class Node:
         return [title(pid) for pid, started in self.family.items() if start_time(pid) == started and title(pid)]
 
     def left_behind(self) -> str:
-        """`nothing`, or the titles that outlive the launcher, after a moment in which the kernel may reap them."""
+        """`nothing`, or the titles that outlive the launcher, after a moment for the kernel to reap them."""
         deadline = time.monotonic() + 2.0
         while self.orphans() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -141,7 +141,7 @@ class Node:
     def ask(
         self, path: str, body: Any = None, *, method: str = "", timeout: float = 0.0, key: str = ""
     ) -> tuple[str, bytes]:
-        """Status and body of one request; `refused`, `cut` or `no answer` for a status where there is none."""
+        """Status and body of one request; `refused`, `cut` or `no answer` instead of a status if there is none."""
         link = http.client.HTTPConnection(self.address, self.port, timeout=timeout or self.patience)
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -195,7 +195,7 @@ class Node:
 
 
 class Request(threading.Thread):
-    """A generation in the background: how it ended, as `Node.ask` says it."""
+    """A generation in the background: its result, as `Node.ask` gives it."""
 
     def __init__(self, node: Node, tokens: int) -> None:
         super().__init__(daemon=True)
@@ -225,12 +225,12 @@ class Request(threading.Thread):
             link.close()
 
     def under_way(self) -> Request:
-        """Once its first token is there."""
+        """Wait for its first token."""
         assert self._begun.wait(self._node.patience), "a generation's first token"
         return self
 
     def abandon(self) -> None:
-        """Go away without a word, at the next token."""
+        """Disconnect abruptly, at the next token."""
         self._gone = True
         self.join(self._node.patience)
 
@@ -249,7 +249,7 @@ def _sampling(tokens: int) -> dict[str, Any]:
 
 
 class EngineUnderTest:
-    """The nodes of one engine of one kind. Every address is loopback; every process is ended by its pid."""
+    """The nodes of one kind of engine. Every address is loopback; every process is ended by its pid."""
 
     def __init__(self, maker: Maker, folder: Path, model: Path, *, plays: str = "0.5.23") -> None:
         self.maker, self.folder, self.model, self.plays = maker, folder, model, plays
@@ -307,7 +307,7 @@ class EngineUnderTest:
             node.children()
 
     def end(self) -> None:
-        """Nothing that was started is left."""
+        """Check that nothing of what was started is left."""
         for node in self.nodes:
             node.children()
         for node in self.nodes:
@@ -372,7 +372,7 @@ def real(venv: Path) -> Maker:
 
 
 def title(pid: int) -> str:
-    """What ps shows; '' for a process that is gone or a zombie."""
+    """The title that ps shows; '' if the process is dead or a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
@@ -380,7 +380,7 @@ def title(pid: int) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, which with the pid names one process for good."""
+    """Field 22 of /proc/PID/stat, which together with the pid identifies a process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):
@@ -403,12 +403,12 @@ def _kill(family: dict[int, int]) -> None:
 
 
 def _watch(name: str) -> Watch:
-    """Of the version that the stand-in plays for this dialect."""
+    """The watch data of the version that the stand-in plays for this dialect."""
     return dialect(name).engine({"sglang-0.4.4": "0.4.4.post1", "sglang-0.5": "0.5.23"}[name]).watch()
 
 
 def _states(pid: int) -> list[str]:
-    """Of its threads, as proc_pid_stat(5) has them."""
+    """States of its threads (proc_pid_stat(5))."""
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""Every lock that we ship against today's package index, by its pages alone: a removed package is found here, not by the
-next user who installs it. If the index does not answer, this test fails, since nothing is known then."""
+"""Every lock that we ship against today's package index, by its pages alone: a removed package is found here, not by
+the next user who installs it. If the index does not answer, this test fails, since nothing is known then."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ GROUPED = "grouped-query attention"
 
 
 class Row(NamedTuple):
-    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; the number of nodes of 8 GPUs if not 4;
+    """A model, its layout, flags after `--`, flags of the profile and of l40s_args; the number of 8-GPU nodes if not 4;
     groups of attention data parallelism, expert parallel degree."""
 
     model: str

@@ -50,7 +50,7 @@ def test_a_slow_link_is_named_every_time_and_a_healthy_one_never(tmp_path: Path)
 
 
 def _tried(lab: SmallLab) -> dict[str, Any]:
-    """The findings of one test, and its overhead; a machine too busy to finish in time counts as a wrong answer, and only"""
+    """The findings of one test, and its overhead; a machine too busy to finish in time counts as a wrong answer."""
     begin = time.monotonic()
     done = lab.deploy("nettest", "--model", lab.model, "--json", check=False, timeout=600)
     took = round(time.monotonic() - begin, 1)

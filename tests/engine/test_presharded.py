@@ -36,7 +36,7 @@ STACK = load_stack("sglang-0.5.23-cpu")
 
 @contextmanager
 def serving(models: Sequence[Path], folders: Sequence[Path], logs: Path) -> Iterator[str]:
-    """One rank for each checkpoint and folder of per-rank files, all on loopback; yields the leader's address once it is
+    """One rank per checkpoint and folder of per-rank files, all on loopback; yields the leader's address once it is
     healthy."""
     rendezvous, ports = free_port(), [free_port() for _ in folders]
     python = ensure_engine() / "bin" / "python3"

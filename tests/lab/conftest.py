@@ -37,7 +37,7 @@ class RunningLab:
         return {name: facts for gang in gangs.values() for name, facts in gang["hosts"].items()}
 
     def run(self, *words: str, check: bool = True, deadline_s: float = 90.0) -> subprocess.CompletedProcess[str]:
-        """Run `l40s-deploy lab WORDS --name NAME`; unless WORDS say otherwise, a lab is of level 1, whatever is cached here.
+        """Run `l40s-deploy lab WORDS --name NAME`, at level 1 unless WORDS say otherwise, whatever is cached here.
 
         deadline_s: on an idle machine.
         """

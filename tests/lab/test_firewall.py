@@ -1,4 +1,4 @@
-"""`prepare --tags firewall` on nodes that boot systemd: strangers are kept out, the gang serves, and all of it is undone."""
+"""`prepare --tags firewall` on nodes that boot systemd: strangers are kept out, the gang serves, all is undone."""
 
 from __future__ import annotations
 

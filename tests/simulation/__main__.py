@@ -1,4 +1,4 @@
-"""`make simulate`: every small case, and sampled ones for so many steps; writes docs/simulation.md."""
+"""`make simulate`: every small case, and samples for a number of steps; writes docs/simulation.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLICES = 64
 
 
 def main() -> int:
-    """0 where nothing was violated, and every seeded bug was found."""
+    """0 if nothing was violated, and every seeded bug was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3_000_000, help="of sampled scenarios")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32))
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def singles(size: int) -> Explored:
-    """Every one of this size."""
+    """Every single fault in a gang of this size."""
     explored = Explored()
     for fault in single(size):
         explored.play((fault,), size, 0)
@@ -54,7 +54,7 @@ def singles(size: int) -> Explored:
 
 
 def some_pairs(part: tuple[int, int]) -> Explored:
-    """One slice, and of that one in so many."""
+    """One slice of the pairs of faults, or every n-th case of it."""
     number, share = part
     explored = Explored()
     for two in list(pairs(2, (0.11, 2.3, 3.5)))[number :: SLICES * share]:
@@ -63,18 +63,18 @@ def some_pairs(part: tuple[int, int]) -> Explored:
 
 
 def samples(part: tuple[str, int]) -> Explored:
-    """So many steps of one seed."""
+    """Sampled scenarios of one seed, for a number of steps."""
     return sampled(*part)
 
 
 def scenes(which: int) -> Explored:
-    """Every one of a kind."""
+    """Every scene of one kind."""
     kind = (commanding.two_commands, commanding.interrupted)[which]
     return commanding.explore(kind(), 0, 1 << 40)
 
 
 def commands(part: tuple[str, int]) -> Explored:
-    """So many steps of one seed."""
+    """Sampled scenes of one seed, for a number of steps."""
     return commanding.sampled(*part)
 
 
@@ -90,7 +90,7 @@ def together(parts: object) -> Explored:
 
 
 def finds(bug: Bug) -> bool:
-    """With the bug put in, the invariant that it breaks is violated."""
+    """With the bug put in, the invariant that it breaks must be violated."""
     explored = Explored()
     with pytest.MonkeyPatch.context() as patch:
         bug.put_in(patch)
@@ -100,7 +100,7 @@ def finds(bug: Bug) -> bool:
 
 
 def finds_controllers(bug: ControllersBug) -> bool:
-    """The same of what is typed on two controllers."""
+    """The same for commands on two controllers."""
     with pytest.MonkeyPatch.context() as patch:
         bug.put_in(patch)
         explored = commanding.explore(iter(bug.scenes), 0, 1 << 40)

@@ -1,4 +1,4 @@
-"""Two controllers on one gang, that are paused, killed and cut off while nodes fail."""
+"""Two controllers of one gang, which are paused, killed and cut off while nodes fail."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.simulation.gang import AT_ONCE, EPSILON_S, LATE_S, LEASE_S, Fault, Ga
 from tests.simulation.world import World
 
 ARMED_FOR_S = 30.0
-"""What is armed and forgotten ends by itself after this."""
+"""An armed node that hears nothing more ends by itself after this."""
 SETTLE_S = ARMED_FOR_S + LEASE_S + EPSILON_S + LATE_S
 LONGEST_S = 400.0
-"""Of commands, locks of killed controllers (stale after 60 s) and what was paused included."""
+"""The longest duration of commands, with locks of killed controllers (stale after 60 s) and pauses."""
 BEFALLS = ("pause", "kill", "cut", "clock")
 """A controller."""
 NODE_FAULTS = ("kill-rank", "kill-agent", "freeze", "partition", "stall", "power-off", "clock", "reset")
@@ -24,7 +24,7 @@ NODE_FAULTS = ("kill-rank", "kill-agent", "freeze", "partition", "stall", "power
 
 @dataclass(frozen=True)
 class Typed:
-    """A command on a controller, so many seconds after the world began."""
+    """A command on a controller, at so many seconds after the world began."""
 
     command: str
     controller: int
@@ -33,7 +33,7 @@ class Typed:
 
 @dataclass(frozen=True)
 class Befalls:
-    """kind: of BEFALLS; node: from which it is cut."""
+    """kind: of BEFALLS; node: from which the controller is cut off."""
 
     kind: str
     controller: int
@@ -44,7 +44,7 @@ class Befalls:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is typed, and what happens meanwhile."""
+    """The commands, and the events during them."""
 
     typed: tuple[Typed, ...]
     befalls: tuple[Befalls, ...] = ()
@@ -52,12 +52,12 @@ class Scene:
 
     @property
     def quiet(self) -> bool:
-        """Nothing goes wrong."""
+        """No events."""
         return not self.befalls and not self.faults
 
 
 def play_commands(scene: Scene, *, size: int = 2, seed: object = 0) -> Gang:
-    """One scene to its end. Raises Violated."""
+    """Play one scene to its end. Raises Violated."""
     world = World(seed=(seed, scene, size))
     gang = Gang(world, size, faults=scene.faults)
     with simulated(world), controlled(gang) as controllers:
@@ -106,7 +106,7 @@ def _check_whole(gang: Gang, controllers: Sequence[Controller]) -> None:
 
 
 def _check_outcomes(scene: Scene, gang: Gang, controllers: Sequence[Controller]) -> None:
-    """Where nothing goes wrong, commands succeed or find the lock held, and what they say is so."""
+    """Without events, commands succeed or find the lock held, and their messages are true."""
     for controller in controllers:
         for outcome in controller.outcomes:
             if not outcome.endswith(": done") and "LockHeld" not in outcome:
@@ -132,21 +132,21 @@ MOMENTS = (0.0, 0.003, 0.01, 0.3, 1.0, 3.2, 12.0)
 
 
 def two_commands() -> Iterator[Scene]:
-    """Every two commands of two controllers, with nothing else."""
+    """Every pair of commands of two controllers, without events."""
     for first, second in itertools.product(COMMANDS, repeat=2):
         for at in MOMENTS:
             yield Scene((Typed(first, 0, 0.0), Typed(second, 1, at)))
 
 
 def interrupted() -> Iterator[Scene]:
-    """A controller that is killed or paused at any of its steps, while another one tries, and tries again."""
+    """A controller killed or paused at any of its steps, while another one tries, and retries."""
     for command, kind, step in itertools.product(("up", "restart"), ("kill", "pause"), range(24)):
         befalls = Befalls(kind, 0, 0.0005 + step * 0.0011, 0.0 if kind == "kill" else 75.0)
         yield Scene((Typed(command, 0, 0.0), Typed("up", 1, 0.5), Typed("restart", 1, 64.0)), (befalls,))
 
 
 def sample(rng: random.Random) -> Scene:
-    """One to three commands, and up to two of what can go wrong."""
+    """One to three commands, and up to two events."""
     typed = tuple(
         Typed(rng.choice(list(COMMANDS)), rng.choice((0, 1)), round(rng.choice((0.0, 0.5, 3.0, 5.0)) * rng.random(), 4))
         for _ in range(rng.randint(1, 3))
@@ -165,7 +165,7 @@ def sample(rng: random.Random) -> Scene:
 
 
 def explore(scenes: Iterator[Scene], seed: object, steps: int) -> Explored:
-    """Scenes, until so many steps are done."""
+    """Play scenes until so many steps are done."""
     explored = Explored()
     for scene in scenes:
         if explored.steps >= steps or len(explored.violations) >= 3:
@@ -175,6 +175,6 @@ def explore(scenes: Iterator[Scene], seed: object, steps: int) -> Explored:
 
 
 def sampled(seed: object, steps: int) -> Explored:
-    """So many steps of sampled scenes."""
+    """Play so many steps of sampled scenes."""
     rng = random.Random(repr(seed))
     return explore((sample(rng) for _ in itertools.count()), seed, steps)

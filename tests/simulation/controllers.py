@@ -1,7 +1,7 @@
 """Controllers of a simulated gang: `up`, `down` and the gang's lock as they run in production. Their requests go over
 the simulated network to the nodes, which answer with production's lock verb and a simulated stage, arm, go and stop.
 
-Each controller's code runs in threads of its own, of which one at a time goes on, by the simulated clock.
+Each controller's code runs in threads of its own; one at a time proceeds, by the simulated clock.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from orchestrator.workflows.status import reports
 
 POLL_S = 0.05
 BEGINS_S = 0.002
-"""At most, until a thread has a turn and its channel is open."""
+"""The longest delay until a thread has its turn and its channel is open."""
 UP_S = 30.0
 """--timeout of every `up`."""
 
 
 class Killed(BaseException):
-    """The controller's process is gone: nothing more of it runs."""
+    """The controller's process is dead: none of its code runs any more."""
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class Actor:
     work: Callable[[], None]
     go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     waits: int = 0
-    """Counts its waits: a wake-up is for one of them."""
+    """Counts its waits, since a wake-up is for one particular wait."""
     over: bool = False
 
     def live(self) -> None:
@@ -75,7 +75,7 @@ class Actor:
 
 @dataclass
 class Stage:
-    """Hands the one turn there is to an actor and takes it back."""
+    """Gives an actor the only turn and takes it back."""
 
     world: World
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -94,7 +94,7 @@ class Stage:
         return self.actors[threading.get_ident()]
 
     def turn(self, actor: Actor, wait: int) -> None:
-        """In the world's own thread: let it go on until it waits again."""
+        """In the world's own thread: let the actor proceed until it waits again."""
         if actor.over or actor.waits != wait:
             return
         if actor.controller.paused:
@@ -104,7 +104,7 @@ class Stage:
         self.baton.acquire()
 
     def wait(self, actor: Actor) -> None:
-        """In the actor's thread, once somebody is bound to give it a turn."""
+        """In the actor's thread, once another thread is sure to give it a turn."""
         self.baton.release()
         actor.go.acquire()
         actor.waits += 1
@@ -122,7 +122,7 @@ class Stage:
 
 @dataclass(eq=False)
 class Controller:
-    """A machine from which somebody types commands."""
+    """A machine where an operator types commands."""
 
     name: str
     gang: Gang
@@ -158,7 +158,7 @@ class Controller:
                 self.stage.turn(actor, wait)
 
     def kill(self) -> None:
-        """Its locks stay where they are."""
+        """Its locks stay behind."""
         self.killed, self.paused, self.missed = True, False, []
         for actor in list(self.actors):
             if not actor.over:
@@ -168,14 +168,14 @@ class Controller:
 
 @dataclass
 class Session:
-    """A way to one node."""
+    """A session to one node."""
 
     controller: Controller
     spec: NodeSpec
 
 
 class SimulatedFleet:
-    """In place of SSH to every node of the gang."""
+    """Stands for SSH to every node of the gang."""
 
     def __init__(self, specs: Collection[NodeSpec]) -> None:
         self.nodes = {spec.name: spec for spec in specs}
@@ -188,7 +188,7 @@ class SimulatedFleet:
     def on_every(
         self, work: Callable[[Any], Any], *, only: Collection[str] | None = None, patience: object = None
     ) -> PerNode[Any]:
-        """On all nodes at the same time, a thread each."""
+        """On all nodes in parallel, with a thread for each."""
         stage = STAGE[0]
         me = stage.me()
         if me.controller.killed:
@@ -220,7 +220,7 @@ class SimulatedFleet:
 
 
 def call(session: Session, verb: str, request: Message, *, deadline_s: float) -> Any:
-    """In place of node_app.call: over the simulated network, with a deadline."""
+    """Replaces node_app.call: over the simulated network, with a deadline."""
     stage, controller = STAGE[0], session.controller
     actor, gang = stage.me(), controller.gang
     if controller.killed:
@@ -253,13 +253,13 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
 
 
 STAGE: list[Stage] = []
-"""Of the world that is being played."""
+"""The stage of the current world."""
 
 Reply = Callable[[Any], None]
 
 
 def answers(verb: Callable[[Node, dict[str, Any], Reply], None]) -> Callable[[Node, dict[str, Any], Reply], None]:
-    """A verb begins once its node and its disk can do anything, and its failures are answers."""
+    """A verb begins once its node runs and its disk responds; its failures are answers."""
 
     def begin(node: Node, request: dict[str, Any], reply: Reply) -> None:
         if node.off:
@@ -276,7 +276,7 @@ def answers(verb: Callable[[Node, dict[str, Any], Reply], None]) -> Callable[[No
 
 
 def once(node: Node, done: Callable[[], bool], deadline_s: float, then: Callable[[], None]) -> None:
-    """As goal.wait: look again and again."""
+    """Like goal.wait: look again and again."""
     until = node.world.now + deadline_s
 
     def look() -> None:
@@ -299,7 +299,7 @@ def _lock(node: Node, request: dict[str, Any], reply: Reply) -> None:
 
 
 def fenced(node: Node, request: dict[str, Any], *, to_end: bool = False) -> None:
-    """Production's own check, and what must be so after it."""
+    """Production's own check, and the conditions that must hold after it."""
     with clock_of(node):
         asked = request_of(GangRequest, {**request, "state_dir": str(node.folder)})
         lock.refuse_a_former_holder(asked, to_end=to_end)
@@ -442,7 +442,7 @@ def _raise(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
 
 
 def restart(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
-    """Of a gang whose lock is held."""
+    """Restart a gang whose lock is held."""
     down.stop_gangs(fleet, [controller.spec], now=True)
     return _raise(controller, fleet)
 
@@ -463,7 +463,7 @@ COMMANDS: dict[str, Callable[[Controller], object]] = {"up": _up, "restart": _re
 
 
 class Event:
-    """threading.Event for whoever waits by the simulated clock."""
+    """threading.Event for code that waits by the simulated clock."""
 
     def __init__(self) -> None:
         self._on = False
@@ -475,7 +475,7 @@ class Event:
         return self._on
 
     def wait(self, seconds: float) -> bool:
-        """Looked at again once the time limit was reached, as its only user does."""
+        """The caller checks again after the time limit, as its only user does."""
         STAGE[0].sleep(seconds)
         return self._on
 
@@ -486,7 +486,7 @@ def _thread(*, target: Callable[[], None], daemon: bool) -> Any:
 
 @contextlib.contextmanager
 def clock_of(node: Node) -> Iterator[None]:
-    """Its wall clock, and the one that nobody sets."""
+    """Its wall clock, and its monotonic clock."""
     world = node.world
     stand_in = mock.Mock(
         spec=time, time=lambda: world.now + node.wall_s, clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=7

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from tests.simulation.gang import AT_ONCE, FAULTS, PAIRS, Fault, Gang, Violated, play
 
 MOMENTS = (0.05, 0.11, 0.5, 1.5, 2.3, 3.5)
-"""Seconds after the gang was armed: before and at *go*, while the engines load, as they are ready, and later."""
+"""Seconds after the gang was armed: before and at *go*, while the engines load, as they become ready, and later."""
 LASTS = (0.5, 4.0, 9.0)
-"""Shorter than any patience; above that with a broken connection; above the lease."""
+"""Shorter than any timeout; longer than those of a broken connection; longer than the lease."""
 
 
 @dataclass
 class Explored:
-    """What was played. violations: of what was found, the words and the scenario."""
+    """What was played. violations: message and scenario of each."""
 
     scenarios: int = 0
     steps: int = 0
@@ -41,7 +41,7 @@ class Explored:
 
 
 def places(kind: str, size: int) -> Iterator[tuple[int, ...]]:
-    """Where a fault of this kind can strike."""
+    """The places where a fault of this kind can strike."""
     return itertools.permutations(range(size), 2 if kind in PAIRS else 1)
 
 
@@ -53,7 +53,7 @@ def single(size: int, moments: Sequence[float] = MOMENTS) -> Iterator[Fault]:
 
 
 def pairs(size: int, moments: Sequence[float]) -> Iterator[tuple[Fault, Fault]]:
-    """Every two of them."""
+    """Every pair of faults."""
     return itertools.combinations(single(size, moments), 2)
 
 
@@ -70,7 +70,7 @@ def sample(rng: random.Random, size: int, most: int = 3) -> tuple[Fault, ...]:
 
 
 def sampled(seed: object, steps: int) -> Explored:
-    """So many steps of sampled scenarios."""
+    """Play so many steps of sampled scenarios."""
     rng, explored = random.Random(repr(seed)), Explored()
     while explored.steps < steps and len(explored.violations) < 3:
         size = rng.choice((2, 2, 3))

@@ -1,4 +1,4 @@
-"""A gang of simulated nodes: the faults it can get, and what must hold after every step."""
+"""A gang of simulated nodes: its possible faults, and the conditions that must hold after every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.protocol.staging import CanaryOrder, Endpoint, ServiceOrder, S
 LEASE_S = 6.0
 PORT = 7700
 EPSILON_S = 7.0
-"""Above the lease: an inquest (HOLD_S), a reconnection (RECONNECT_S), the guardian's look, the killing."""
+"""Time beyond the lease: an inquest (HOLD_S), a reconnection (RECONNECT_S), the guardian's look, the killing."""
 LATE_S = 20.0
 """Agents that have ended their engine wait for each other (MEMBERS_END_S) before they go."""
 STOP = StopOrder(leader_signal="TERM", drain_s=20.0, shutdown_s=2.0)
@@ -33,7 +33,7 @@ class Violated(AssertionError):
 
 @dataclass(frozen=True)
 class Fault:
-    """kind: as in FAULTS; where: node numbers; at: seconds after the gang was armed; lasts: 0 for what is at once."""
+    """kind: as in FAULTS; where: node numbers; at: seconds after the gang was armed; lasts: 0 if instantaneous."""
 
     kind: str
     where: tuple[int, ...]
@@ -52,12 +52,12 @@ class Gang:
     origins: set[str] = field(default_factory=set)
     """Nodes with an injected fault."""
     stopped: bool = False
-    """Somebody gave an order to stop."""
+    """An operator gave the order to stop."""
     armed: float | None = None
     ends: dict[str, float] = field(default_factory=dict)
-    """By run: when the first of its engines or ranks was gone."""
+    """By run: when the first of its engines or ranks died."""
     resumed: float = 0.0
-    """When the last paused machine went on."""
+    """When the last paused machine continued."""
     faults: Sequence[Fault] = ()
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Gang:
             raise Violated(f"{node.name}'s engine outlives its gang: {self.world.now - ended:.1f} s; {self.told()}")
 
     def told(self) -> str:
-        """For whoever reads of a violation."""
+        """For the reader of a violation."""
         lines = [f"faults {self.faults}; origins {sorted(self.origins)}; armed at {self.armed}"]
         for node in self.nodes:
             if node.agent is not None:
@@ -146,12 +146,12 @@ class Gang:
                 raise Violated(f"two verdicts, {named} and {verdict.node}: {self.told()}")
 
     def _befallen(self, cause: Cause) -> bool:
-        """All others silent at once looks like being cut off."""
+        """When all others fall silent at once, the node may well be cut off itself."""
         alone = "is disconnected" in cause.text and {*self.names} - {cause.node} <= self.origins
         return cause.node in self.origins or alone
 
     def _amended(self, leader: Node) -> bool:
-        """A nearer account that came late; those who have gone did not hear of it."""
+        """A better report of the cause that came late; nodes that had left did not get it."""
         agent = leader.agent
         return agent is not None and agent.course.cause is not None and agent.course.cause.secondary
 
@@ -167,11 +167,11 @@ class Gang:
 
     @property
     def over(self) -> bool:
-        """Every agent is gone, and no engine lives."""
+        """Every agent has ended, and no engine lives."""
         return self.armed is not None and not any(node.agent_lives or node.engine_lives for node in self.nodes)
 
     def forget(self) -> None:
-        """What is over, of a gang that lives long."""
+        """Forget finished runs, in a gang that lives long."""
         for node in self.nodes:
             node.engines = [engine for engine in node.engines if engine.lives]
         self.ends = {}
@@ -179,7 +179,7 @@ class Gang:
     # injected faults
 
     def strike(self, fault: Fault) -> None:
-        """Let it happen, and end where it lasts."""
+        """Start the fault, and end it if it has an end."""
         begin, end = FAULTS[fault.kind](self, [self.nodes[number] for number in fault.where])
         begin()
         if fault.lasts:
@@ -190,7 +190,7 @@ Doing = tuple[Callable[[], None], Callable[[], None]]
 
 
 def nothing() -> None:
-    """For what does not end."""
+    """The end of faults that have none."""
 
 
 def _befell(gang: Gang, nodes: Sequence[Node], do: Callable[[], None]) -> Callable[[], None]:
@@ -222,7 +222,7 @@ def _pause(gang: Gang, nodes: list[Node]) -> Doing:
 
 
 def _power_off(gang: Gang, nodes: list[Node]) -> Doing:
-    """Nothing of it is left, and nobody is told."""
+    """Everything on the node dies, and nobody is notified."""
     (node,) = nodes
 
     def off() -> None:
@@ -327,7 +327,7 @@ AT_ONCE = ("kill-rank", "kill-agent", "kill-guardian", "kill-both", "power-off",
 
 
 def may_end(faults: Sequence[Fault]) -> bool:
-    """Something among them may end the gang: a death, an order, or silence that nobody can tell from one."""
+    """Some of them may end the gang: a death, an order, or silence that looks like a death."""
     lasting = [fault for fault in faults if fault.kind not in HARMLESS]
     together = sum(fault.lasts for fault in lasting)
     resets = any(fault.kind == "reset" for fault in lasting)
@@ -336,7 +336,7 @@ def may_end(faults: Sequence[Fault]) -> bool:
 
 @contextlib.contextmanager
 def simulated(world: World) -> Iterator[None]:
-    """What the node's modules ask of the machine comes from the world."""
+    """The node's modules get the machine's answers from the world."""
     stand_in = mock.Mock(spec=time, monotonic=lambda: world.now, time=lambda: world.now)
     with (
         mock.patch.object(clock, "time", stand_in),
@@ -347,7 +347,7 @@ def simulated(world: World) -> Iterator[None]:
 
 
 def play(faults: Sequence[Fault], *, size: int = 2, seed: object = 0) -> Gang:
-    """One scenario from arming to its end. Raises Violated."""
+    """Play one scenario from arming to its end. Raises Violated."""
     world = World(seed=(seed, faults, size))
     gang = Gang(world, size, faults=faults)
     with simulated(world):

@@ -1,5 +1,5 @@
-"""TCP among nodes of a simulated world, as far as the leader link can tell: order, loss that is made up for, resets,
-refusals, silence, and what closing does."""
+"""TCP among nodes of a simulated world, as far as the leader link can tell: order, loss with retransmission, resets,
+refusals, silence, and the effects of closing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.protocol.staging import Endpoint
 
 LATENCY_S = 0.0005
 RESENT_S = 0.2
-"""TCP's next try after an outage; the least that Linux waits for (RTO_MIN)."""
+"""Delay of TCP's next try after an outage; Linux's minimum (RTO_MIN)."""
 
 
 @dataclass(eq=False)
@@ -30,20 +30,20 @@ class Line:
     number: int
     peer: Line | None = None
     open: bool = False
-    """The handshake is through."""
+    """The handshake is complete."""
     error: int = 0
     closed: bool = False
     ended: bool = False
     """The peer's end has arrived."""
     inbox: bytearray = field(default_factory=bytearray)
     transit: deque[bytes] = field(default_factory=deque)
-    """What is on its way to the peer, b'' for our end."""
+    """Data on its way to the peer, b'' for our end of stream."""
     stuck_since: float | None = None
     backlog: deque[Line] | None = None
-    """Of a listener."""
+    """Connections that wait at a listener."""
     port: int = 0
     owner: SimulatedSockets | None = None
-    """Of a listener: whose process takes its connections."""
+    """The process that takes a listener's connections."""
 
     def setblocking(self, _: bool) -> None: ...
 
@@ -93,7 +93,7 @@ class Line:
             self.net.carry(self)
 
     def reset_peer(self) -> None:
-        """Let the other end know at once that nothing is here any more."""
+        """Tell the other end at once that this end is dead."""
         peer, self.peer = self.peer, None
         if peer is not None and self.net.passes(self.node, peer.node):
             peer.broken(errno.ECONNRESET)
@@ -108,8 +108,8 @@ class Line:
 
 @dataclass
 class Net:
-    """What lies between the nodes. lost: directions in which nothing passes; rejected: pairs between which a firewall
-    resets and refuses."""
+    """The network between the nodes. lost: directions in which packets are dropped; rejected: pairs between which a
+    firewall resets and refuses."""
 
     world: World
     lost: set[tuple[str, str]] = field(default_factory=set)
@@ -131,7 +131,7 @@ class Net:
         return made
 
     def carry(self, line: Line) -> None:
-        """Let what is on its way arrive, or wait for the network."""
+        """Deliver the data on its way, or wait for the network."""
         peer = line.peer
         if peer is None or not line.open:
             return
@@ -162,7 +162,7 @@ class Net:
         peer.wake()
 
     def changed(self) -> None:
-        """After `lost` or `rejected` was changed: what waited goes on, what is rejected breaks."""
+        """After a change of `lost` or `rejected`: waiting data goes on, rejected connections break."""
         for line in list(self.lines):
             if line.peer is None or (line.closed and not line.transit):
                 continue
@@ -200,7 +200,7 @@ class Net:
 
 
 class SimulatedSockets(Sockets):
-    """One process's. Addresses are node names."""
+    """The sockets of one process. Addresses are node names."""
 
     def __init__(self, net: Net, node: str, wake: Callable[[], None]) -> None:
         self.net, self.node, self.wake = net, node, wake
@@ -223,7 +223,7 @@ class SimulatedSockets(Sockets):
         return connecting.error or (0 if connecting.open else None)
 
     def close_all(self) -> None:
-        """The process is gone: the kernel closes what it held."""
+        """The process is dead: the kernel closes its sockets."""
         for line in self.made:
             line.close()
 

@@ -1,4 +1,4 @@
-"""One node of a simulated gang: the agent that runs in production over a simulated engine, guardian's process, network
+"""One node of a simulated gang: production's agent over a simulated engine, guardian's process, network
 and disk."""
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from orchestrator.protocol.staging import ServiceOrder
 
 KEY = b"k" * 32
 LOADS_S = 1.0
-"""From the engine's start until its ranks' processes are there."""
+"""From the engine's start until its ranks' processes exist."""
 ANSWERS_S = 2.0
-"""From the leader's engine's start until it answers, where all others have loaded."""
+"""From the start of the leader's engine until it answers, if all others have loaded."""
 DRAINS_S = 0.7
 GUARDIAN_LOOKS_S = 1.0
 """select's timeout in the guardian's loop."""
@@ -43,7 +43,7 @@ KILLED_S = 0.02
 
 @quick.dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun(Run):
-    """Without files."""
+    """A run without files."""
 
     def link_key(self) -> bytes:
         return KEY
@@ -54,13 +54,13 @@ class SimulatedRun(Run):
 
 @dataclass
 class Engine:
-    """The engine's processes on one node. Its ranks take no notice of a dead peer, as in a NCCL collective."""
+    """The engine's processes on one node. Its ranks do not notice a dead peer, as in an NCCL collective."""
 
     node: Node
     run_id: str
     parent: bool = False
     dead: list[Death] = field(default_factory=list)
-    """Of ranks that have died and were not looked at yet."""
+    """Ranks that have died and were not checked yet."""
     ranks: int = 0
     began: float = 0.0
 
@@ -84,7 +84,7 @@ class Engine:
             self.node.wake()
 
     def end(self, death: Death) -> None:
-        """The parent ends, and takes its ranks with it."""
+        """The parent ends, and its ranks with it."""
         if self.parent:
             self.parent, self.ranks = False, 0
             if self.node.guardian is not None:
@@ -98,7 +98,7 @@ class Engine:
 
 @dataclass
 class SimulatedTree:
-    """In place of the engine's process tree."""
+    """Replaces the engine's process tree."""
 
     node: Node
     ranks: list[Rank] = field(default_factory=list)
@@ -149,7 +149,7 @@ class SimulatedTree:
 
 @dataclass
 class SimulatedLog:
-    """An engine that writes nothing."""
+    """The log of an engine that writes nothing."""
 
     watch: LogWatch = field(default_factory=LogWatch)
     remarks: list[str] = field(default_factory=list)
@@ -165,7 +165,7 @@ class SimulatedLog:
 
 
 class NoMemory:
-    """A node without GPUs to ask for."""
+    """A node without GPUs."""
 
     places: dict[int, str] = {}  # noqa: RUF012 - as GpuMemory has it
 
@@ -177,7 +177,7 @@ class NoMemory:
 
 @dataclass
 class SimulatedDisk(Now):
-    """What is given while it stalls is done when it does no more; the agent waits for none of it."""
+    """Writes during a stall are done when it ends; the agent waits for none of them."""
 
     node: Node
     waiting: dict[str, Job] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class SimulatedDisk(Now):
 
 @dataclass
 class SimulatedRecord(Record):
-    """Its file is a value of the node's."""
+    """A record whose file is a value of the node."""
 
     events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
     node: Any = None
@@ -293,7 +293,7 @@ class SimulatedGuardian:
     # the process
 
     def say(self, words: bytes) -> None:
-        """What its agent sends, b'' for the agent's end."""
+        """Data from its agent, b'' for the agent's end."""
         self.unheard.append(words)
         self.step()
 
@@ -304,7 +304,7 @@ class SimulatedGuardian:
             self.node.wake()
 
     def look(self) -> None:
-        """Its loop, once a second at least."""
+        """Its loop, at least once a second."""
         if self.alive:
             self.step()
             self.node.world.after(GUARDIAN_LOOKS_S, self.look)
@@ -341,7 +341,7 @@ class SimulatedGuardian:
 
 
 class SimulatedAgent(Agent):
-    """The agent with what it asks of a machine taken from its node."""
+    """The agent, with the machine's answers taken from its node."""
 
     node: Node
 
@@ -357,7 +357,7 @@ class SimulatedAgent(Agent):
 
 @dataclass
 class Node:
-    """state directory, processes and clocks of one machine."""
+    """State directory, processes and clocks of one machine."""
 
     name: str
     world: World
@@ -377,9 +377,9 @@ class Node:
     frozen: bool = False
     """A signal has stopped the agent."""
     paused: bool = False
-    """The machine stands still; its network card does not."""
+    """The machine is paused; its network card is not."""
     wall_s: float = 0.0
-    """What the wall clock was set by, away from the monotonic one."""
+    """How far the wall clock was set away from the monotonic one."""
     off: bool = False
     engines: list[Engine] = field(default_factory=list)
     """All that ever ran here."""
@@ -391,7 +391,7 @@ class Node:
     plan_id: str = ""
     started_at: float = 0.0
     holder: str = ""
-    """Token of who took the lock last, as this node answered."""
+    """Token of the last holder of the lock, as this node answered."""
     sockets: SimulatedSockets | None = None
     _next_round: float = float("inf")
 
@@ -444,7 +444,7 @@ class Node:
         self.report = replace(value, updated_at=self.world.now, started_at=started_at)
 
     def settle(self, *, clear: bool) -> None:
-        """As `stop` does where nothing runs any more."""
+        """Like `stop` when nothing runs any more."""
         if self.report is not None and (clear or self.report.state is AgentState.STAGED):
             self.report = replace(self.report, state=AgentState.STOPPED)
         elif self.report is not None and not self.report.state.over:
@@ -453,7 +453,7 @@ class Node:
     # the loop
 
     def wake(self) -> None:
-        """Something the agent waits for has happened."""
+        """An event that the agent waits for has happened."""
         self._round_in(LATENCY * (0.5 + self.world.rng.random()))
 
     def _round_in(self, seconds: float) -> None:

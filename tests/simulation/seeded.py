@@ -1,4 +1,4 @@
-"""Bugs that are put in on purpose, one of each kind, to see that the simulation finds it."""
+"""Bugs put in on purpose, one of each kind, to check that the simulation finds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, eq=False)
 class Bug:
-    """scenarios: it shows in at least one of them; violates: the invariant, by words of its message."""
+    """scenarios: at least one of them shows the bug; violates: the invariant, by words of its message."""
 
     name: str
     put_in: Patch
@@ -33,7 +33,7 @@ class Bug:
 
 @dataclass(frozen=True, eq=False)
 class ControllersBug:
-    """The same, where it shows in what is typed on two controllers."""
+    """The same, for bugs that show in commands on two controllers."""
 
     name: str
     put_in: Patch
@@ -178,7 +178,7 @@ PAUSED = [
     )
     for step in range(40)
 ]
-"""The first controller stands still at one of its steps for so long that another one takes its lock over."""
+"""The first controller pauses at one of its steps for so long that another one takes over its lock."""
 
 CONTROLLERS_BUGS = (
     ControllersBug(

@@ -1,5 +1,5 @@
-"""The agents' own code on a simulated clock, network and disk: faults of a gang, and what must hold after every
-step. `make simulate` plays more and writes docs/simulation.md."""
+"""The agents' own code on a simulated clock, network and disk: faults of a gang, and the conditions that must hold after
+every step. `make simulate` plays more and writes docs/simulation.md."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from orchestrator.node.network.link import RETRY_S
 from orchestrator.protocol.report import AgentState
 
 STEPS = 200_000
-"""In each of three tests; with those of the small cases it is a million on the reference machine, in two minutes."""
+"""Steps in each of three tests; with the small cases a million on the reference machine, in two minutes."""
 MILLION = 1_000_000
 MINUTES_S = 120.0
-"""Of processor time, for a million steps on the reference machine."""
+"""Processor time for a million steps on the reference machine."""
 PAIRS_PLAYED = 1200
-"""Of some forty thousand of two nodes; `make simulate` plays all."""
+"""Pairs played, of some forty thousand of two nodes; `make simulate` plays all."""
 
 
 SLOWER = [1.0]
 """How many times slower than the reference machine this one was, at each test."""
 SMALLER = [1.0]
-"""And by how much its samples shrank."""
+"""How much smaller its samples were, at each test."""
 
 
 def share(of: int) -> int:
-    """On a slower machine a sample of it."""
+    """On a slower machine, a sample of the cases."""
     SLOWER.append(min(slack(), 20.0))
     SMALLER.append(min(smaller(), 20.0))
     return int(of / SMALLER[-1])
 
 
 PLAYED: list[Explored] = []
-"""By all tests of this file, which one worker runs in their order."""
+"""Played by all tests of this file, which one worker runs in order."""
 
 
 def nothing_violated(explored: Explored) -> None:

@@ -1,6 +1,6 @@
 """A guard through 500 deaths and cuts, by the simulated clock: the gang comes back each time, and nothing grows.
 
-On a slower machine they are fewer; DEATHS says how many.
+On a slower machine there are fewer; DEATHS sets the number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from orchestrator.workflows.guard.guard import GuardRequest
 
 TURNS = 500
 WARM_SHARE = 5
-"""After one in so many of them everything has been loaded once."""
+"""After one in so many deaths everything has been loaded once."""
 BACK_S = 60.0
-"""For the gang to serve again, simulated: a lease, the guard's look, a start."""
+"""Simulated time until the gang serves again: a lease, the guard's look, a start."""
 MOST_GROWN = 12 << 20
 KINDS = (
     Fault("kill-rank", (1,), 0.0), Fault("kill-rank", (0,), 0.0), Fault("kill-agent", (1,), 0.0),
@@ -44,7 +44,7 @@ KINDS = (
 
 
 class Told(Watcher):
-    """Counts what the guard decides."""
+    """Counts the guard's decisions."""
 
     def __init__(self) -> None:
         self.decisions = 0
@@ -55,7 +55,7 @@ class Told(Watcher):
 
 @dataclass(frozen=True)
 class Held:
-    """What this process holds."""
+    """What this process holds: objects, files, threads."""
 
     memory: int
     descriptors: int
@@ -76,7 +76,7 @@ class Held:
 
 @contextmanager
 def guarded(gang: Gang, controller: Controller) -> Iterator[Told]:
-    """A guard's loop about the gang, with its policy in seconds."""
+    """A guard's loop for the gang, with its policy in seconds."""
     world, told = gang.world, Told()
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     moment = mock.Mock(spec=time, monotonic=lambda: world.now)
@@ -104,7 +104,7 @@ def guarded(gang: Gang, controller: Controller) -> Iterator[Told]:
 
 
 def serves_anew(gang: Gang, before: str) -> bool:
-    """By another run."""
+    """Whether another run serves."""
     return set(gang.states()) == {"ready"} and gang.nodes[0].staged != before
 
 

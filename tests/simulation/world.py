@@ -1,4 +1,4 @@
-"""A clock that only the simulation moves, and what is due by it."""
+"""A clock that only the simulation moves, and the events that are due by it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEGIN_S = 1000.0
 
 @dataclass
 class World:
-    """Does what is due, one thing at a time, in the order of time; equal seeds give equal worlds."""
+    """Runs due events, one at a time, in order of time; equal seeds give equal worlds."""
 
     seed: object = 0
     now: float = BEGIN_S
@@ -28,11 +28,11 @@ class World:
         self.rng = random.Random(repr(self.seed))
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
-        """Let something happen so many seconds from now."""
+        """Schedule an event at so many seconds from now."""
         heapq.heappush(self._due, (self.now + seconds, next(self._order), do))
 
     def run(self, until: float, checked: Callable[[], None], done: Callable[[], bool] = lambda: False) -> None:
-        """Go on to a moment, or until it is done; checked is called after every step."""
+        """Proceed to a moment, or until `done`; `checked` is called after every step."""
         while self._due and self._due[0][0] <= until and not done():
             moment, _, do = heapq.heappop(self._due)
             self.now = max(self.now, moment)

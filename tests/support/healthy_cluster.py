@@ -54,7 +54,7 @@ class HealthyNode:
         return self.machine.devices
 
     def copy(self) -> HealthyNode:
-        """A copy that may be broken without changing this node. The tables of texts, by far the largest part, stay shared."""
+        """A copy that may be broken without changing this node. The tables of texts, most of it, stay shared."""
         return deepcopy(self, {id(texts): dict(texts) for texts in (self.files, self.links)})
 
     def key(self, address: str) -> str:

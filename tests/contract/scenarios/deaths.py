@@ -1,4 +1,4 @@
-"""Two nodes that serve, and then something dies, or is told to end in a way that is not the orderly one."""
+"""Two nodes that serve; then something dies, or is ended in a way that is not orderly."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ _HELD_S = 0.2
 
 
 def _dying(pid: int, patience_s: float) -> tuple[list[str], float]:
-    """Kill a process: its main thread's states until its end shows to whoever waits for it, and how long that takes."""
+    """Kill a process: its main thread's states until its parent can see its end, and how long that takes."""
     states = list[str]()
     end = os.pidfd_open(pid)
     try:
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         while not select.select([end], [], [], 0.001)[0] and time.monotonic() - began < patience_s:
-            with contextlib.suppress(OSError):  # it went in between
+            with contextlib.suppress(OSError):  # it ended in between
                 states.append(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1])
         return states, time.monotonic() - began
     finally:

@@ -1,4 +1,4 @@
-"""Two nodes from loading to a drained end: endpoints in every state, processes, log, signals that are no failure."""
+"""Two nodes from loading to a drained end: endpoints in every state, processes, log, signals that are not failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_MODEL = "its text says that no model is loaded, so that it is not mistaken f
 _FLAGS = ("/ready", "/ping")
 _PROBES = ("/health", "/health_generate")
 _LOADED = r"Multi-thread loading shards: 100% Completed \| 1/1 \[\d\d:\d\d<00:00, +(\d+\.\d\dit/s|\d+\.\d\ds/it)\]"
-"""tqdm's line of one file that is loaded; it turns the speed round where the file took more than a second."""
+"""tqdm's line for one loaded file; it shows seconds per file if the file took more than a second."""
 _HEALTH_TIMEOUT_S = "2"
 _LONG = 1000
 """Tokens of a generation that outlasts the leader's look for SIGTERM, every 5 s on the real engine."""

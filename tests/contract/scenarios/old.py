@@ -57,7 +57,7 @@ def _dead_rank(leader: Node, worker: Node, see: See) -> None:
 
 
 _LONG = 500
-"""Tokens of a generation that outlasts the request for another one: the leader drains as long as it runs."""
+"""Tokens of a generation that outlasts the other request: the leader drains while it runs."""
 
 
 def _told(engine: EngineUnderTest, see: See) -> None:

@@ -1,4 +1,4 @@
-"""Two gangs behind the real router that restart one after the other under load, as an operator has them."""
+"""Two gangs behind the real router that restart one after the other under load, as operators run them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.small_lab import SmallLab, small_lab
 from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 
 _MOST_S = 900.0
-"""For the restart of both; the real engine takes about a minute to start where nothing else runs."""
+"""Time limit for restarting both; the real engine takes about a minute to start on an idle machine."""
 _ENOUGH = 200
-"""Requests that make the row say something; there are more, as many as the machine answers."""
+"""Enough requests to make the row meaningful; there are more, as many as the machine answers."""
 
 
 def _play(engine: EngineUnderTest, see: See) -> None:
@@ -68,7 +68,7 @@ def _in_router(lab: SmallLab) -> int:
 
 
 def _text(port: int) -> str:
-    """What comes back through the router."""
+    """The answer through the router."""
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     body = {"model": "any", "prompt": CANARY_PROMPT, "max_tokens": len(CANARY_TEXT), "temperature": 0}
     link.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""Starts that come to nothing: peers that don't come, ports that are taken, files that are missing, wrong words."""
+"""Starts that fail: missing peers, occupied ports, missing files, wrong arguments."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _http_taken_by_an_engine(engine: EngineUnderTest, see: See) -> None:
 
 @contextmanager
 def _answering(address: str, port: int, status: int) -> Iterator[None]:
-    """Somebody else's HTTP server, which answers all that it is asked in the same way."""
+    """Another HTTP server, which gives every request the same answer."""
 
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -90,7 +90,7 @@ def _answering(address: str, port: int, status: int) -> Iterator[None]:
         do_POST = do_GET  # noqa: N815 - http.server's naming
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the test's output is not its log."""
+            """Log nothing: the test's output is not its log."""
 
     server = ThreadingHTTPServer((address, port), Stranger)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -117,7 +117,7 @@ def _rank_killed_early(engine: EngineUnderTest, see: See) -> None:
 
 
 def _told_while_loading(engine: EngineUnderTest, see: See) -> None:
-    """Each node waits for the other one at its own rendezvous; so both load for as long as it takes to tell them."""
+    """Each node waits for the other at its own rendezvous; so both load for as long as it takes to distinguish them."""
     for name, node_rank in (("leader", 0), ("worker", 1)):
         engine.dist_port += node_rank
         node = engine.start_node(node_rank)
@@ -161,7 +161,7 @@ def _without_config(model: Path) -> None:
 
 
 def _without_shard(model: Path) -> None:
-    """The index names a second shard, which the copy did not come to."""
+    """The index names a second shard, which was not copied."""
     index = model / "model.safetensors.index.json"
     content = json.loads(index.read_text())
     content["weight_map"]["lm_head.weight"] = "model-2.safetensors"
