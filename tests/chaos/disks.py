@@ -27,7 +27,7 @@ class NoDisk(Exception):
 
 @dataclass
 class Disks:
-    """File systems mounted over the state directories of a lab's nodes. A node keeps its separate disk until it is removed."""
+    """File systems mounted over the state directories of a lab's nodes. A separate disk stays until its node goes."""
 
     lab: str
     _own: dict[str, int] = field(default_factory=dict)

@@ -180,7 +180,7 @@ class Stage:
                 os.environ["L40S_LAB_ROOT"] = before
 
     def die(self, deaths: str) -> None:
-        """From the next start on, the stand-in's ranks die in this way: set in the engine's environment, as a lab would."""
+        """From the next start on, the stand-in's ranks die in this way: set in its environment, as a lab would."""
         if deaths == self.deaths:
             return
         self.lab.deploy("down", "--now")

@@ -36,7 +36,7 @@ RESET_S = 0.8
 """An agent has 2 s to reconnect its link."""
 ENDING = ("draining", "stopping")
 OVER = ("ready", "failed", "stopped")
-"""The last phases of a start: no moment comes after these."""
+"""Final states: no moment on the way up comes after these."""
 LISTENS = "0A"
 OWN_PORTS = range(1024, 32768)
 """Below the ephemeral range: an engine's internal sockets on loopback come and go with its processes."""

@@ -1,4 +1,4 @@
-"""docs/contract.md: every row with the behaviour of the real engine and the stand-in, and the reason for a difference."""
+"""docs/contract.md: every row with what the real engine and the stand-in showed, and why they differ."""
 
 from __future__ import annotations
 

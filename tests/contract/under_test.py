@@ -106,7 +106,7 @@ class Node:
         self.process.send_signal(number)
 
     def freeze(self, pid: int) -> None:
-        """Stop a process of the node, every thread: a running thread takes the signal when it next enters the kernel."""
+        """Stop a process of the node, every thread: a running thread takes the signal when the kernel next looks."""
         os.kill(pid, signal.SIGSTOP)
         self.until(lambda: set(_states(pid)) == {"T"}, f"{pid} stops")
 

@@ -54,7 +54,7 @@ def singles(size: int) -> Explored:
 
 
 def some_pairs(part: tuple[int, int]) -> Explored:
-    """One slice of the pairs of faults, or every n-th case of it."""
+    """One slice of the pairs of faults, thinned out by its share."""
     number, share = part
     explored = Explored()
     for two in list(pairs(2, (0.11, 2.3, 3.5)))[number :: SLICES * share]:

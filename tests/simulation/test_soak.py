@@ -55,7 +55,7 @@ class Told(Watcher):
 
 @dataclass(frozen=True)
 class Held:
-    """What this process holds: objects, files, threads."""
+    """What this process holds."""
 
     memory: int
     descriptors: int

@@ -1,4 +1,4 @@
-"""Data sets: ours, and somebody's own in ShareGPT's form."""
+"""Data sets: ours, and a user's own in ShareGPT's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure is worth beside an expected one, and what a run is held against."""
+"""How a figure is judged against an expected one, and which run a run is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is odd when copies differ."""
+"""Which copy is the odd one when copies differ."""
 
 from __future__ import annotations
 

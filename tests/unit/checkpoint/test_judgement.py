@@ -1,4 +1,4 @@
-"""What the facts of a checkpoint mean to somebody who is about to serve it."""
+"""What the facts of a checkpoint mean for serving it."""
 
 from __future__ import annotations
 

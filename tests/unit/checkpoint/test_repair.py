@@ -1,4 +1,4 @@
-"""The command that puts a bad copy right is named to the word."""
+"""The message names the exact command that repairs a bad copy."""
 
 from __future__ import annotations
 

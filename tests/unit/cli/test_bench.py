@@ -1,4 +1,4 @@
-"""`bench`'s own words: what is listed, what a sweep says and how, and which options do not go together."""
+"""`bench`'s output: the list, a sweep's lines, and which options exclude each other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def benched(count: int, speed: float) -> Benched:
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Words of a sweep whose second run is slow."""
+    """Output of a sweep whose second run is slow."""
     (tmp_path / "hosts.yml").write_text("all: {children: {gangs: {children: {gang0: {hosts: {node0: {}}}}}}}\n")
     monkeypatch.setattr("orchestrator.cli.bench.open_cluster", lambda *_: None)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The verb as a user types it: exit codes, one JSON document, words for every mistake."""
+"""The verb as a user types it: exit codes, one JSON document, a message for every mistake."""
 
 from __future__ import annotations
 

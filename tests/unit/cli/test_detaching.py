@@ -1,4 +1,4 @@
-"""A lost terminal and an order to end are Ctrl-C for every verb."""
+"""For every verb, a lost terminal and SIGTERM act like Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor` on saved snapshots: exit codes, the screen, the JSON, what is written beside."""
+"""`doctor` on saved snapshots: exit codes, the screen, the JSON, and the files it writes."""
 
 from __future__ import annotations
 

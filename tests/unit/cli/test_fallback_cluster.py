@@ -1,4 +1,4 @@
-"""A running lab stands in for an inventory that nobody named: what changes something says so before anything else."""
+"""A running lab is used if no inventory is named: a command that changes something first says so."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lab(place: Path, name: str) -> None:
-    """Its inventory has no node: the command ends right after it has said which one it takes."""
+    """Its inventory has no node: the command ends right after naming the cluster it uses."""
     inventory = place / "labs" / name / "inventory.yml"
     inventory.parent.mkdir(parents=True)
     inventory.write_text("all: {}\n")

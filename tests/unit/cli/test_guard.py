@@ -1,4 +1,4 @@
-"""The verb `guard`: what its unit and the audit log's command line say of its hooks."""
+"""The verb `guard`: how its unit and the audit log's command line show its hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion scripts, manual pages, the operator's own defaults, and a program that can be quiet."""
+"""Completion scripts, manual pages, the operator's own defaults, and quiet output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ all:
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """A home with an inventory in its config file; the gangs that `status` was asked for."""
+    """A home with an inventory in its config file; yields the gangs that `status` was asked for."""
     (tmp_path / "hosts.yml").write_text(INVENTORY)
     monkeypatch.setenv("L40S_CONFIG", str(tmp_path / "config.yml"))
     monkeypatch.chdir(tmp_path)
@@ -52,7 +52,7 @@ def test_the_config_file_names_inventory_and_options(
     config("inventory: hosts.yml\noptions:\n  status: {gang: [g], wide: false}\n")
     assert main(["status"]) == 0
     assert "inventory in " in capsys.readouterr().err
-    assert main(["status", "--gang", "h"]) == 0  # what is typed takes its place, in any spelling
+    assert main(["status", "--gang", "h"]) == 0  # a typed option replaces it, in any spelling
     assert main(["--json", "status", "--ga=h"]) == 0
     assert asked == [("g",), ("h",), ("h",)]
 
@@ -176,7 +176,7 @@ def test_every_verb_has_a_manual_page(tmp_path: Path, capsys: pytest.CaptureFixt
     page = (tmp_path / "l40s-deploy-checkpoint.1").read_text()
     for wanted in (".SH SYNOPSIS", "\\-\\-token\\-file FILE", ".SH EXIT STATUS", '.SH "PUSH"'):
         assert wanted in page
-    assert not re.search(r"^'", page, re.MULTILINE)  # nothing that roff would take for a request
+    assert not re.search(r"^'", page, re.MULTILINE)  # no line that roff would take for a request
 
 
 def test_text_is_no_request_of_roff() -> None:

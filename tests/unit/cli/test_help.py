@@ -1,4 +1,4 @@
-"""Every command explains itself: --help ends 0 and shows an example; a wrong word is one message and exit code 2."""
+"""Every command explains itself: --help ends 0 and shows an example; a wrong word gives one message and exit code 2."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_verbs_are_shown_by_what_they_are_for(words: tuple[str, ...], capsys: py
 
 
 def test_verbs_are_read_at_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long summary goes on below itself, and nothing of it is lost."""
+    """A long summary wraps in its own column, and none of it is lost."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -1,4 +1,4 @@
-"""`models` and `models add` as typed: what fits a cluster that nobody asked, and a profile out of a checkpoint."""
+"""`models` and `models add` as typed: what fits an unreachable cluster, and a profile made from a checkpoint."""
 
 from __future__ import annotations
 

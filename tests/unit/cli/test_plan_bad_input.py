@@ -1,4 +1,4 @@
-"""Wrong input to `plan`, as typed: one message with the arithmetic and the nearest thing that works, and a code."""
+"""Wrong input to `plan`, as typed: one message with the arithmetic and the nearest valid value, and an exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"
 
 
 class Bench:
-    """Four reference nodes behind an inventory file; what they show and what stands in the file can be changed."""
+    """Four reference nodes behind an inventory file; their facts and the file can be changed."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "hosts.yml"

@@ -1,4 +1,4 @@
-"""What `prepare` shows while Ansible works: task n of m, and that a long task is alive."""
+"""The display of `prepare` while Ansible works: task n of m, and a sign that a long task is alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life where no line can be changed in its place."""
+"""Progress where no line can be redrawn in place."""
 
 from __future__ import annotations
 

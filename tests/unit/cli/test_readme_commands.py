@@ -1,4 +1,4 @@
-"""README.md: every command in it exists with its options, so that no newcomer types a word that is refused."""
+"""README.md: every command in it exists with its options, so that a newcomer can type all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes minutes says how far it is: a line now and then where nothing can be drawn, with rate and time left."""
+"""Steps that take minutes show progress: without a terminal, a line now and then, with rate and time left."""
 
 from __future__ import annotations
 

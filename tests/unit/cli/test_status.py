@@ -1,4 +1,4 @@
-"""`status` as typed: exit codes, the JSON document, and what a person sees of trouble."""
+"""`status` as typed: exit codes, the JSON document, and how it shows trouble."""
 
 from __future__ import annotations
 

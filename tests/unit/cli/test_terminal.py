@@ -1,6 +1,6 @@
-"""Every verb once on a pseudo-terminal: what stands on the screen when it has ended.
+"""Every verb once on a pseudo-terminal: the final screen.
 
-What a verb works on is put in its place here; what it shows is the verb's own, through a terminal emulator.
+Workflows are replaced here; the display is the verb's own, through a terminal emulator.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def plan() -> Plan:
 
 
 def rise(watcher: Any, *names: str) -> None:
-    """What a workflow says while gangs stop and start, long enough for the display to be drawn."""
+    """A workflow's messages while gangs stop and start, long enough for the display to be drawn."""
     for name in names or ("gang0",):
         watcher.step(name, "stopping")
         for state in ("draining", "starting", "starting", "warming", "ready"):
@@ -430,14 +430,14 @@ def test_what_a_verb_ends_with_stays_on_the_screen(
     assert shown.code in (0, 3, 4, 7), shown.text
     for words in wanted:
         assert any(words in row for row in shown.lines), shown.text
-    assert sum("node3  ready" in row for row in shown.lines) <= 1, shown.text  # nothing of the display is left
+    assert sum("node3  ready" in row for row in shown.lines) <= 1, shown.text  # no leftovers of the display
 
 
 def test_every_verb_is_tried() -> None:
     tried = {line.split()[0] for line, *_ in SCENES}
     # `up --dry-run` shows what plan shows; tests/lab/test_init.py answers the questions of init on a terminal
-    # `exporter` serves until it is ended and draws nothing; `notify` prints a line a recipient, of whom the reference
-    # inventory has none (tests/lab/test_monitoring_in_lab.py)
+    # `exporter` serves until it is ended and draws nothing; `notify` prints a line per recipient, and the reference
+    # inventory has no recipients (tests/lab/test_monitoring_in_lab.py)
     assert {*cli.VERBS} - tried == {"plan", "init", "exporter", "notify"}
 
 

@@ -1,4 +1,4 @@
-"""`--install`: the unit runs what was typed, without --install."""
+"""`--install`: the unit runs the typed command, without --install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`up` as typed: exit codes, one JSON document whatever happens, and the words for a failure."""
+"""`up` as typed: exit codes, one JSON document whatever happens, and the messages for failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One vocabulary of options: what means the same is spelt the same, in every verb that can mean it."""
+"""One vocabulary of options: the same meaning has the same spelling in every verb that supports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRY = {
     *("up", "down", "restart", "rollback", "router up", "router down", "prepare"),
     *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint preshard", "tuning push"),
 }
-"""What changes nodes or gangs, and can say beforehand how."""
+"""Verbs that change nodes or gangs, and can rehearse it."""
 READS = {
     *("status", "web", "logs", "history", "audit", "why", "plan", "models", "doctor", "discover", "version"),
     *("router status", "lock show", "golden show", "golden check", "checkpoint inspect", "checkpoint verify"),
@@ -35,7 +35,7 @@ WRITES_HERE = {
     ),
     *("export prometheus", "export slurm", "export lws", "export compose", "completion", "man"),
 }
-"""Files of this machine that the operator names; none is replaced without a word."""
+"""Files of this machine that the operator names; none is overwritten silently."""
 SEEN_OTHERWISE = {
     "guard": "it decides anew at every moment; `status` shows what it goes by",
     "lock release": "`lock show` shows what it would release",
@@ -44,7 +44,7 @@ SEEN_OTHERWISE = {
     "tuning run": "`tuning status` shows the files that it would find",
     "notify": "a message is sent only with --test",
 }
-"""What acts and has no rehearsal, and why."""
+"""Verbs that act without a rehearsal, and why."""
 WAITS = {
     *("up", "down", "restart", "rollback", "router up", "router down", "guard", "prepare"),
     *("nettest", "bench", "tuning run", "tuning fetch", "stack build"),
@@ -68,7 +68,7 @@ ALL = dict(below("", every_parser()))
 
 @pytest.mark.parametrize("option", ["--node", "--gang"])
 def test_nodes_and_gangs_are_named_by_one_repeatable_option(option: str) -> None:
-    once = {"bench", "init"}  # one gang each: what is measured, what is written
+    once = {"bench", "init"}  # one gang each: measured, or written
     for words, parser in ALL.items():
         if option in options(parser) and words not in once:
             assert isinstance(options(parser)[option], argparse._AppendAction), words
@@ -106,4 +106,4 @@ def test_a_time_limit_ends_the_work_in_words_and_leaves_no_alarm() -> None:
     with time_limit(0.05, fix=""):
         pass
     with time_limit(0, fix=""):
-        time.sleep(0.1)  # longer than the limit before: its alarm is gone
+        time.sleep(0.1)  # longer than the old limit: its alarm is off

@@ -1,4 +1,4 @@
-"""`status --watch` on a pseudo-terminal: one picture, redrawn where it changed, and lines where there is none."""
+"""`status --watch` on a pseudo-terminal: one picture, redrawn where it changed; lines without a terminal."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def moment(state: str = "ready", dead: int = -1, **more: Any) -> Moment:
 
 
 class Played:
-    """Moments in their order, instead of a cluster; what is to be done at one of them is done before it is shown."""
+    """A sequence of views instead of a cluster; an action for a view runs before it is shown."""
 
     def __init__(self, *moments: Moment, at: Callable[[int], None] = lambda _: None) -> None:
         self._left = list(moments)
@@ -107,7 +107,7 @@ def test_the_picture_has_everything_that_moves(shown: Callable[..., Shown]) -> N
     assert "gang0 ready" in text
     assert "312.4 tokens/s, 12 running, 3 queued, KV cache 41 %" in text
     assert "64-71 slowed  2.30 kW  1.24 / 1.19 GB/s  4" in text
-    assert r"node2: state ready\x1b[2J" in text  # nobody's text drives the terminal
+    assert r"node2: state ready\x1b[2J" in text  # no node's text controls the terminal
 
 
 def test_weights_get_a_bar(shown: Callable[..., Shown]) -> None:
@@ -120,7 +120,7 @@ def test_only_what_changed_is_written_again(shown: Callable[..., Shown]) -> None
     assert told.raw.count(b"\x1b[J") == 1  # cleared once, at the beginning: nothing flickers
     assert told.raw.startswith(b"\x1b[?1049h") and told.raw.rstrip().endswith(b"\x1b[?1049l")
     still = shown(moment(), *[moment()] * 9)
-    assert len(still.raw) < 1.1 * len(shown(moment()).raw)  # nine more looks at the same cost nothing
+    assert len(still.raw) < 1.1 * len(shown(moment()).raw)  # nine more looks at an unchanged gang cost almost nothing
 
 
 def test_what_does_not_fit_is_said(shown: Callable[..., Shown]) -> None:

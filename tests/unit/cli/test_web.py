@@ -1,4 +1,4 @@
-"""The page by HTTP, and in a real browser: live, escaped, read only, closed to who has no key."""
+"""The page by HTTP, and in a real browser: live, escaped, read only, closed to clients without a key."""
 
 from __future__ import annotations
 
@@ -273,8 +273,8 @@ again();
 def test_a_browser_draws_it_and_draws_it_again(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, *, dark: bool
 ) -> None:
-    """The script runs under its policy: what it fetched after a second is in the browser's document. Nothing but what
-    scrolls by itself is wider than the window, and a browser that asks for darkness gets it."""
+    """The script runs under its policy: the data fetched after a second is in the browser's document. Only scrollable
+    elements are wider than the window, and a browser that prefers dark mode gets it."""
     calls: list[Any] = []
     first = site.source.now
     drawing(site, "node2")
@@ -301,6 +301,6 @@ def test_a_browser_draws_it_and_draws_it_again(
     assert 'class="lost"' not in done.stdout
     body = done.stdout[done.stdout.index("<body") :].partition(">")[0]
     told = re.search(r'data-room="(\d+)" data-taken="(\d+)"', body)
-    assert 'data-kept="since before"' in done.stdout  # what did not change is the same element
+    assert 'data-kept="since before"' in done.stdout  # unchanged parts are the same element
     assert told and int(told[1]) == int(told[2]) <= width
     assert f'data-paper="{"rgb(18, 22, 28)" if dark else "rgb(244, 246, 249)"}"' in body

@@ -1,4 +1,4 @@
-"""Links between the pages lead somewhere, and every page is found from the index."""
+"""Links between the pages have targets, and every page is linked from the index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """Where a page leads to in this repository: (path, anchor)."""
+    """The page's links within this repository: (path, anchor)."""
     found = _LINK.findall(_CODE.sub("", page.read_text("utf-8")))
     parts = [link.partition("#") for link in found if "://" not in link]
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in parts]
@@ -23,7 +23,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What GitHub makes of a page's headings."""
+    """The anchors that GitHub makes from a page's headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
 

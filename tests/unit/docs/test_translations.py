@@ -1,6 +1,6 @@
-"""A Chinese page says what the English one said when it was translated: each section carries the English one's digest.
+"""A Chinese page matches the English one it was translated from: each section carries the English section's digest.
 
-After translating what changed, UPDATE_GOLDEN=1 writes the digests anew.
+After translating the changes, UPDATE_GOLDEN=1 rewrites the digests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_both_have_the_same_commands_in_the_same_order(english: str, chinese: st
 
 
 def commands(text: str) -> list[str]:
-    """Without their comments, which are translated."""
+    """Code blocks without their comments, which are translated."""
     return [re.sub(r"\s+#.*", "", line) for line in re.findall(r"^ {4,}(l40s-deploy .+)$", text, re.MULTILINE)]
 
 

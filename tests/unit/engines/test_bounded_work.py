@@ -1,4 +1,4 @@
-"""Every pattern that an agent searches a log with takes time in proportion to the text, whoever wrote it."""
+"""Every pattern that an agent searches a log with takes time proportional to the text, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HOSTILE = [
     " ",
     "|",
 ]
-"""By hand: what was seen to make an agent miss its beats, and what looks like it."""
+"""Hand-written texts: those that made an agent miss its beats, and similar ones."""
 
 
 def patterns() -> dict[str, str]:
@@ -73,7 +73,7 @@ def _of(name: str, watch: Any) -> dict[str, str]:
 
 
 def beginnings(tree: Any) -> Iterator[str]:
-    """Texts that lead into a pattern: for each of its points one that it matches so far."""
+    """Texts that lead into a pattern: for each point of it, one that matches up to that point."""
     texts = [""]
     for operation, argument in tree:
         texts = [text + more for text in texts for more in _texts(operation, argument)][:40]
@@ -125,7 +125,7 @@ def _set(kinds: Any) -> str:
 
 
 def adversaries(pattern: str) -> list[str]:
-    """Texts whose repetition leads a search into the pattern again and again."""
+    """Texts whose repetition makes a search enter the pattern again and again."""
     own = [text for text in dict.fromkeys(beginnings(parser.parse(pattern))) if len(text) > 1]
     step = max(1, len(own) // 24)
     return [*islice(own, 0, None, step), *own[-2:], *HOSTILE]
@@ -137,7 +137,7 @@ def texts(seed: str, size: int) -> Iterator[str]:
 
 
 def seconds(pattern: re.Pattern[str], text: str, least_s: float = 0.002) -> float:
-    """Of one search: the best of some, many of them where one is short."""
+    """Seconds of one search: the best of several, of many if one is short."""
     began = time.process_time()
     pattern.search(text)
     times = max(1, int(least_s / max(time.process_time() - began, 1e-6)))
@@ -151,8 +151,8 @@ def seconds(pattern: re.Pattern[str], text: str, least_s: float = 0.002) -> floa
 
 
 def ratio(pattern: re.Pattern[str], short: str, long: str) -> float:
-    """How many times as long the longer text takes; measured with more care where it seems too much: each of the two
-    at its best, since whatever else runs here makes either one slower."""
+    """How many times as long the longer text takes; measured more carefully if it seems too much: each at its best time,
+    since any other load makes either one slower."""
     best_short, best_long = seconds(pattern, short, 0.0005), seconds(pattern, long, 0.0005)
     tries = 0
     while best_long > MOST * best_short and tries < 5:

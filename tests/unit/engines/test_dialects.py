@@ -1,4 +1,4 @@
-"""Intent becomes each version's flags; watch data is what the agent takes."""
+"""Intent becomes each version's flags; watch data has the form that the agent accepts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Phases and causes on lines as the engines write them: out of the articles, the wheels' sources, runs on CPU.
+"""Phases and causes on lines as the engines write them: from the articles, the wheels' sources, runs on CPU.
 
-The lines lie in lines/: what a line is, a tab, the line.
+The lines are in lines/: the line's meaning, a tab, the line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NCCL's own words about its transport: recorded ones of 2.28.9, and made ones for what this machine has not."""
+"""NCCL's own lines about its transport: recorded ones of 2.28.9, and made-up ones for hardware not on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sglang-router's words: what it answers (as recorded from 0.3.2), and what an engine tells of its load."""
+"""sglang-router's interface: its answers (as recorded from 0.3.2), and what an engine reports of its load."""
 
 from __future__ import annotations
 

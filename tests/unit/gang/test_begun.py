@@ -1,4 +1,4 @@
-"""What nodes keep of something begun, and what is said of it."""
+"""Records that nodes keep of something begun, and the messages about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who rises, who takes turns and who would be missed when a plan meets gangs that run already."""
+"""Which gangs start, take turns or would be missed when a plan meets running gangs."""
 
 from __future__ import annotations
 

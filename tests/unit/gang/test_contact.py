@@ -1,4 +1,4 @@
-"""A dead node, a dead link, a stuck agent and a dead sshd, told apart by two ways to a node."""
+"""A dead node, a dead link, a stuck agent and a dead sshd, distinguished by two connections to a node."""
 
 from __future__ import annotations
 

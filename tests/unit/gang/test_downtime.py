@@ -1,4 +1,4 @@
-"""What a restart costs, told before it."""
+"""The downtime of a restart, shown in advance."""
 
 from __future__ import annotations
 

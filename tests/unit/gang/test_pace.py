@@ -1,4 +1,4 @@
-"""Who is behind, what the engine's own limit leaves, and when waiting on is of no use: as tables."""
+"""Which node is behind, what the engine's own limit leaves, and when waiting longer is pointless: as tables."""
 
 from __future__ import annotations
 

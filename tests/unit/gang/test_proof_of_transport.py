@@ -1,4 +1,4 @@
-"""Traffic that does not travel as planned: how grave it is, by what the gang's ranks have to say to each other."""
+"""Traffic that does not travel as planned: its severity, by what the gang's ranks have to exchange."""
 
 from __future__ import annotations
 

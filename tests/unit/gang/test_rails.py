@@ -1,4 +1,4 @@
-"""What is said of a port that failed under a gang that goes on."""
+"""Messages about a port that failed while its gang kept running."""
 
 from __future__ import annotations
 

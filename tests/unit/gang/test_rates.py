@@ -1,4 +1,4 @@
-"""Counters become rates; one that went back, or was never there before, makes none."""
+"""Counters become rates; a counter that went back, or is new, gives none."""
 
 from __future__ import annotations
 

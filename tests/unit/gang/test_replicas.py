@@ -1,4 +1,4 @@
-"""One gang or a gang a node: names, and what the nodes' reports say stands."""
+"""One gang, or one gang per node: names, and what the nodes' reports imply."""
 
 from __future__ import annotations
 

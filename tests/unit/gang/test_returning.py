@@ -1,4 +1,4 @@
-"""A node that somebody works on: away, still there as it was, or back."""
+"""A node under maintenance: away, still up as before, or back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLD, NEW = Boot("a", "4"), Boot("b", "4")
 def test_what_names_a_boot() -> None:
     kernel = "ab1c59c4-f5a0-4e4a-8b1d-000000000000"
     assert boot_of(f"{kernel}\n{STAT.format(4)}") == Boot(kernel, "4")
-    assert boot_of(f"{kernel}\n") == Boot(kernel, "")  # hidepid: process 1 is not for us to see
+    assert boot_of(f"{kernel}\n") == Boot(kernel, "")  # hidepid: we can't see process 1
     assert boot_of("") is None
 
 

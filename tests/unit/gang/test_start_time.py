@@ -1,4 +1,4 @@
-"""How long a start still takes: by a node's own pace, and by the last start of the same."""
+"""How long a start still takes: by a node's own pace, and by the last start of the same plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last failure out of what the nodes have kept, as a table of histories."""
+"""The last failure from the nodes' histories, as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as another answer, and what the engine may vary by itself."""
+"""What counts as a different answer, and what the engine may vary by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels that no index has: found in the operator's folder, pinned by digest, and missing ones named."""
+"""Wheels that no index has: found in the operator's folder, pinned by digest; missing ones are named."""
 
 from __future__ import annotations
 

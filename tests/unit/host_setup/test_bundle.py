@@ -1,4 +1,4 @@
-"""Bundles: written whole, read back the same, refused when damaged or when they hold what does not belong."""
+"""Bundles: written completely, read back the same, refused when damaged or with foreign entries."""
 
 from __future__ import annotations
 

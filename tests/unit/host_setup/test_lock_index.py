@@ -1,4 +1,4 @@
-"""scripts/lock_index.py against an index of our own: what can't be had any more is named, and silence is no consent."""
+"""scripts/lock_index.py against our own index: removed packages are named, and no answer does not count as good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks with hashes: ours have one for every package, and pip takes no other file than those."""
+"""Locks with hashes: ours have one for every package, and pip accepts only those files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ansible's results, as its modules really write them, in the words that an operator reads."""
+"""Ansible's results, as its modules really write them, as messages for the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small playbooks through the real Ansible on this machine: every end that a host or a run can come to."""
+"""Small playbooks through the real Ansible on this machine: every possible end of a host or a run."""
 
 from __future__ import annotations
 
