@@ -137,8 +137,8 @@ FIREWALL = "node2: TCP port 7700 is dropped"
 
 @dataclass
 class Guarded:
-    """A guard in virtual time over a gang that failed at 0. closed: when something forbids a start, in seconds.
-    helps: the restart from which on a gang stays up."""
+    """A guard in virtual time over a gang that failed at 0. closed: when a start is forbidden, in seconds.
+    helps: the first restart after which a gang stays up."""
 
     closed: tuple[tuple[float, float], ...]
     helps: int = 1
@@ -359,7 +359,7 @@ NO_RAIL = "node2: none of its RDMA ports can be used"
 
 
 def test_a_plan_that_a_node_can_not_carry_out_any_more_is_replaced_once_that_has_lasted() -> None:
-    """Links train after a boot: until then it is looked at as a finding is."""
+    """Links train after a boot, so the same plan is first retried for a while."""
     seen, memory, made = four("failed"), Memory(), []
     for now in range(0, 200, 2):
         decision, memory = decide(seen, memory, now, POLICY)

@@ -1,4 +1,4 @@
-"""Where the real engine's environment lives, when it is built, and what a failed build says. Nothing is built here."""
+"""Where the real engine's environment is, when it is built, and a failed build's message. Nothing is built here."""
 
 from __future__ import annotations
 

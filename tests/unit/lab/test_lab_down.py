@@ -1,4 +1,4 @@
-"""Labs whose files this version can't read: they go away all the same."""
+"""Labs whose files this version can't read can still be taken down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lab writes is read by the same code as any operator's inventory."""
+"""The lab's inventory is read by the same code as any operator's inventory."""
 
 from __future__ import annotations
 

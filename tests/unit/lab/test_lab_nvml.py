@@ -149,7 +149,7 @@ def test_without_a_driver_it_does_not_start(ask: Ask, folder: Path) -> None:
 
 
 def test_layouts_are_those_of_nvidia_ml_py(tmp_path: Path) -> None:
-    """Sizes as the C compiler lays them out, against the ctypes structures that will be filled."""
+    """Sizes as the C compiler lays them out, against the ctypes structures to be filled."""
     import ctypes
 
     names = ("PciInfo", "Memory", "Memory2", "Bar1", "Process")

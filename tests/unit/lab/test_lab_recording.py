@@ -1,4 +1,4 @@
-"""Recorded machines as nodes: what a look at such a node finds is what was recorded."""
+"""Recorded machines as nodes: a snapshot of such a node equals the recording."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown(snapshot: Snapshot, index: int = 0, *, copy: bool = False) -> NodeMach
 
 
 def recorded(node: NodeMachine) -> Snapshot:
-    """A snapshot as the probe would make it of a described machine, as far as a recording needs it."""
+    """A snapshot of a described machine, like the probe's, as far as a recording needs it."""
     tree = sysfs.render(node, live_network=False)
     files = {f"/sys{path}": content.decode("latin-1") for path, content in tree.files.items()}
     files |= {path: bytes(tree.files[path.removeprefix("/sys")]).hex() for path in files if path.endswith("/config")}

@@ -1,4 +1,4 @@
-"""Scenario files are read strictly: every mistake is told with its place, before a lab is built."""
+"""Scenario files are read strictly: every mistake is reported with its position, before a lab is built."""
 
 from __future__ import annotations
 

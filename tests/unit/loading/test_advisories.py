@@ -1,4 +1,4 @@
-"""Published vulnerabilities in the stacks' files: complete, dated, of the versions that the stack has, documented."""
+"""Published vulnerabilities in the stacks' files: complete, dated, matching the stack's versions, documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inventories made at random: what Ansible's own classes make of them is what we make of them, or we refuse."""
+"""Random inventories: we read them as Ansible's own classes do, or refuse them."""
 
 from __future__ import annotations
 

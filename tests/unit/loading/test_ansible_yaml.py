@@ -1,4 +1,4 @@
-"""Our reading of an inventory equals Ansible's own, or is refused in words."""
+"""We read an inventory as Ansible does, or refuse it with a message."""
 
 from __future__ import annotations
 

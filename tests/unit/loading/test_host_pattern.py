@@ -1,4 +1,4 @@
-"""Ranges in host names, against a second reading of the rule."""
+"""Ranges in host names, against an independent implementation of the rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs and nodes out of an inventory: what each variable means, and how a wrong one is told."""
+"""Gangs and nodes from an inventory: the meaning of each variable, and the message for a wrong one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def one_node(variables: str) -> NodeSpec:
-    """The node of an inventory with these variables, as YAML flow text, at its host."""
+    """The node of an inventory with these variables, as YAML flow text on its host."""
     Path("hosts.yml").write_text(f"gangs:\n  children:\n    gang0:\n      hosts:\n        n0: {{{variables}}}\n")
     return next(load_inventory("hosts.yml").nodes)
 

@@ -1,4 +1,4 @@
-"""`l40s_notify`: what is read, and that an error names the entry and shows no secret."""
+"""`l40s_notify`: how it is read, and that an error names the entry and shows no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator's own stacks and profiles are found beside the inventory, wherever a command is run."""
+"""An operator's own stacks and profiles are found next to the inventory, from any working directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIPPED = data_dir("inventory")
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory that holds nothing."""
+    """An empty working directory."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
 

@@ -72,7 +72,7 @@ def test_the_models_that_the_product_promises_are_there() -> None:
     ],
 )  # fmt: skip
 def test_sizes_counted_from_dimensions_fit_the_published_parameter_counts(name: str, gigabytes: int) -> None:
-    """The published numbers of parameters, by the bytes that each is stored in."""
+    """The published numbers of parameters, by the bytes that each takes in storage."""
     assert checkpoint_bytes(load_profile(name)) / 1e9 == pytest.approx(gigabytes, rel=0.02)
 
 
@@ -135,7 +135,7 @@ def test_parts_that_are_stored_in_another_way(tmp_path: Path) -> None:
 def test_what_is_captured_and_compiled_is_said_by_engine_version(
     tmp_path: Path, graphs: dict[str, object], of_all: int | None, version: str, found: Graphs
 ) -> None:
-    """The longest prefix counts most; torch.compile for all is none for 0.5, whose manual advises against it."""
+    """The longest prefix wins; torch.compile for all models becomes none for 0.5, whose manual advises against it."""
     both = {} if of_all is None else {"cuda_graph_max_bs": of_all, "torch_compile_max_bs": of_all}
     profile = load_profile(write(tmp_path, {**GOOD, "graphs": graphs, **both}))
     (engine,) = [one.engine(version) for one in dialects().values() if version in one.versions]

@@ -1,4 +1,4 @@
-"""An API key out of a file: its owner's alone, in characters that a header carries, and never in a message."""
+"""An API key from a file: private to its owner, in characters valid in a header, and never in a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inventories that only Ansible reads, by Ansible's own commands: the same nodes, in the order that Ansible gives."""
+"""Inventories that only Ansible can read, by Ansible's own commands: the same nodes, in Ansible's order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DIRECTORY = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nobody's settings take part."""
+    """No settings of the user apply."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
         monkeypatch.delenv(name)
@@ -70,7 +70,7 @@ def written(files: dict[str, str]) -> None:
 
 
 def listed(path: str, group: str) -> list[str]:
-    """What an operator sees."""
+    """The operator's output."""
     done = subprocess.run(
         [str(BESIDE / "ansible"), group, "-i", path, "--list-hosts"], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Words of ansible_ssh_common_args."""
+"""Arguments in ansible_ssh_common_args."""
 
 from __future__ import annotations
 

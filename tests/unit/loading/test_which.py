@@ -1,4 +1,4 @@
-"""Which cluster a command means, in the order that --help promises."""
+"""Which cluster a command uses, in the order that --help promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that an operator types: a wrong one brings every name that there is."""
+"""Names that an operator types: the message for a wrong one lists every valid name."""
 
 from __future__ import annotations
 

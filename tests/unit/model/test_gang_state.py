@@ -1,4 +1,4 @@
-"""The words for where a gang and its nodes are."""
+"""The words for the states of a gang and its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs by the names that NVML and torch's file names give them."""
+"""GPUs by their names in NVML and in torch's file names."""
 
 from __future__ import annotations
 

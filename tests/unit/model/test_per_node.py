@@ -1,4 +1,4 @@
-"""Failures of several nodes as one."""
+"""Failures of several nodes reported as one."""
 
 from __future__ import annotations
 

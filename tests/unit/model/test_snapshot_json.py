@@ -1,4 +1,4 @@
-"""A snapshot survives its JSON, and what is none is refused in words."""
+"""A snapshot survives its JSON; a document that is not a snapshot is refused with a message."""
 
 from __future__ import annotations
 

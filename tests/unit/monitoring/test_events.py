@@ -1,4 +1,4 @@
-"""One message for each event, none for the same again."""
+"""One message for each event, none for a repetition."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_is_told(views: list[GangView], wanted: list[Event]) -> None:
 
 
 def on_rails(*rails: tuple[str, str, bool]) -> GangView:
-    """A gang that serves although ports of these nodes failed: node, port, is back."""
+    """A gang that serves although ports of these nodes failed: node, port, whether it is back."""
     nodes = tuple(
         NodeView(name=name, node_rank=rank, state=NodeState.READY, rails=(Rail(port=port, up=up, at=1.0),))
         for rank, (name, port, up) in enumerate(rails)

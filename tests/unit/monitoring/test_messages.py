@@ -1,4 +1,4 @@
-"""A notice as each receiver wants it, and what its answer means."""
+"""A notice in each receiver's format, and the meaning of its answer."""
 
 from __future__ import annotations
 

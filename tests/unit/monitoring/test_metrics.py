@@ -1,4 +1,4 @@
-"""One scrape as metrics: what is there, what is left out, and that nothing leaves the catalogue."""
+"""One scrape as metrics: which are present, which are left out; all of them are in the catalogue."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def scene(*answers: Report | DeployError, **more_parts: Any) -> Scene:
 
 
 def value(found: Scene, name: str, **labels: object) -> float | None:
-    """Of the one sample that has these labels; None where there is none."""
+    """The value of the one sample with these labels; None if there is none."""
     family = named(metrics(found)).get(name)
     samples = [
         figure
@@ -153,7 +153,7 @@ def test_what_was_measured_and_found() -> None:
     assert value(found, "l40s_bench_output_tokens_per_second", gang="g") == 90
     assert value(found, "l40s_bench_first_token_seconds") == 0.25
     assert value(found, "l40s_nettest_link_bytes_per_second") == 9e9 and value(found, "l40s_nettest_slow") == 1
-    for verdict in ("ok", "not judged"):  # what an older release kept where nothing was expected
+    for verdict in ("ok", "not judged"):  # kept by an older release if nothing was expected
         fine = scene(report(0), report(1), measured=Measured(nettests=({**nettest, "verdict": verdict},)))
         assert value(fine, "l40s_nettest_slow") == 0
     assert value(found, "l40s_nettest_all_reduce_seconds") == pytest.approx(90e-6)

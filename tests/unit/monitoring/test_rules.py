@@ -1,4 +1,4 @@
-"""Rules and dashboard use metrics that exist, and lead to something that explains them."""
+"""Rules and dashboard use existing metrics, and link to an explanation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDED = {
 
 
 def own_names(expr: str) -> set[str]:
-    """Names of ours in an expression, recorded ones with their level."""
+    """Our metric names in an expression, recorded ones with their level."""
     return set(re.findall(r"\b(?:[a-z]+:)?l40s_[a-z_]+(?::[a-z0-9]+)?", re.sub(r'"[^"]*"', "", expr)))
 
 
@@ -62,7 +62,7 @@ def test_money_is_recorded_where_a_price_is_given() -> None:
 
 
 def test_promtool_records_what_a_million_tokens_take_and_cost(tmp_path: Path) -> None:
-    """2 GPUs of 300 W and 400 W beside them make 100 tokens/s, which two ranks tell: 10 J a token."""
+    """Two GPUs of 300 W and a node of 400 W make 100 tokens/s, which two ranks report: 10 J per token."""
     rules = tmp_path / "l40s.rules.yml"
     rules.write_text(yaml.safe_dump(rule_file(Prices(per_kwh=0.28, currency="CHF", node_watts=400.0))))
     power = [f'l40s_gpu_power_watts{{gang="gang0", gpu="{gpu}"}}' for gpu in range(2)]

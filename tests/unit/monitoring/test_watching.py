@@ -1,4 +1,4 @@
-"""Only what is new or gone is told; counters as rates."""
+"""Only new and ended events are reported; counters become rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bisection as a table: how fast each half of the nodes is, and the node that follows."""
+"""Bisection as a table: the speed of each half of the nodes, and the node that this identifies."""
 
 from __future__ import annotations
 

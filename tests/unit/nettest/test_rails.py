@@ -1,4 +1,4 @@
-"""RDMA ports two at a time: who measures when, what ib_write_bw's output says, and which port is named."""
+"""RDMA ports two at a time: which pair measures when, how ib_write_bw's output is read, and which port is named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def printed(speed: Callable[[Way], float], order: tuple[Way, ...]) -> dict[int, 
 
 @pytest.mark.parametrize(("file", "bytes_"), [("mb.txt", 65536), ("gb.txt", 8)])
 def test_a_recorded_output_is_read_in_the_units_of_its_header(file: str, bytes_: int) -> None:
-    """Its own message rate (10^6 a second) says the same."""
+    """Its own message rate (10^6/s) confirms this."""
     text = (RECORDED / file).read_text()
     rate = float(re.findall(r"^ \d+ .* ([\d.]+)$", text, re.MULTILINE)[-1].split()[-1])
     assert average_gbps(text) == pytest.approx(bytes_ * 8 * rate / 1e3, rel=2e-3)
@@ -147,7 +147,7 @@ def test_ports_of_unknown_rate_are_compared_with_each_other() -> None:
 
 
 def test_an_end_that_did_not_come_says_nothing_of_a_port() -> None:
-    """The sender finds nobody, or the receiver waits until it is stopped."""
+    """The sender reaches no receiver, or the receiver waits until it is stopped."""
     order = ways(ports(4, 2))
     nobody = Said((RECORDED / "nobody-listens.txt").read_text(), 1)
     waited = Said(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n", -1)

@@ -1,4 +1,4 @@
-"""The schedule: every pair of nodes, no rank in two groups at once, and the ways inside a node."""
+"""The schedule: every pair of nodes, no rank in two groups at once, and the links inside a node."""
 
 from __future__ import annotations
 

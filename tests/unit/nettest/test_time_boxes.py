@@ -1,4 +1,4 @@
-"""templates/nettest.py on links of any speed, by a clock of our own: a size takes about its box, whatever it meets."""
+"""templates/nettest.py on links of any speed, with a simulated clock: each size takes about its time box."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def ranks() -> Iterator[Any]:
 
 
 class Link:
-    """Takes its time on a clock of its own. opens_s: what the first use of a size takes besides"""
+    """A link on a simulated clock. opens_s: additional time for the first use of a size"""
 
     def __init__(self, speed: float, latency: float, *, opens_s: float = 0.0) -> None:
         self.speed, self.latency, self.opens_s, self.now = speed, latency, opens_s, 0.0
         self.sizes: list[int] = []
 
     def pass_on(self, size: int, count: int = 1) -> float:
-        """Seconds of one of so many. Both ends talk once: that is the latency."""
+        """Seconds per message, for `count` messages. Both ends exchange once: that is the latency."""
         took = self.latency + count * size / self.speed + (self.opens_s if size not in self.sizes else 0.0)
         self.sizes.append(size)
         self.now += took
@@ -129,7 +129,7 @@ def test_over_nvlink_a_burst_hides_the_answer(ranks: Any, monkeypatch: pytest.Mo
 
 
 def test_the_second_look_has_one_time_for_all_suspects(ranks: Any) -> None:
-    """A slow node with eight GPUs: 24 suspects, none of which is quicker when it is measured again."""
+    """A slow node with eight GPUs: 24 suspects, none of which is faster when measured again."""
     suspects = [(("nodes", number, number + 8), ("nodes", 100, 101)) for number in range(24)]
     looked: list[Any] = []
 
@@ -139,7 +139,7 @@ def test_the_second_look_has_one_time_for_all_suspects(ranks: Any) -> None:
 
     ranks._look_again([*suspects], once_more, tries=4, budget_s=20.0)
     assert len(looked) * 0.35 < 20.0 + 2 * 0.35
-    assert {suspect for suspect, _ in suspects} <= set(looked)  # each of them once before one of them twice
+    assert {suspect for suspect, _ in suspects} <= set(looked)  # each of them once before any of them twice
 
 
 def test_a_suspect_that_is_quick_again_is_not_looked_at_any_more(ranks: Any) -> None:

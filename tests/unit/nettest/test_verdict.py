@@ -1,4 +1,4 @@
-"""What figures say: slow links, and the one thing that they have in common."""
+"""How figures are judged: slow links, and the one part that they have in common."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.nettest.verdict import (
 from .test_schedule import cluster
 
 Speed = Callable[[int, int], float]
-"""Gb/s from a rank to another."""
+"""Gb/s from one rank to another."""
 
 
 def measured(nodes: int, ranks: int, speed: Speed, *, gpus: bool = False) -> tuple[Link, ...]:

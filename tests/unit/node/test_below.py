@@ -1,4 +1,4 @@
-"""What a path may be that another machine's answer names."""
+"""Which paths are allowed in another machine's answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of the operating system become words, a kind and a fix."""
+"""Errors of the operating system become a message, a kind and a fix."""
 
 from __future__ import annotations
 

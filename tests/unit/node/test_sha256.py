@@ -1,4 +1,4 @@
-"""Digests are remembered only for the very file that they were made of."""
+"""Digests are cached only for exactly the file that they were computed from."""
 
 from __future__ import annotations
 

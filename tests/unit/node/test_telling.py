@@ -1,4 +1,4 @@
-"""Long answers are cut into lines that the controller takes whole."""
+"""Long answers are split into lines that the controller accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which layout a gang has on fewer nodes than it should have."""
+"""The layout of a gang on fewer nodes than planned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole plan: what the articles launched by hand, and what is refused before anything starts."""
+"""The complete plan: what the articles launched by hand, and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from orchestrator.workflows.gang.staging import cache_order
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 CONFIG = {"model_type": "deepseek_v3"}
 READ = {name: replace(host, config=CONFIG, weights="w") for name, host in HOSTS.items()}
-"""With a checkpoint that was looked at."""
+"""With a checkpoint that was examined."""
 
 
 INT8 = "DeepSeek-R1-Channel-INT8"
@@ -81,7 +81,7 @@ def test_what_the_third_article_launches_by_hand() -> None:
 
 @pytest.mark.parametrize("name", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
 def test_a_stack_copied_under_another_name_plans_the_same(name: str, tmp_path: Path) -> None:
-    """Nothing is judged by a stack's name."""
+    """No decision depends on a stack's name."""
     text = (data_dir("inventory") / "stacks" / f"{name}.yml").read_text("utf-8")
     (tmp_path / "mine.yml").write_text(text.replace(f"name: {name}\n", "name: mine\n"))
     spec = gang(venv="/opt/engine")
@@ -454,7 +454,7 @@ def test_per_rank_files_are_not_written_from_checkpoints_that_differ_or_are_unre
 
 
 def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | None = None) -> RankFiles:
-    """What a node of four would have of TP32."""
+    """A node's per-rank files of TP32, for each of four nodes."""
     folder = f"{INT8}-sglang-0.5.23-TP32-{checkpoint_digest(CONFIG, 'w')}"
     begin = 8 * node if first is None else first
     return RankFiles(
@@ -498,7 +498,7 @@ def test_per_rank_files_are_read_where_every_node_has_its_own_else_the_checkpoin
     ],
 )
 def test_per_rank_files_of_other_weights_are_not_read(node2: dict[str, Any], lacking: list[str]) -> None:
-    """A new training under the same config.json: only the values differ."""
+    """Retrained weights under the same config.json: only the values differ."""
     hosts = {name: replace(READ[name], rank_files=(rank_files(rank),)) for rank, name in enumerate(sorted(READ)[:4])}
     hosts["node2"] = replace(hosts["node2"], **node2)
     plan = plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8, hosts=hosts)
@@ -510,7 +510,7 @@ def test_per_rank_files_of_other_weights_are_not_read(node2: dict[str, Any], lac
 
 
 def test_a_folder_whose_name_does_not_tell_of_which_weights_is_named_as_such() -> None:
-    """As earlier versions wrote it."""
+    """A name as earlier versions wrote it."""
     folder = f"{INT8}-sglang-0.5.23-TP32-{short_digest(CONFIG)}"
     old = replace(rank_files(0), folder=folder, key=f"sglang-0.5 0.5.23 {folder}")
     hosts = {name: replace(host, rank_files=(old,)) for name, host in READ.items()}
@@ -523,7 +523,7 @@ def test_a_folder_whose_name_does_not_tell_of_which_weights_is_named_as_such() -
 
 @pytest.mark.parametrize("written", [True, False])
 def test_the_page_cache_is_judged_by_the_files_that_the_engine_reads(written: bool) -> None:
-    """It reads the checkpoint to write per-rank files, and afterwards these alone."""
+    """The engine reads the checkpoint to write per-rank files, and afterwards only these."""
     spec = with_(gang(), presharded="/local")
     found = [(rank_files(rank),) if written else () for rank in range(4)]
     hosts = {name: replace(READ[name], rank_files=one) for name, one in zip(sorted(HOSTS), found, strict=False)}

@@ -145,7 +145,7 @@ def test_one_index_must_serve_all_ports_or_none_is_set() -> None:
 
 
 def single_card() -> Topology:
-    """One RoCE port, which carries TCP as well."""
+    """A single RoCE port, which also carries TCP."""
     facts = topology(rdma=("mlx5_0",), bond="eth9")
     port = replace(facts.rdma[0], netdev="eth9", gids=tuple(replace(g, netdev="eth9") for g in facts.rdma[0].gids))
     eth9 = Interface(name="eth9", operstate="up", carrier=True, ipv4=("10.1.0.11/24",), physical=True)
@@ -210,7 +210,7 @@ def test_a_pin_in_nccls_own_words_is_taken_where_gloo_can_follow(pinned: str, ta
 
 
 def test_every_node_takes_the_same_network() -> None:
-    """node1's bond is in another network: what both share is taken, on both."""
+    """node1's bond is in another network: the interface that both share is taken, on both."""
     facts = topologies(gang(2))
     odd = tuple(
         replace(one, ipv4=("10.77.0.12/24",)) if one.name == "bond0" else one for one in facts["node1"].interfaces

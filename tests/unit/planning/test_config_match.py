@@ -1,4 +1,4 @@
-"""config.json against the profile: what is a contradiction, and what is only silence."""
+"""config.json against the profile: contradictions, and fields that are merely absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between what was staged and what would be: which settings, on which node, and no noise."""
+"""Differences between the staged plan and a new one: which settings, on which node, and no noise."""
 
 from __future__ import annotations
 

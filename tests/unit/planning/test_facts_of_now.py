@@ -1,4 +1,4 @@
-"""What moved under a staged plan is found again: interface, RDMA ports, GID index."""
+"""Changes under a staged plan are detected: interface, RDMA ports, GID index."""
 
 from __future__ import annotations
 

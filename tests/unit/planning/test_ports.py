@@ -1,4 +1,4 @@
-"""Which ports a gang listens on, and the rules that close those of the gang to strangers, loaded by the real nft."""
+"""The ports that a gang listens on, and the rules that close them to strangers, loaded by the real nft."""
 
 from __future__ import annotations
 

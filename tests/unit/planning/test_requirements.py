@@ -1,4 +1,4 @@
-"""What a stack asks of a node, against the node's facts."""
+"""A stack's requirements, checked against the node's facts."""
 
 from __future__ import annotations
 

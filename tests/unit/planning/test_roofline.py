@@ -1,4 +1,4 @@
-"""The speed model: it gives back what it was fitted to, predicts what it was not, and says so where it can't."""
+"""The speed model: it reproduces its fitted points, predicts others, and says where it can't."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_measured_all_reduce_takes_the_place_of_the_calculated_one() -> None:
 
 
 def test_what_was_measured_inside_a_node_is_what_pipeline_stages_wait_for() -> None:
-    """At 32 requests a stage has 8, between two sizes that were measured."""
+    """At 32 requests a stage has 8, between two measured sizes."""
     network = Network(everywhere={8: 1.0}, inside={4: 100e-6, 32: 380e-6}, test="nettest t1")
     calculated, measured = of(PP4), of(PP4, network=network)
     assert measured[1] == calculated[1]
@@ -90,13 +90,13 @@ def test_the_basis_says_for_which_transport_it_was_calculated() -> None:
 
 
 def test_wrong_wiring_is_predicted_where_another_point_has_its_kind_of_message() -> None:
-    """One request alone has none: the error says so, and is not left out."""
+    """A single request has none: the error states that and is not omitted."""
     found = leave_one_out_tcp()
     assert max(found[batch] for batch in BATCHES[1:]) < 0.35 < found[1] < 0.6
 
 
 def test_attention_groups_a_node_halve_the_network_and_read_more_weights() -> None:
-    """At 128 requests half of the all-reduces stay in a node; one request alone fills up three idle groups' rows."""
+    """At 128 requests half of the all-reduces stay in a node; a single request also pads three idle groups' rows."""
     grouped = replace(TP32, attention_data_parallel=4)
     new, old, plain = of(grouped, whole=1), of(grouped, whole=2), of(TP32)
     assert new[128] > plain[128] > old[128], "0.4.4 keeps both all-reduces, and reads more weights of attention"
@@ -122,7 +122,7 @@ def test_what_nobody_can_say_is_not_said() -> None:
 
 @pytest.mark.parametrize("name", sorted(profile_names()))
 def test_no_shipped_model_reads_less_than_nothing(name: str) -> None:
-    """INT4 and MXFP4 experts are half a byte a weight: as whole bytes they outweighed the GPU's weights."""
+    """INT4 and MXFP4 experts take half a byte per weight: as full bytes they would exceed the GPU's weights."""
     profile = load_profile(name)
     for layout in (TP32, PP4):
         assert (

@@ -1,4 +1,4 @@
-"""What a plan names and a node does not have any more."""
+"""Devices that a plan names and a node no longer has."""
 
 from __future__ import annotations
 

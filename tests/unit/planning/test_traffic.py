@@ -1,4 +1,4 @@
-"""Bytes between nodes for a token, by layout, and what a layout costs a start."""
+"""Bytes between nodes per token, by layout, and a layout's cost for a start."""
 
 from __future__ import annotations
 

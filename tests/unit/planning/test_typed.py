@@ -1,4 +1,4 @@
-"""Command lines in locks and the audit log: what they say, and what they never say."""
+"""Command lines in locks and the audit log: their contents, and what they must never contain."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_host_is_described_with_what_was_recorded(tmp_path: Path) -> None:
 
 
 def taken_back(tmp_path: Path, wrote: str, now: str) -> tuple[str | None, list[str]]:
-    """What is in a recorded file after it was taken back, None where it is gone, and what is said."""
+    """A recorded file's contents after the undo, None if it was removed, and the message."""
     file = tmp_path / "etc" / "l40s.conf"
     file.parent.mkdir()
     file.write_text(wrote)

@@ -23,7 +23,7 @@ DEADLINE_S = 15.0
 
 
 def until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """The condition's first true value; fails the test when there is none in time."""
+    """The condition's first true value; fails the test if there is none in time."""
     return waiting.until(condition, deadline_s, what)
 
 
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def title(pid: int) -> str:
-    """What ps shows; '' for a process that is gone or a zombie."""
+    """The title that ps shows; '' if the process is dead or a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:
@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 @dataclass
 class Node:
-    """One launcher and what it wrote."""
+    """One launcher and its output."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -78,7 +78,7 @@ class Node:
         return self.process.wait(deadline_s)
 
     def ask(self, path: str, body: Any = None, timeout: float = 10.0) -> tuple[int, bytes]:
-        """Status and body of one HTTP request; (0, b'') where nobody answers."""
+        """Status and body of one HTTP request; (0, b'') if nothing answers."""
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -184,7 +184,7 @@ def _kill(pid: int) -> None:
 
 
 def model_directory(path: Path, **changes: Any) -> Path:
-    """config.json, an index of 4 shards and the mark that they are missing on purpose, as a lab's nodes have them."""
+    """config.json, an index of 4 shards and the mark that they are missing on purpose, as on a lab's nodes."""
     path.mkdir(parents=True)
     (path / ".standin").touch()
     config = {
@@ -220,7 +220,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """Two nodes of two ranks that serve, shared by tests that leave them as they were."""
+    """Two serving nodes of two ranks, shared by tests that leave them unchanged."""
     made = Engine(tmp_path_factory.mktemp("serving"))
     made.start(
         env={"SGLANG_HEALTH_CHECK_TIMEOUT": "0.5", "NCCL_DEBUG": "INFO", "CUDA_VISIBLE_DEVICES": "5,7"},

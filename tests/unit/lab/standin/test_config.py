@@ -1,4 +1,4 @@
-"""--config as 0.5.23 reads it: flags of the file first, so that those of the command line win."""
+"""--config as 0.5.23 reads it: the file's flags come first, so that those of the command line win."""
 
 from __future__ import annotations
 

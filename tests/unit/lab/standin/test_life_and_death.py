@@ -1,4 +1,4 @@
-"""How nodes start, fail and end: the rows that were measured with the real 0.5.23, and 0.4.4 by its source."""
+"""How nodes start, fail and end: rows measured with the real 0.5.23, and 0.4.4 from its source."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_memory_that_somebody_else_holds_is_not_free(engine: Any) -> None:
     claims.mkdir()
     start = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]
     (claims / f"0.{os.getpid()}").write_text(f"{42 * 2**30} {start}\n")
-    (claims / "0.1").write_text(f"{42 * 2**30} 1\n")  # of a process that is long gone
+    (claims / "0.1").write_text(f"{42 * 2**30} 1\n")  # of a process that ended long ago
     node = engine.start_node(0, nnodes=1, tp=1)
     end_with(node, -signal.SIGKILL, says="which 1.70 GiB is free")
 
@@ -286,7 +286,7 @@ def test_version_0_4_4_leaves_ranks_behind(engine: Any) -> None:
 
 
 def state(pid: int) -> str:
-    """Of its main thread (proc(5)), and how it died; '' where there is no such process."""
+    """State of its main thread (proc(5)), and how it died; '' if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -295,7 +295,7 @@ def state(pid: int) -> str:
 
 
 def readable(pidfd: int) -> bool:
-    """Its process has ended for everybody."""
+    """Whether the process has ended."""
     return bool(select.select([pidfd], [], [], 0)[0])
 
 

@@ -1,4 +1,4 @@
-"""An engine of two nodes that serves: what it shows, what it answers, and what happens when a rank stops answering."""
+"""A serving engine of two nodes: its status, its answers, and what happens when a rank stops answering."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_rank_is_a_process_with_sglangs_title(serving: Any) -> None:
 
 
 def test_ranks_hold_nothing_of_each_other(serving: Any) -> None:
-    """A rank's death must be seen by the end of its own pipe, which no sibling may hold open."""
+    """A rank's death must be seen by the end of its own pipe, so no sibling may hold it open."""
     worker = serving.nodes[1]
     pipes = [
         {target for path in Path(f"/proc/{pid}/fd").iterdir() if "pipe:" in (target := str(path.readlink()))}

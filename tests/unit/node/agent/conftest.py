@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def gang(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Makes a gang of real agents on loopback; ends whatever of it is left."""
+    """Makes a gang of real agents on loopback; ends all its processes afterwards."""
     from tests.support.gang import Cluster
 
     made: list[Cluster] = []

@@ -1,4 +1,4 @@
-"""Real agents with a scripted engine: go, ready, and every way to end."""
+"""Real agents with a scripted engine: go, ready, and every kind of end."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ def test_weight_files_are_read_ahead_while_armed(gang: Gang) -> None:
 
 def test_a_file_that_hangs_delays_neither_start_nor_end(gang: Gang) -> None:
     cluster = gang(nodes=2)
-    os.mkfifo(cluster.model / "model.safetensors")  # whoever opens it waits for ever
+    os.mkfifo(cluster.model / "model.safetensors")  # opening it blocks for ever
     cluster.changes[1] = {"cache": {"folder": str(cluster.model)}}
     cluster.ready()
     until(lambda: cluster.report(1)["cache"]["state"] == "stopped")

@@ -1,4 +1,4 @@
-"""Real agents and a leader link that is reset: what lives goes on, and what is dead is known at once."""
+"""Real agents and a leader link that is reset: living nodes continue, and a dead one is noticed at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def guardian_of(cluster: Cluster, node: int) -> int:
 
 
 def told(cluster: Cluster) -> object:
-    """What every node says of the link, and what has happened there."""
+    """Every node's state of the link, and its events."""
     return [
         (report["state"], report["links"], report["cause"], cluster.log(node).with_name("events.jsonl").read_text())
         for node, report in ((node, cluster.report(node)) for node in range(cluster.nodes))
@@ -36,7 +36,7 @@ def told(cluster: Cluster) -> object:
 
 
 def joined(cluster: Cluster, node: int) -> int:
-    """How often this node's side of the link was made."""
+    """How often this node's side of the link was connected."""
     return cluster.log(node).with_name("events.jsonl").read_text().count('"event": "joined"')
 
 
@@ -57,7 +57,7 @@ def test_a_link_that_is_reset_for_a_second_ends_nothing(gang: Gang) -> None:
         cluster.ready()
         for again in (2, 3):
             way.cut()
-            time.sleep(1.0)  # how long it is cut is what this tests
+            time.sleep(1.0)  # the length of the cut is what this tests
             way.restore()
             until(partial(joined_on_both, cluster, again), 5.0, lambda: told(cluster))
         assert cluster.states() == ["ready", "ready"]

@@ -1,4 +1,4 @@
-"""What a node makes of a death and of its log: how near it is to the beginning, and whom its errors blame."""
+"""A node's conclusions from a death and from its log: how near it is to the origin, and which rank its errors blame."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How one node's part goes: tables of what happens and what is to be done, without processes and with a clock of their
-own."""
+"""The course of one node's part: tables of events and resulting actions, without processes and with a simulated
+clock."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def test_a_death_is_told_the_leader_asks_and_rules_once() -> None:
 
 
 def test_a_death_while_the_link_is_made_again_is_told_once_it_is() -> None:
-    """Found under load: the member's rank died between its connection and the leader's welcome; nobody told the
-    leader, and its ranks went on for ever."""
+    """Found under load: the member's rank died between its connection and the leader's welcome; the leader was not
+    informed, and its ranks kept running for ever."""
     member = part("b")
     member.step(101.0, Left("a", "Connection reset by peer", broken=True))
     told = member.step(102.0, verdicts.Happened(Statement(KILLED, Weight.SEEN)))

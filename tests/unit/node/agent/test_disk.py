@@ -1,4 +1,4 @@
-"""A state directory that stalls: nobody waits for it, memory is bounded, the operator hears of it."""
+"""A state directory that stalls: nothing waits for it, memory is bounded, and the operator is informed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_disk_that_refuses_loses_only_what_it_refused() -> None:
 
 @contextmanager
 def stalled(path: Path) -> Iterator[None]:
-    """Whoever opens this file waits, as on a frozen file system: it is a pipe without another end."""
+    """Opening this file blocks, as on a frozen file system: it is a pipe without another end."""
     kept = path.with_name(f"{path.name}.kept")
     if path.exists():
         path.rename(kept)
@@ -92,7 +92,7 @@ def stalled(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        other = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # whoever waits goes on
+        other = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # blocked processes continue
         time.sleep(0.2)
         if kept.exists():
             kept.rename(path)
@@ -108,7 +108,7 @@ def test_a_stalled_state_directory_ends_no_healthy_gang(gang: Gang, node: int) -
     with stalled(cluster.log(node).with_name("goal.json")):
         os.kill(cluster.agent(node)[0], signal.SIGUSR1)  # it reads its orders
         began = time.monotonic()
-        until(lambda: time.monotonic() - began > 2 * LEASE_S, 3 * LEASE_S)  # how long it stalls is what this tests
+        until(lambda: time.monotonic() - began > 2 * LEASE_S, 3 * LEASE_S)  # the length of the stall is what this tests
         other = 1 - node
         assert cluster.report(other)["state"] == "ready" and cluster.report(other)["cause"] is None
     assert cluster.agents_alive() == [0, 1]

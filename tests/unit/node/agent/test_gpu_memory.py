@@ -1,4 +1,4 @@
-"""The child that asks NVML: one that the driver holds is waited for, not joined by another."""
+"""The child that asks NVML: while the driver blocks it, the agent waits for it and starts no second one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.node.engine import gpus
 
 
 class Held:
-    """A child in the driver's hands: it says nothing, and SIGKILL does not end it before the driver lets go."""
+    """A child blocked by the driver: it says nothing, and SIGKILL does not end it before the driver returns."""
 
     made: list[Held]
 

@@ -1,4 +1,4 @@
-"""Clients without a key, of the engine and of the agent's port: agents keep their time and believe nothing of it."""
+"""Clients without a key, of the engine and of the agent's port: agents stay on time and trust nothing they send."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LINE_BYTES = 60_000
 STRANGERS = 64
 FLOOD_BYTES = 100_000_000
 LATENCY_S = 1.0
-"""From a stranger's connection to the agent's word, on an idle machine."""
+"""From a client's connection to the agent's answer, on an idle machine."""
 MOST_MEMORY = 64 << 20
 QUOTED = "torch.OutOfMemoryError"
 
@@ -96,14 +96,14 @@ def test_strangers_who_flood_the_agents_port_end_no_gang(gang: Gang) -> None:
 
 
 def flood(port: int) -> None:
-    """As many newlines as the agent takes, of a part of what makes 100 MB together."""
+    """Send newlines as fast as the agent accepts them: one stranger's part of 100 MB."""
     left = FLOOD_BYTES // STRANGERS
     while left > 0:
         left -= pour(port, left)
 
 
 def pour(port: int, most: int) -> int:
-    """Down one connection, until it is closed; returns what to count of it."""
+    """Send down one connection until it is closed; returns the bytes to count for it."""
     sent = 0
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=20) as stranger:
         while sent < most:

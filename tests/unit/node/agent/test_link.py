@@ -1,4 +1,4 @@
-"""The leader link: who gets in, who does not, and what a closed connection means."""
+"""The leader link: which nodes are admitted, which are not, and the meaning of a closed connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hub(run: Run) -> Iterator[Hub]:
 
 
 def turn(*sides: Hub | Spoke, until: Any, deadline_s: float = 5.0) -> list[Event]:
-    """Let both sides step until something is true of what happened."""
+    """Let both sides step until a condition of the events is true."""
     events: list[Event] = []
     end = time.monotonic() + deadline_s
     while not until(events):
@@ -130,7 +130,7 @@ def test_junk_gets_nobody_in_and_breaks_nothing(hub: Hub, run: Run, junk: bytes)
 
 
 def closed(stranger: socket.socket, hub: Hub) -> bool:
-    """The hub has closed this connection, within some of its steps."""
+    """The hub has closed this connection, within a few of its steps."""
     stranger.settimeout(0.01)
     for _ in range(20):
         assert hub.step(time.monotonic()) == []
@@ -142,7 +142,7 @@ def closed(stranger: socket.socket, hub: Hub) -> bool:
 
 
 def told(stranger: socket.socket) -> bytes:
-    """What came, or that the connection is over."""
+    """The data received, or that the connection is closed."""
     try:
         return stranger.recv(4096) or b"closed"
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""The leader link between two releases: the one of tests/recorded, made-up ones, and this one."""
+"""The leader link between two releases: the one in tests/recorded, made-up ones, and this one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ while time.monotonic() < end:
             sys.exit()
     time.sleep(0.01)
 """
-"""One side of the link by release 0.1.0: it says one thing, prints the first that it is told, and ends."""
+"""One side of the link by release 0.1.0: it sends one message, prints the first that it receives, and ends."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def old(node: str, run: Run) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def heard(ours: Hub | Spoke) -> list[Said]:
-    """The first that the other side says."""
+    """The first message from the other side."""
     found: list[Said] = []
 
     def step() -> bool:

@@ -1,4 +1,4 @@
-"""`logs` of a file that moves away while it is read."""
+"""`logs` of a file that is moved away while it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom an agent can still hear: tables of what its link says, with a clock of their own."""
+"""Which agents an agent can still hear: tables of link events, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOST, CLOSED = Left("b", "Connection timed out", broken=False), Left("b", "close
 
 
 def leader(*others: str) -> Membership:
-    """Of agents that have all joined at second 100."""
+    """The leader's membership, with agents that all joined at second 100."""
     members = Membership("a", others, leads=True, lease_s=LEASE_S, anchor=ANCHOR)
     for other in others:
         assert members.step(100.0, Joined(other)) == []

@@ -1,4 +1,4 @@
-"""The verbs that need no living agent: stage, report, stop, lock, logs; and how a process died."""
+"""The verbs that need no running agent: stage, report, stop, lock, logs; and how a process died."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_lock_is_held_renewed_and_given_back_by_its_holder_only(tmp_path: Path
 
 
 def later(monkeypatch: pytest.MonkeyPatch, *, boot: float = 0.0, wall: float = 0.0) -> None:
-    """From now on the node's clocks show that so many more seconds have passed."""
+    """From now on the node's clocks are ahead by so many seconds more."""
     clock, date = time.clock_gettime, time.time
     monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + boot)
     monkeypatch.setattr(time, "time", lambda: date() + wall)
@@ -134,7 +134,7 @@ def test_a_lock_of_another_boot_or_release_is_judged_by_its_own_time(tmp_path: P
 
 
 def test_who_was_taken_over_may_not_stop_what_the_other_started_even_when_that_one_is_done(tmp_path: Path) -> None:
-    """Found by tests/simulation: a restart that stood still for 75 s stopped the gang that another one had raised."""
+    """Found by tests/simulation: a restart that was paused for 75 s stopped the gang that another one had started."""
     request = {"state_dir": str(tmp_path), "gang": "g"}
     hold(tmp_path, "a")
     hold(tmp_path, "b", over="a")
@@ -213,7 +213,7 @@ def test_how_a_process_died(reaped: bool, number: int, words: str) -> None:
     child.wait()
     child.stdin.close()
     os.close(pidfd)
-    if death != deaths.UNKNOWN or not reaped:  # before Linux 6.15 a reaped process tells nobody
+    if death != deaths.UNKNOWN or not reaped:  # before Linux 6.15 the status of a reaped process is lost
         assert death.words().startswith(words)
     assert not processes.alive(child.pid, start)
     assert not processes.send(child.pid, start, signal.SIGTERM)
@@ -242,7 +242,7 @@ def test_a_report_waits_for_news_and_no_longer_than_asked(gang: Gang) -> None:
     ids=["a text for a time", "odd ranks", "nested deeply", "empty", "null", "words", "bytes"],
 )
 def test_a_report_that_can_not_be_read_neither_hides_an_agent_nor_keeps_it(gang: Gang, text: str) -> None:
-    """A stopped agent writes no more: what lies there is all that anybody can read."""
+    """A stopped agent writes no more: only the files on disk can be read."""
     cluster = gang()
     cluster.armed()
     cluster.signal_agent(1, signal.SIGSTOP)

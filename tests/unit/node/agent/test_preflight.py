@@ -1,4 +1,4 @@
-"""Each thing that is not as it must be is told with file, port or pid."""
+"""Each unmet condition is reported with file, port or pid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Memory(GpuMemory):
     """NVML's answer without NVML."""
 
     def ask(self, now: float) -> None:
-        """Nobody is there to be asked."""
+        """Asks nothing."""
 
     def wait(self, deadline_s: float) -> bool:
         return self.answer is not None
@@ -97,7 +97,7 @@ def safetensors(data: int) -> bytes:
 
 
 def checkpoint(cluster: Cluster, **files: bytes) -> list[str]:
-    """Write an index of six files and these ones; what the check says."""
+    """Write an index of six files and create these; returns the check's message."""
     index = {"weight_map": {f"tensor{number}": name for number, name in enumerate(NAMES)}}
     (cluster.model / "model.safetensors.index.json").write_text(json.dumps(index))
     for place, data in files.items():

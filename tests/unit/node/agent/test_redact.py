@@ -1,4 +1,4 @@
-"""Secrets never reach the log, however the engine's output is cut."""
+"""Secrets never reach the log, at whatever byte the engine's output is split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gang's secrets on a node: of mode 0600, replaced as a whole, kept for whoever starts the same again."""
+"""A gang's secrets on a node: of mode 0600, replaced atomically, kept for a restart of the same plan."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_going_back_takes_back_what_a_later_plan_replaced(tmp_path: Path) -> Non
     keep(folder, Secrets(authorization="Bearer new"), None, before="run1")
     assert (tmp_path / "secrets.before.json").stat().st_mode & 0o777 == 0o600
     keep(folder, Secrets(of_run="run0"), None, before="run2")
-    assert kept(folder).authorization == "Bearer new"  # what was replaced is another run's
+    assert kept(folder).authorization == "Bearer new"  # the replaced one belongs to another run
     keep(folder, Secrets(of_run="run1"), None, before="run2")
     assert kept(folder) == KEPT
     assert (tmp_path / "engine-secrets.yml").read_text() == 'api-key: "k"\n'

@@ -1,4 +1,4 @@
-"""Root executes only what root alone can write, and what runs is what was staged: with a real other user."""
+"""Root executes only files that root alone can write, and exactly what was staged: with a real other user."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import go, stage, staged
 
 USER = "nobody"
-"""Who the engine runs as here: a user that every Debian has."""
+"""The engine's user here: one that every Debian has."""
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="two users are tried as root")
 Make = Callable[..., Cluster]
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that everybody may pass through, as /var/lib is."""
+    """A folder that every user may traverse, like /var/lib."""
     folder = Path(tempfile.mkdtemp(prefix="l40s-staged-"))
     folder.chmod(0o755)
     yield folder
@@ -37,8 +37,8 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(open_folder: Path) -> Iterator[Cluster]:
-    """One node of a container stack, as root, whose engine's user is another one. The container program is a
-    stand-in that has every image; what the launch script says is executed as it would be for a real one."""
+    """One node of a container stack, as root, whose engine runs as another user. The container program is a
+    stand-in that has every image; the launch script's command is executed as for a real one."""
     program = open_folder / "podman"
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)
@@ -59,7 +59,7 @@ def script_of(cluster: Cluster) -> Path:
 
 
 def as_user(command: str) -> int:
-    """What a command of the engine's user ends with."""
+    """The exit status of a command run as the engine's user."""
     done = subprocess.run(["/bin/sh", "-c", command], user=USER, group="nogroup", extra_groups=(), check=False)
     return done.returncode
 
@@ -130,7 +130,7 @@ def _tamper(script: Path, how: str, ran: Path) -> None:
 
 @root_alone
 def test_a_script_that_changes_between_go_and_the_start_is_not_executed(cluster: Cluster) -> None:
-    """The guardian judges for itself: a text that passed before is read again."""
+    """The guardian checks for itself: a text that passed before is read again."""
     cluster.stage()
     run = staged_in(str(script_of(cluster).parent))
     staged_files.check(run)

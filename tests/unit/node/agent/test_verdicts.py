@@ -1,4 +1,4 @@
-"""Who is named as the one cause: tables of what the nodes say, with a clock of their own."""
+"""Which node is named as the one cause: tables of the nodes' reports, with a simulated clock."""
 
 from __future__ import annotations
 

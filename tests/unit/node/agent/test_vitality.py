@@ -1,4 +1,4 @@
-"""Well, slow and hung as a table: probes and signs of work in, a word out."""
+"""Well, slow and hung as a table: probes and signs of work as input, a verdict as output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading ahead beside a running engine: for as long as somebody listens, and no process is left."""
+"""Reading ahead beside a running engine: while a controller listens; no process is left afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading ahead: which files, how much of them, what is said, and that it ends when told to."""
+"""Reading ahead: which files, how much of them, the messages, and that it ends on order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_pipeline_stage_needs_its_own_layers(tmp_path: Path, stage: int, layer
 
 
 def presharded(folder: Path, *, ready: bool = True) -> Path:
-    """As SGLang 0.5.23 leaves it after TP2 of the tiny DeepSeek-V3 (its names of files and keys)."""
+    """The folder that SGLang 0.5.23 writes for TP2 of the tiny DeepSeek-V3 (its names of files and keys)."""
     inner = folder / "TP-2-sig-19e5eac0d9b2b4a2"
     inner.mkdir(parents=True)
     files = ["model-00000-rank-000.safetensor", "model-00001-common.safetensor", "model-00003-rank-001.safetensor"]
@@ -155,7 +155,7 @@ def test_an_agent_hears_the_end(tmp_path: Path) -> None:
 def test_a_reader_that_hangs_is_ended_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    os.mkfifo(folder / "a.safetensors")  # opening it blocks until somebody writes
+    os.mkfifo(folder / "a.safetensors")  # opening it blocks until a writer comes
     ahead = ReadAhead(CacheOrder(folder=str(folder)), ranks=8)
     ahead.start()
     ahead.stop("the run ended")

@@ -1,4 +1,4 @@
-"""Checkpoints made of numpy arrays: DeepSeek's layer kinds, shards in several orders, scales wherever a test wants."""
+"""Checkpoints made of numpy arrays: DeepSeek's layer kinds, shards in several orders, scales in any shard."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def write(
 
 
 def official_read(path: Path) -> dict[str, Raw]:
-    """What the official library makes of a file. Its names for types are put back to the header's."""
+    """The official library's reading of a file. Its names for types are mapped back to the header's."""
     with safetensors.safe_open(str(path), framework="np") as opened:
         kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
     entries = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
@@ -190,7 +190,7 @@ def dequantised(tensors: Mapping[str, Raw], name: str, block: tuple[int, int]) -
 
 
 def digest_of(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Size, mtime and a checksum of every file: what 'the source is intact' means."""
+    """Size, mtime and a checksum of every file: the meaning of 'the source is intact'."""
     import zlib
 
     return {
@@ -201,7 +201,7 @@ def digest_of(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 
 class Maker:
-    """What tests get: these functions under one name, since test folders are no packages."""
+    """The tests' interface: these functions under one name, since test folders are no packages."""
 
     config = CONFIG
     weights = WEIGHTS

@@ -1,4 +1,4 @@
-"""What belongs to a checkpoint is told whole, or refused with the one file that can't be had."""
+"""The complete list of a checkpoint's files, or a refusal that names the one file that is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header is read as strictly as the official library reads it, and what we write it reads back."""
+"""The header is read as strictly as by the official library, which also reads the headers that we write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from a directory, and every way in which it can be broken."""
+"""The facts read from a directory, and every way it can be broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One flipped byte anywhere is found, and the proof says where."""
+"""One flipped byte anywhere is found, and the proof names its position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.protocol.jobs import Progress
 
 
 def silent(_: Progress) -> None:
-    """Nobody looks."""
+    """A progress watcher that does nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A node's own per-rank files: kept from a directory that all share, found again, checked."""
+"""A node's own per-rank files: copied from a shared directory, found again, checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.node.failure import Failure
 
 @pytest.fixture
 def verb(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Ask for an op; the last line that it tells."""
+    """Ask for an op; returns the last line of its answer."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(rank_files, "tell", told.append)
     monkeypatch.setattr(rank_files, "reader_is_gone", lambda _: False)

@@ -1,4 +1,4 @@
-"""A finer block changes no value, whatever the order and the home of the scales; and the official library agrees."""
+"""A finer block changes no value, whatever the order and the shard of the scales; the official library agrees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.protocol.jobs import Progress
 
 
 def silent(_: Progress) -> None:
-    """Nobody looks."""
+    """A progress watcher that does nothing."""
 
 
 def make(source: Path, target: Path, block: int = 64) -> Progress:

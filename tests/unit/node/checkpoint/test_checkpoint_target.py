@@ -1,4 +1,4 @@
-"""The target is refused where it could hurt, resumed after a kill at every step, and complete only at the end."""
+"""The target is refused if writing could do harm, resumed after a kill at every step, and complete only at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrator.protocol.jobs import Progress
 
 
 def silent(_: Progress) -> None:
-    """Nobody looks."""
+    """A progress watcher that does nothing."""
 
 
 def make(source: Path, target: Path, block: int = 64) -> Progress:
@@ -247,7 +247,7 @@ def test_what_the_disk_says_is_told_in_words(tmp_path: Path, code: int, kind: st
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Any]:
-    """Mounts for the time of a test."""
+    """Mounts for the duration of a test."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     done: list[Path] = []
@@ -355,7 +355,7 @@ def test_a_disk_error_is_no_reason_to_try_another_way(
 def test_an_error_of_the_sources_disk_names_the_source(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """copy_file_range does not say whose error it met: the source is read to find out."""
+    """copy_file_range does not say which file its error is about: the source is read to find out."""
     job = plan(source, 64)
     shard = job.checkpoint.shards[0]
     bad = (source / shard.name).stat().st_ino
@@ -380,7 +380,7 @@ def test_an_error_of_the_sources_disk_names_the_source(
 
 @pytest.fixture
 def small_files() -> Iterator[int]:
-    """Files may not grow beyond so many bytes: write(2) then writes a part, as on a disk that fills up."""
+    """Files may not grow beyond so many bytes: write(2) then writes a part, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     yield 4096

@@ -1,4 +1,4 @@
-"""Re-blocking on a node as the controller sees it: the node application in a process of its own, over its lines."""
+"""Re-blocking on a node as the controller sees it: the node application as a separate process, over its lines."""
 
 from __future__ import annotations
 

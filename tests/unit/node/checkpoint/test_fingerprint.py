@@ -1,4 +1,4 @@
-"""Which weights a checkpoint holds: told from little of it, the same wherever it lies."""
+"""Which weights a checkpoint holds: recognised from a small part of it, in any folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log got since a mark: over a rotation, after two, and where there was none."""
+"""The log's lines since a mark: over one rotation, after two, and without a log at the mark."""
 
 from __future__ import annotations
 

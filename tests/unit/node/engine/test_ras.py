@@ -1,4 +1,4 @@
-"""NCCL's RAS: its answers read as NCCL's manual shows them (troubleshooting, RAS), and asked with bounds."""
+"""NCCL's RAS: answers in the format of NCCL's manual (troubleshooting, RAS), and queries with time limits."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_anything_else_is_no_answer_and_no_defect(text: str) -> None:
 
 @contextmanager
 def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """One connection after the other, as RAS has them."""
+    """One connection after another, as RAS accepts them."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def live() -> None:
@@ -333,7 +333,7 @@ def test_an_inquiry_is_asked_once_and_forgotten_when_the_engine_goes_on() -> Non
         assert inquiry.verdict is None
         inquiry.follow(1.0, still=True)
         until(lambda: inquiry.verdict is not None, 10.0)
-    inquiry.follow(2.0, still=True)  # not again so soon: nobody listens any more, and the answer stays
+    inquiry.follow(2.0, still=True)  # not again so soon: nothing listens any more, and the answer stays
     assert culprit(inquiry) == 1
 
     def forgotten() -> bool:
@@ -374,7 +374,7 @@ def test_the_cause_names_the_rank_that_is_waited_for() -> None:
 
 
 def hung_gang(text: str, pids: dict[str, list[int]]) -> GangView:
-    """A gang that hangs, whose leader's RAS has said so; pids: of each node's ranks, GPU by GPU."""
+    """A hung gang whose leader's RAS has said so; pids: of each node's ranks, GPU by GPU."""
     trouble = causes.hung("node0", "no token", 1.0, causes.Beside(judge(read(text), read(text), NODES), NODES))
     reports, rank = {}, 0
     for number, (name, own) in enumerate(pids.items()):

@@ -1,4 +1,4 @@
-"""Temporary files and shared memory of a run: where they are, and that they go with it."""
+"""Temporary files and shared memory of a run: where they are, and that they are removed with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose lines a traceback's are, and what was raised; a log as SGLang writes it."""
+"""Which process a traceback's lines belong to, and what was raised; a log as SGLang writes it."""
 
 from __future__ import annotations
 

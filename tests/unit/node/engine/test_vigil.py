@@ -1,4 +1,4 @@
-"""What a guardian concludes: a table with a clock of its own."""
+"""A guardian's conclusions: a table with a simulated clock."""
 
 from __future__ import annotations
 

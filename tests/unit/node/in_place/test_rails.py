@@ -1,4 +1,4 @@
-"""A node's ends of a bandwidth test of RDMA ports: they meet in order, fail alone, and leave nothing."""
+"""A node's ends of a bandwidth test of RDMA ports: they connect in order, fail independently, and leave nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free space, asked of the real file systems of this machine."""
+"""Free space on the real file systems of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensors and counters: what a port counts, what a GPU tells, and what is said where it tells nothing."""
+"""Sensors and counters: a port's counts, a GPU's values, and the message if it gives none."""
 
 # ruff: noqa: N802 - NVML's own names
 
@@ -78,4 +78,4 @@ def test_ports_are_read_below_the_root_of_a_machine(tmp_path: Path, monkeypatch:
     first = said.ports[0]
     assert first.state == "4: ACTIVE" and "Gb/sec" in first.rate
     assert first.counters == {"port_xmit_data": 1 << 48, "out_of_sequence": 7}
-    assert said.gpus or said.error  # this machine may have no driver, and that is said
+    assert said.gpus or said.error  # this machine may have no driver; then there is an error

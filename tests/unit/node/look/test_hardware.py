@@ -1,4 +1,4 @@
-"""The catalogue of what a look reads: from real files below a root to the topology that they mean."""
+"""The catalogue of files that a snapshot reads: from real files below a root to the topology that they describe."""
 
 from __future__ import annotations
 

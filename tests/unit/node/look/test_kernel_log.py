@@ -1,4 +1,4 @@
-"""What the driver wrote into the kernel's log: its own lines only, and in words why there are none."""
+"""The driver's messages in the kernel's log: only its own lines, and a reason if there are none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `labels`: files and programs that may be there, unreadable, slow or missing."""
+"""The verb `labels`: files and programs that may exist, be unreadable, slow or missing."""
 
 from __future__ import annotations
 

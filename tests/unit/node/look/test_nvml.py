@@ -1,4 +1,4 @@
-"""NVML asked in a child: a wedged driver, a missing function, a lost GPU."""
+"""NVML queried in a child process: a wedged driver, a missing function, a lost GPU."""
 
 # ruff: noqa: N802, N815 - NVML's own names
 
@@ -47,7 +47,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml(ModuleType):
-    """Two GPUs; whatever is not defined here is missing, as in an old pynvml."""
+    """Two GPUs; functions not defined here are missing, as in an old pynvml."""
 
     NVMLError = NVMLError
     nvmlMemory_v2 = 2

@@ -1,4 +1,4 @@
-"""A look that meets a file which never answers: it costs its deadline, and the rest is there."""
+"""A snapshot with a file that never answers: it takes its time limit, and the rest is complete."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def hang_at(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel lets whoever opens this path sleep, as a wedged driver does."""
+    """The kernel blocks whoever opens this path, as a wedged driver does."""
     really_open = os.open
 
     def slow_open(name: str, *rest: int, **more: int) -> int:
@@ -88,12 +88,12 @@ def test_a_part_that_dies_does_not_take_the_others_along(root: Path) -> None:
 
 
 def descriptors() -> set[str]:
-    """What is open here, without the one that looks."""
+    """Open files of this process, without the one that lists them."""
     return {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
 
 
 def ours() -> set[int]:
-    """Children of this process; those of other tests too."""
+    """Children of this process, including those of other tests."""
     return {process.pid for process in processes.everything() if process.parent == os.getpid()}
 
 

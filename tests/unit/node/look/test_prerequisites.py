@@ -1,4 +1,4 @@
-"""What an engine will find on a node: read from real files, and never more than a little."""
+"""An engine's prerequisites on a node: read from real files, and never more than a little."""
 
 from __future__ import annotations
 

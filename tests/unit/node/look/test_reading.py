@@ -61,7 +61,7 @@ def test_a_missing_file_leaves_no_trace_and_nothing_blocks(root: Path) -> None:
     reader = Reader(root=str(root))
     assert reader.text("/sys/absent") is None and reader.text("/sys/folder") is None
     assert reader.errors == {}
-    assert reader.text("/sys/socket") == ""  # a pipe that nobody writes to does not block
+    assert reader.text("/sys/socket") == ""  # a pipe without a writer does not block
 
 
 def test_a_read_that_the_kernel_refuses_is_told_with_its_errno() -> None:
@@ -86,7 +86,7 @@ def test_no_file_is_kept_beyond_its_measure(root: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "kept"),
     [
-        (bytes(range(1, 65)), 64),  # what is not root gets
+        (bytes(range(1, 65)), 64),  # what users other than root get
         (b"\x01" * 300 + bytes(4096 - 300), 512),
         (b"\x01" * 1000 + bytes(4096 - 1000), 1000),
         (b"\x01" * 4096, 4096),

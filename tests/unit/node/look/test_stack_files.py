@@ -1,4 +1,4 @@
-"""What a look reads of a virtual environment, through the reader and into the rules' own picture of it."""
+"""What a snapshot reads of a virtual environment, through the reader and into the rules' data."""
 
 from __future__ import annotations
 

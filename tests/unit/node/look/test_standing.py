@@ -1,4 +1,4 @@
-"""A child that is kept: its answers, one that hangs, one that ends."""
+"""A child process that is kept: its answers, one that hangs, one that ends."""
 
 from __future__ import annotations
 

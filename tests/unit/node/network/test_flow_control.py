@@ -1,4 +1,4 @@
-"""What the kernel is asked about flow control, and what is read of its answers."""
+"""Requests to the kernel about flow control, and how its answers are read."""
 
 from __future__ import annotations
 

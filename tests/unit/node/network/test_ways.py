@@ -1,4 +1,4 @@
-"""listen and dial against each other on loopback: open, refused, too big, and nothing left on a port afterwards."""
+"""listen and dial against each other on loopback: open, refused, too big, and no port left in use afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @contextmanager
 def listening(**request: Any) -> Iterator[dict[str, Any]]:
-    """Yields what the listener said that it opened; it goes when we go away."""
+    """Yields the listener's list of open ports; the listener ends with the test."""
     whole = json.dumps({"address": HERE, "seconds": 20, **request})
     with subprocess.Popen([sys.executable, "-c", LISTEN, whole], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -76,7 +76,7 @@ def test_a_datagram_that_the_way_can_not_carry_is_too_big() -> None:
 
 
 def test_a_port_that_was_tried_can_be_bound_at_once() -> None:
-    """An engine binds without SO_REUSEADDR: a connection in TIME_WAIT would be in its way."""
+    """An engine binds without SO_REUSEADDR: a connection in TIME_WAIT would block it."""
     port = free_port()
     with listening(tcp_ports=[port]):
         assert outcomes(*[target("tcp", port)] * 1) == ["open"]
@@ -96,7 +96,7 @@ def test_any_bytes_at_its_ports_keep_nobody_from_his_answer_and_take_neither_mem
         ):
             rng = random.Random(seed)
             for _ in range(2 * MOST_CALLERS):
-                with suppress(OSError):  # one that came on top
+                with suppress(OSError):  # an extra one
                     idle.enter_context(socket.create_connection((HERE, port), timeout=20))
                 datagrams.sendto(rng.randbytes(rng.randrange(1, 9000)), (HERE, echo))
             until(lambda: strangers.connections > 500, 20.0, lambda: f"seed {seed}: {strangers}")

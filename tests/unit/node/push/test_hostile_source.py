@@ -1,4 +1,4 @@
-"""A source whose list names files elsewhere: the real push, verbs and rsync; its application alone lies."""
+"""A source whose list names files elsewhere: the real push, verbs and rsync; only its application lies."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Nobody:
     """A watcher that does nothing."""
 
     def say(self, words: str) -> None:
-        """Not heard."""
+        """Ignored."""
 
     def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
-        """Not drawn."""
+        """Ignored."""
 
 
 def liar(folder: Path, path: str) -> str:
@@ -79,7 +79,7 @@ def source_of(tmp_path: Path) -> Path:
 
 
 def outside(tmp_path: Path) -> set[str]:
-    """What lies below the test's folder, but for where something may be written."""
+    """Everything below the test's folder, except where writing is allowed."""
     return {
         str(path.relative_to(tmp_path))
         for path in tmp_path.rglob("*")
@@ -96,7 +96,7 @@ def paths(tmp_path: Path) -> list[str]:
 def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int, controller: str
 ) -> None:
-    """By the controller; and by the receiver, where the controller does not look."""
+    """Refused by the controller; and by the receiver, if the controller does not check."""
     inventory, source = cluster(tmp_path), source_of(tmp_path)
     python = liar(tmp_path, paths(tmp_path)[which])
     reach = Reach(connection="local", host="localhost", python=python)
@@ -118,7 +118,7 @@ def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
 
 
 def receive(tmp_path: Path, files: Any) -> dict[str, Any]:
-    """The receiving verb's answer to a list; nobody is there to fetch from."""
+    """The receiving verb's answer to a list; there is no source to fetch from."""
     upstream = {"address": "127.0.0.1", "port": 1, "secret": "s"}
     request = {
         "directory": f"{tmp_path}/M", "files": files, "upstream": upstream, "address": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""What stands in a pushed directory's place is compared with what is to come."""
+"""The existing directory at a push's target is compared with the new one."""
 
 from __future__ import annotations
 

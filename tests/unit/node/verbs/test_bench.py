@@ -1,4 +1,4 @@
-"""The benchmark client as the node runs it: what it gets, what comes back, and that nothing of it stays."""
+"""The benchmark client as the node runs it: its input, its result, and that nothing of it stays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if mode == "fine":
 
 
 class Node:
-    """A staged run whose interpreter is ours, and whose module is the client above."""
+    """A staged run with our interpreter, whose module is the client above."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.seen = folder, folder / "seen.json"

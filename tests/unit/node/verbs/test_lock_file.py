@@ -1,4 +1,4 @@
-"""The lock's file on a node: damaged ones, those of two nodes in one directory, and who may change a gang."""
+"""The lock file on a node: damaged files, those of two nodes in one directory, and which command may change a gang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a network test as the node runs them: what they get, what comes back, and that nothing of them stays."""
+"""The ranks of a network test as the node runs them: their input, their results, and that nothing of them stays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ os.kill(child, 9)
 
 
 class Node:
-    """A state directory, and an interpreter that is ours."""
+    """A state directory, and our interpreter."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.seen = folder, folder / "seen.json"
