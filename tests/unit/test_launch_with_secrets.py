@@ -1,4 +1,4 @@
-"""The script that gives an engine its API key out of a file: as `python3 -m` but for where arguments come from."""
+"""The script that passes an engine its API key from a file: like `python3 -m`, except for the source of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quick dataclasses behave as the library's do."""
+"""Quick dataclasses behave like the library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launch script: what a shell makes of it is exactly the plan, whatever the plan holds."""
+"""The launch script: a shell executes exactly the plan, whatever the plan contains."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(script: str, folder: Path, **env: str) -> tuple[list[str], dict[str, str
 
 
 def telling(node: NodePlan, folder: Path) -> NodePlan:
-    """The same plan, whose engine prints what it was started with."""
+    """The same plan, whose engine prints its arguments and environment."""
     return replace(node, argv=(sys.executable, "-c", TELL, *node.argv[3:]), working_dir=str(folder))
 
 
@@ -109,7 +109,7 @@ def test_a_template_that_names_something_unknown_is_a_defect_and_not_an_empty_wo
 
 
 def test_nothing_of_the_callers_is_loaded_into_the_engine(tmp_path: Path) -> None:
-    """What would change how Python, the loader, PyTorch or a kernel compiler works."""
+    """Variables that would change how Python, the loader, PyTorch or a kernel compiler works."""
     callers = {"PYTORCH_CUDA_ALLOC_CONF": "x", "FLASHINFER_LOGLEVEL": "x", "TRITON_INTERPRET": "1", "PYTHONPATH": "/x",
                "LD_PRELOAD": ""}  # fmt: skip
     plain, gang = planned()

@@ -51,7 +51,7 @@ def test_paths(version: str) -> None:
 
 @EVERY
 def test_names_in_shared_memory(version: str) -> None:
-    """Only names made up at each start; a lock is shared by all engines, a pool of pages belongs to the host's cache."""
+    """Only names made up at each start; a lock is shared by all engines, a page pool belongs to the host's cache."""
     others = {"sglang_download_lock_", "sglang_host_pool_"}
     named = {pattern.partition("*")[0] for pattern in engine(version).shared_names}
     assert named == set(GATHERED[version]["shared_names"]) - others

@@ -454,7 +454,7 @@ def test_per_rank_files_are_not_written_from_checkpoints_that_differ_or_are_unre
 
 
 def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | None = None) -> RankFiles:
-    """A node's per-rank files of TP32, for each of four nodes."""
+    """One node's per-rank files of TP32 on four nodes."""
     folder = f"{INT8}-sglang-0.5.23-TP32-{checkpoint_digest(CONFIG, 'w')}"
     begin = 8 * node if first is None else first
     return RankFiles(

@@ -139,7 +139,7 @@ def test_attention_in_groups_is_cut_into_fewer_parts() -> None:
     ("stack", "more"), [(NEW, 129280 * 7168 * 2 * (1 / 8 - 1 / 32)), (OLD, 129280 * 7168 * 2 * 31 / 32)]
 )
 def test_attention_groups_hold_more_of_the_embedding(stack: Stack, more: float) -> None:
-    """0.5 splits it over one group's ranks, 0.4.4 not at all; without the model's attention, only this grows."""
+    """0.5 splits it over one group's ranks, 0.4.4 not at all; apart from attention weights, only this grows."""
     grouped, plain = (
         budget(
             FINE, stack, replace(TP32, attention_data_parallel=groups), flags=GRAPHS_32, gpu_total=GPU_BYTES, where=""

@@ -122,7 +122,7 @@ def test_what_nobody_can_say_is_not_said() -> None:
 
 @pytest.mark.parametrize("name", sorted(profile_names()))
 def test_no_shipped_model_reads_less_than_nothing(name: str) -> None:
-    """INT4 and MXFP4 experts take half a byte per weight: as full bytes they would exceed the GPU's weights."""
+    """INT4 and MXFP4 experts take half a byte per weight: counted as full bytes, they exceeded the GPU's weights."""
     profile = load_profile(name)
     for layout in (TP32, PP4):
         assert (

@@ -72,7 +72,7 @@ esac
 
 
 class Host:
-    """A folder with a host's programs, and how the role changes it."""
+    """A folder with a host's programs, and its contents after a role."""
 
     def __init__(self, folder: Path, *, plan: str = PLAN, offline: bool = False, docker: bool = False) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Reports as release 0.1.0 wrote them, and reports that somebody has changed: never more than that node's failure."""
+"""Reports as release 0.1.0 wrote them, and manipulated reports: never more than that node's failure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_recorded_report_is_read_whole(moment: str) -> None:
 
 
 def holds(written: Any, raw: Any) -> bool:
-    """Everything of the raw value is in the written one; that may have more keys."""
+    """The written value contains everything of the raw one; it may have more keys."""
     if isinstance(raw, dict) and isinstance(written, dict):
         return all(key in written and holds(written[key], raw[key]) for key in raw)
     if isinstance(raw, list) and isinstance(written, list):
@@ -158,7 +158,7 @@ def test_what_a_newer_release_adds_is_passed_over() -> None:
 
 
 def everything_about(view: GangView) -> None:
-    """What the verbs make of a gang: none may raise, and `down` needs none of it."""
+    """The verbs' results for a gang: none may raise, and `down` needs none of it."""
     json.dumps(status_json([view]), allow_nan=False)
     gang_block(view)
     progress_block([view])
@@ -195,7 +195,7 @@ LIKELY = (
 @settings(deadline=None)
 @given(st.data())
 def test_no_report_of_one_node_disables_a_verb(data: st.DataObject) -> None:
-    """Values of the right type at their extremes are read, and whatever is read must be survived too."""
+    """Extreme values of the right type are read, and every value that is read must cause no failure."""
     raw = both(data.draw(st.sampled_from(MOMENTS)))
     for _ in range(data.draw(st.integers(1, 4))):
         way = data.draw(st.sampled_from(sorted(_paths(raw["node1"]), key=str)))

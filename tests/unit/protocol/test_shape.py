@@ -1,4 +1,4 @@
-"""Messages read themselves: what is missing, unknown, of another type, or too much."""
+"""Messages check themselves when read: missing, unknown, extra fields, and wrong types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staging requests: those of release 0.1.0, what may be left out, and what is refused."""
+"""Staging requests: those of release 0.1.0, optional fields, and what is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_recorded_request_is_staged_again_without_loss(name: str) -> None:
     assert request.state_dir == "/here"
     assert request.launch_script == recorded.staged()[name]["launch_script"]
     again = json.loads(json.dumps(request.as_json())) | {"state_dir": None}
-    raw["service"] = raw["service"] and {**raw["service"], "certificate": ""}  # which that release did not know
+    raw["service"] = raw["service"] and {**raw["service"], "certificate": ""}  # a field that release did not know
     assert {key: again[key] for key in raw if key != "watch"} == {key: raw[key] for key in raw if key != "watch"}
     assert {key: again["watch"][key] for key in raw["watch"] if key != "probe"} == {
         key: raw["watch"][key] for key in raw["watch"] if key != "probe"

@@ -32,7 +32,7 @@ def test_a_place_that_takes_no_line_keeps_nobody_from_working(tmp_path: Path) ->
 
 
 def test_the_log_is_bounded_and_keeps_one_predecessor(tmp_path: Path) -> None:
-    """Several processes write; no line is lost within what is kept, none is torn."""
+    """Several processes write; no line within the kept part is lost, and none is torn."""
     path = str(tmp_path / "audit.jsonl")
 
     def write(writer: int) -> None:

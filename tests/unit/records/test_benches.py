@@ -1,4 +1,4 @@
-"""Recorded benchmark runs: named once, read back, and what is no record is left out or refused."""
+"""Recorded benchmark runs: unique names, read back; files that are not records are left out or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watch keeps, and that a damaged file is no look."""
+"""The findings that a watch keeps; a damaged file does not count as a look."""
 
 from __future__ import annotations
 

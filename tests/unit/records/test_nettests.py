@@ -1,4 +1,4 @@
-"""Records of network tests: which ones are of the very same nodes, and of which stack."""
+"""Records of network tests: which ones are of exactly the same nodes, and of which stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GANG = gang(nodes=2, name="g")
 NODES = [node.name for node in GANG.nodes]
 FINDINGS = [{"title": "node0 - node1 is slow"}]
 ELSEWHERE = ["10.9.0.1:", "10.9.0.2:"]
-"""Of another inventory, whose gang and nodes have the same names."""
+"""Addresses of another inventory, whose gang and nodes have the same names."""
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Real SSH servers on loopback addresses, run by the user that runs the tests; each test's own keys."""
+"""Real SSH servers on loopback addresses, run by the user who runs the tests; each test has its own keys."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Sshd:
         self.known_hosts.write_text(self.known_line())
 
     def known_line(self) -> str:
-        """The server's true line for a known_hosts file."""
+        """The server's correct line for a known_hosts file."""
         kind, key, *_ = (self.folder / "host_key.pub").read_text().split()
         return f"[{self.address}]:{self.port} {kind} {key}\n"
 
     def reach(self, **changes: Any) -> Reach:
-        """How to reach it, as an inventory would have it."""
+        """The address and options to reach it, as in an inventory."""
         reach = Reach(
             host=self.address,
             port=self.port,
@@ -64,7 +64,7 @@ class Sshd:
         ]
 
     def kill_sessions(self) -> None:
-        """End every connection as a dying node would."""
+        """End every connection abruptly, like a dying node."""
         for pid in _with_children(self.sessions()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ def sshd(start_sshd: Callable[..., Sshd]) -> Sshd:
 
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No config, key, agent or cache of the user takes part."""
+    """No config, key, agent or cache of the user is used."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

@@ -1,4 +1,4 @@
-"""A node that answers without an end: its own failure, within a bound of memory."""
+"""A node with an endless answer: only that node fails, within a memory limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""known_hosts lines, against ssh-keygen -F where it is there."""
+"""known_hosts lines, compared with ssh-keygen -F if it is installed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_the_deadline_ends_the_whole_process_group(
 
 
 def gone(pid: int) -> bool:
-    """A killed process's entry may stay until its new parent takes its status."""
+    """A killed process's entry may stay until its new parent reaps it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Delivery and calls of the node application; a tiny application stands for ours where its answers matter."""
+"""Delivery and calls of the node application; a tiny application replaces ours in tests of its answers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def session(sshd: Sshd) -> Iterator[Counting]:
 
 
 def forget(sshd: Sshd, app: App) -> Path:
-    """Remove the application from the node's cache; gives its place."""
+    """Remove the application from the node's cache; returns its path."""
     place = sshd.cache / "l40s-deploy" / app.name
     place.unlink(missing_ok=True)
     return place
@@ -274,7 +274,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_light_verb_is_answered_by_a_process_that_stays(sshd: Sshd) -> None:
     with closing(open_session(sshd.spec(), deadline_s=10)) as session:
         told = [node_app.call(session, "report", Raw({"n": n}), deadline_s=10) for n in range(3)]
-        assert told[0][0] == "by itself"  # the application was not there yet
+        assert told[0][0] == "by itself"  # the application was not delivered yet
         assert told[1:] == [["stays", "report", {"n": 1}], ["stays", "report", {"n": 2}]]
         assert node_app.call(session, "stop", Raw({}), deadline_s=10)[0] == "by itself"
 
@@ -299,13 +299,13 @@ def test_without_the_application_a_request_is_read_before_that_is_said(verb: str
     with closing(process.stdin) as stdin:  # type: ignore[type-var]
         stdin.write(asked)  # type: ignore[union-attr]
         stdin.flush()  # type: ignore[union-attr]
-        if verb == "light":  # its end stays open
+        if verb == "light":  # its output stays open
             assert process.wait(20) == node_app._ABSENT
     assert process.wait(20) == node_app._ABSENT
 
 
 def test_a_session_that_was_cut_is_not_kept(sshd: Sshd) -> None:
-    """A guard of weeks opens a session for every cut; the verbs that stay on a node must not keep it alive."""
+    """Over weeks a guard opens a session after every cut; the verbs that stay on a node must not keep it alive."""
     before = set(node_app._lights)  # of other tests
     session = open_session(sshd.spec(), deadline_s=30)
     here = {"gang": "g", "state_dir": str(sshd.folder / "none")}

@@ -1,4 +1,4 @@
-"""The words that OpenSSH gets."""
+"""The arguments for OpenSSH."""
 
 from __future__ import annotations
 

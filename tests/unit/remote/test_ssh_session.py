@@ -221,7 +221,7 @@ def test_a_silent_port_meets_the_deadline(sshd: Sshd) -> None:
 
 
 def test_a_server_that_trickles_meets_the_deadline(sshd: Sshd) -> None:
-    """One byte every 0.1 s keeps each single read alive; the whole must end all the same."""
+    """One byte every 0.1 s keeps each single read alive; the complete read must still time out."""
     with socket.socket() as server:
         server.bind((sshd.address, 0))
         server.listen()
@@ -323,7 +323,7 @@ def test_the_agents_keys_are_tried(sshd: Sshd) -> None:
 
 @pytest.mark.usefixtures("agent")
 def test_the_agent_holds_the_key_of_a_locked_file(sshd: Sshd, keys: Path, tmp_path: Path) -> None:
-    """The file's public half says which of the agent's keys it is, also where IdentitiesOnly is set."""
+    """The file's public half selects one of the agent's keys, also with IdentitiesOnly."""
     locked = tmp_path / "mine"
     locked.write_bytes((keys / "locked").read_bytes())
     (tmp_path / "mine.pub").write_bytes((keys / "client.pub").read_bytes())
@@ -368,14 +368,14 @@ def test_a_server_without_keys_is_told(start_sshd: Start) -> None:
 
 
 def fake_sudo(folder: Path, script: str) -> str:
-    """A line for sshd_config that puts a sudo of ours first on the PATH."""
+    """A line for sshd_config that puts our sudo first on the PATH."""
     (folder / "sudo").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "sudo").chmod(0o755)
     return f"PATH={folder}:/usr/bin:/bin"
 
 
 def config(*servers: Sshd, proxy: str = "") -> str:
-    """A config file, passed by -F, that knows the servers as hop0, hop1, ..."""
+    """A config file, passed by -F, that defines the servers as hop0, hop1, ..."""
     path = Path("~/hops").expanduser()
     path.write_text(
         "".join(
@@ -416,7 +416,7 @@ def test_many_nodes_behind_one_gate_that_admits_few_strangers(sshd: Sshd, start_
 
 @contextlib.contextmanager
 def dropping(sshd: Sshd, drops: list[bool]) -> Iterator[int]:
-    """A port before sshd: takes one of `drops` for each connection, and closes it at once or lets it through."""
+    """A port in front of sshd: takes one of `drops` for each connection, and closes it at once or lets it through."""
     with contextlib.ExitStack() as ends:
         listener = ends.enter_context(socket.create_server((sshd.address, 0)))
 
@@ -448,7 +448,7 @@ def dropping(sshd: Sshd, drops: list[bool]) -> Iterator[int]:
 def test_a_busy_sshd_is_asked_longer_where_it_has_let_us_in(
     sshd: Sshd, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both drop four connections in a row, as a gate does that is slow to learn that somebody has logged in."""
+    """Both drop four connections in a row, like a gate that is slow to notice a login."""
     monkeypatch.setattr(ssh_way, "_AGAIN_AFTER_S", (0.01, 0.01))
     monkeypatch.setattr(ssh_way, "_AGAIN_WHERE_WE_CAME_IN_S", (0.01, 0.01, 0.01, 0.01))
     drops = [False] * known + [True] * 4 + [False] * 2

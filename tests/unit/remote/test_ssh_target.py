@@ -1,4 +1,4 @@
-"""Inventory over ~/.ssh/config, as ansible calls ssh; compared with `ssh -G` where it is there."""
+"""Inventory over ~/.ssh/config, as ansible calls ssh; compared with `ssh -G` if it is installed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_config_speaks_where_the_inventory_does_not() -> None:
 
 
 def test_a_match_by_command_is_followed() -> None:
-    """In a process of its own: the command that decides reads our standard input, which is pytest's here."""
+    """In a separate process: the command reads our standard input, which belongs to pytest here."""
     file = config('Match exec "test %h = n0"\n Port 2222\n')
     code = f"from orchestrator.remote import ssh_config; print(ssh_config.look_up('n0', {str(file)!r})['port'])"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What every command pays at its start."""
+"""The start-up cost of every command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However broken a node's files and answers are, rules give findings in words, and leave the other nodes alone."""
+"""However broken a node's files and answers are, rules give readable findings, and the other nodes are not affected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _paths() -> tuple[list[str], list[str]]:
 
 
 def judged(cluster: Cluster) -> tuple[Finding, ...]:
-    """All findings, each of them told in whole sentences."""
+    """All findings, each of them in complete sentences."""
     findings = run_rules(cluster)
     for finding in findings:
         assert isinstance(finding.title, str)

@@ -1,4 +1,4 @@
-"""Every id that a finding or a cause can carry is in the catalogue, and `doctor --explain` answers for it."""
+"""Every id of a finding or a cause is in the catalogue, and `doctor --explain` explains it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SOURCE = Path(orchestrator.__file__).parent
 ID = re.compile(r"[A-Z][A-Z0-9]+(-[A-Z0-9]+)+")
 ID_FIELDS = ("id", "signature")
 OTHER_IDS = {"Advisory", "Compared", "NettestStep", "Prompt", "RailRun", "TuneJob", "Way", "Worker"}
-"""Classes whose id is none of a finding or a cause."""
+"""Classes whose id is neither a finding's nor a cause's."""
 NO_IDS = {"NCCL-FILE"}
-"""Words of that form which are something else."""
+"""Words that look like an id but are not."""
 
 
 @cache
 def trees() -> Sequence[tuple[str, ast.Module]]:
-    """The sources but the lab's, which reports no finding."""
+    """All sources except the lab's, which reports no findings."""
     files = [path for path in SOURCE.rglob("*.py") if "lab" not in path.relative_to(SOURCE).parts]
     return [(str(path.relative_to(SOURCE)), ast.parse(path.read_text())) for path in files]
 
@@ -47,13 +47,13 @@ def carriers() -> dict[str, dict[str, int]]:
 
 
 def handed(call: ast.Call, places: Mapping[str, int]) -> Iterator[ast.expr]:
-    """What a carrier is given as its id."""
+    """The id arguments of a carrier's call."""
     yield from (word.value for word in call.keywords if word.arg in places)
     yield from (call.args[place] for place in places.values() if place < len(call.args))
 
 
 def literals(value: ast.expr) -> Iterator[str]:
-    """Texts that an expression can be; one that is put together raises, because nobody finds it by its name."""
+    """The possible texts of an expression; one that is put together raises, because nobody could search for it."""
     assert not isinstance(value, (ast.JoinedStr, ast.BinOp)), f"an id is put together: {ast.unparse(value)}"
     if isinstance(value, ast.IfExp):
         yield from (*literals(value.body), *literals(value.orelse))
@@ -64,7 +64,7 @@ def literals(value: ast.expr) -> Iterator[str]:
 
 
 def ids_in_source() -> set[str]:
-    """Texts of an id's form anywhere, and whatever a carrier is given as its id."""
+    """Every text in the form of an id, and every id argument of a carrier."""
     found = set()
     known = carriers()
     for _, tree in trees():
@@ -79,7 +79,7 @@ def ids_in_source() -> set[str]:
 
 
 def put_together(tree: ast.Module) -> Iterator[str]:
-    """F-strings that make a text of an id's form."""
+    """F-strings that produce a text in the form of an id."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) and len(node.values) > 1:
             parts = [str(part.value) if isinstance(part, ast.Constant) else "AA" for part in node.values]

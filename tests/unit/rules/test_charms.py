@@ -1,4 +1,4 @@
-"""Settings that take a transport from NCCL: what each costs is said of the machine where it is set."""
+"""Settings that disable one of NCCL's transports: the cost is reported for the machine where they are set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def on_root_ports(name: str = "node0", number: int = 0) -> HealthyNode:
 
 
 def fast_sockets(name: str = "node0", number: int = 0) -> HealthyNode:
-    """The reference on processors with 40 GB/s between the sockets: NCCL keeps such a node whole."""
+    """The reference on processors with 40 GB/s between the sockets: NCCL does not split such a node."""
     node = healthy_node(name, number)
     node.files["/proc/cpuinfo"] = node.files["/proc/cpuinfo"].replace("143", "207")
     return node
@@ -75,13 +75,13 @@ def test_what_a_setting_costs_is_of_this_machine(
 @pytest.mark.parametrize(
     ("make", "setting", "nodes"),
     [
-        (on_root_ports, "NCCL_P2P_DISABLE=1", 2),  # no pair is near enough to talk directly
+        (on_root_ports, "NCCL_P2P_DISABLE=1", 2),  # no pair is near enough for P2P
         (healthy_node, "NCCL_P2P_DISABLE=0", 2),
         (healthy_node, "NCCL_P2P_LEVEL=PXB", 2),
-        (fast_sockets, "NCCL_IB_DISABLE=1", 1),  # one node that stays whole needs no network
+        (fast_sockets, "NCCL_IB_DISABLE=1", 1),  # a single unsplit node needs no network
         (without_cards, "NCCL_IB_DISABLE=1", 2),
         (healthy_node, "NCCL_NET=IB", 2),
-        (healthy_node, "NCCL_SHM_DISABLE=1", 2),  # the halves meet over the cards anyway
+        (healthy_node, "NCCL_SHM_DISABLE=1", 2),  # the halves connect over the cards anyway
         (on_root_ports, "NCCL_NET_GDR_LEVEL=LOC", 2),  # no card is near enough for GPUDirect RDMA
         (healthy_node, "NCCL_DEBUG=INFO", 2),
     ],

@@ -1,4 +1,4 @@
-"""What rules say of whole clusters: the articles' wiring, two nodes, several gangs, what was asked for."""
+"""Findings about complete clusters: the articles' wiring, two nodes, several gangs, what was asked for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bad(cluster: Cluster) -> list[Finding]:
 
 
 def wrong_cluster() -> Cluster:
-    """The articles' cluster as it was found, with everything else in order."""
+    """The articles' cluster as it was found, with everything else correct."""
     nodes = healthy_nodes()
     for number, (name, node) in enumerate(nodes.items()):
         whole = node.machine

@@ -1,4 +1,4 @@
-"""Every rule, on machines that the lab did not write: it speaks of the broken node and device, and of nothing else."""
+"""Every rule, on machines that the lab did not write: it names the broken node and device, and nothing else."""
 
 from __future__ import annotations
 

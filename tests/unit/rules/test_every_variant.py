@@ -1,4 +1,4 @@
-"""Every fault on machines of other shapes: found where its data is there, said to be unknown where it is not."""
+"""Every fault on machines of other shapes: found if its data is present, reported as unknown if not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.rules.support.registry import run_rules
 
 HIDDEN = "PCIE-TREE-HIDDEN"
 HARMLESS = ("rails that can't reach each other", "peer-to-peer switched off by l40s_env")
-"""Where no GPU has a card or another GPU near it, NCCL uses neither."""
+"""If no GPU has a card or another GPU near it, NCCL uses neither."""
 
 
 def healthy(variant: Variant) -> set[str]:
@@ -32,7 +32,7 @@ def test_the_shape_itself_is_no_fault(variant: Variant) -> None:
 def test_a_fault_is_found_or_its_rule_says_unknown(fault: Fault, variant: Variant) -> None:
     try:
         cluster = cluster_with(ODD, fault.breaks, fault.trials, shape=variant.change)
-    except ValueError:  # it is in a part that this machine does not show
+    except ValueError:  # the fault is in a part that this machine does not show
         assert variant.hidden
         cluster = cluster_with(ODD, lambda _: None, shape=variant.change)
     found = run_rules(cluster)

@@ -1,4 +1,4 @@
-"""The cost of the rules grows with the nodes, not with their square: the benchmark has the figures."""
+"""The cost of the rules grows linearly with the nodes, not quadratically: the benchmark has the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is said against a healthy machine, whatever its shape and whatever was recorded of it."""
+"""A healthy machine has no findings, whatever its shape and however it was recorded."""
 
 from __future__ import annotations
 

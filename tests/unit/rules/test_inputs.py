@@ -1,4 +1,4 @@
-"""The same faults in less complete inputs: NCCL's XML, a copy of /sys, nodes whose TCP side is not known."""
+"""The same faults in less complete inputs: NCCL's XML, a copy of /sys, nodes whose TCP interface is unknown."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NIC_FAULTS = [
     one for one in FAULTS if one.says.startswith(("NIC-", "RDMA-", "RAIL", "TRAFFIC", "GPU-GROUPS")) and not one.trials
 ]
 IN_THE_TREE = ("NIC-NOT-UNDER-SWITCH", "NIC-MISSING", "GPU-GROUPS-UNEVEN")
-"""What a PCI tree with active ports alone shows."""
+"""The findings that a PCI tree with active ports alone allows."""
 
 
 def through_xml(snapshot: Snapshot) -> Examination:
-    """What `doctor --dump-xml` writes, and `doctor --from` that file."""
+    """Write a file like `doctor --dump-xml`, and read it like `doctor --from`."""
     topology = topology_of_xml(nccl_xml(build(snapshot)), snapshot.node)
     empty = Snapshot(node=snapshot.node, taken_at=0.0, files={}, nvml={"error": "not recorded"})
     return examine_topologies({snapshot.node: topology}, {snapshot.node: empty})

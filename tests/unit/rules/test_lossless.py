@@ -1,4 +1,4 @@
-"""Which priority pauses, and which one NCCL's packets have."""
+"""Which priority has PFC, and which one NCCL's packets have."""
 
 from __future__ import annotations
 

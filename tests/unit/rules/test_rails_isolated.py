@@ -1,4 +1,4 @@
-"""Rails that can't reach each other: a stop where NCCL will need that way, and nothing where it will not."""
+"""Rails that can't reach each other: a stop if NCCL needs that path, and nothing if it does not."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ports_of_one_card_need_not_reach_each_other(count: int) -> None:
 
 
 def within(outcome: Outcome, *, resolved: bool = True) -> tuple[Trial, ...]:
-    """From card to card of each node, beside trials between the nodes that all pass."""
+    """From card to card of each node, together with trials between the nodes that all pass."""
     inside = [
         replace(trial, target=trial.source, outcome=outcome, resolved=resolved)
         for trial in across()
@@ -105,7 +105,7 @@ def test_a_node_that_does_not_hear_itself_is_unknown_where_its_arp_gets_no_answe
     (found,) = judged(within(Outcome.SILENT, resolved=False), nodes)
     assert (found.severity, found.node) == (Severity.UNKNOWN, "")
     assert "accept_local=1" in found.fix and found.evidence[0].endswith("no answer to ARP")
-    hearing(nodes["node0"], rp_filter=1)  # strict: dropped all the same
+    hearing(nodes["node0"], rp_filter=1)  # strict: dropped as well
     (found,) = judged(within(Outcome.SILENT, resolved=False), nodes)
     assert found.severity is Severity.UNKNOWN
     assert judged(within(Outcome.SILENT), nodes) == []  # behind a router: as between the nodes

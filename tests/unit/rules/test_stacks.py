@@ -1,4 +1,4 @@
-"""What rules say of installed stacks beyond one fault on one node."""
+"""Findings about installed stacks beyond one fault on one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster without RDMA: `doctor` and `plan` have one verdict, by the layout."""
+"""A cluster without RDMA: `doctor` and `plan` give the same verdict, by the layout."""
 
 from __future__ import annotations
 

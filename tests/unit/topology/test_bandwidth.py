@@ -62,7 +62,7 @@ def test_a_slow_uplink_bounds_what_leaves_its_switch_only() -> None:
 
 
 def changed(cpu: CpuModel, *, ports: int = 2, nic_gts: float = 16.0) -> Topology:
-    """A right node with another CPU, one or two live ports a card, and another slot generation for the cards."""
+    """A correct node with another CPU, one or two active ports per card, and another slot generation for the cards."""
     topology = build(reference_machine().snapshot())
     cards = {port.key for port in topology.rdma}
     dead = {f"mlx5_{2 * half + 1}" for half in range(2)} if ports == 1 else set()
@@ -84,7 +84,7 @@ def changed(cpu: CpuModel, *, ports: int = 2, nic_gts: float = 16.0) -> Topology
 def test_when_the_halves_of_a_node_meet_over_the_network(
     cpu: CpuModel, one_port: bool, two_ports: bool, two_ports_gen3: bool
 ) -> None:
-    """12.5, 24 and 12 GB/s against the link between the sockets."""
+    """12.5, 24 and 12 GB/s, compared with the link between the sockets."""
     assert gpu_groups(changed(cpu, ports=1), TODAY).over_network is one_port
     assert gpu_groups(changed(cpu), TODAY).over_network is two_ports
     assert gpu_groups(changed(cpu, nic_gts=8.0), TODAY).over_network is two_ports_gen3

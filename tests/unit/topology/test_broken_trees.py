@@ -1,4 +1,4 @@
-"""However broken a machine's files are, a topology, a drawing and a document come out."""
+"""However broken a machine's files are, a topology, a drawing and a document are produced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JSON = st.recursive(
 
 
 def everything(snapshot: Snapshot) -> None:
-    """All that is made from one snapshot, beside a whole one."""
+    """Everything that is made from one snapshot, beside a complete one."""
     topology = build(snapshot, BuildOptions())
     distances = Distances(topology)
     keys = [gpu.key for gpu in topology.gpus] + [port.key for port in topology.rdma]

@@ -1,4 +1,4 @@
-"""The articles' cluster, right and wrong, from files that the lab did not write."""
+"""The articles' cluster, correct and faulty, from files that the lab did not write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drawing: what stands where, and what catches the eye."""
+"""The drawing: positions, and what is highlighted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs: what NVML says joined with the bus, also where one of them is silent."""
+"""GPUs: NVML's answers joined with the bus, also if one of them gives nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serial numbers, BMC and switch ports out of what boards, ipmitool and lldpcli say."""
+"""Serial numbers, BMC and switch ports from the output of boards, ipmitool and lldpcli."""
 
 from __future__ import annotations
 

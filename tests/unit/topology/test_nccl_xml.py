@@ -1,4 +1,4 @@
-"""NCCL's topology XML: what we write can be read back, and files that others made are understood."""
+"""NCCL's topology XML: ours can be read back, and files from other tools are understood."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_right_node_as_nccl_would_write_it() -> None:
     switch = root[0][0]
     assert (switch.get("busid"), switch.get("class")) == ("0000:16:00.0", "0x060400")
     gpu = switch[0]
-    assert (gpu.get("link_speed"), gpu.get("link_width")) == ("16.0 GT/s PCIe", "16")  # though it rests at 2.5
+    assert (gpu.get("link_speed"), gpu.get("link_width")) == ("16.0 GT/s PCIe", "16")  # though idle at 2.5
     nets = switch.findall("pci/nic/net")
     assert [net.get("name") for net in nets] == ["mlx5_0", "mlx5_1"]  # one card with two ports
     assert [net.get("speed") for net in nets] == ["100000", "100000"]

@@ -1,4 +1,4 @@
-"""Nested switches on the screen and in the report: each inside the one above, and no cross that no finding makes."""
+"""Nested switches on the screen and in the report: each inside the one above, and a cross only for a finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Path types of every pair, and the table that is laid beside `nvidia-smi topo -m`."""
+"""Path types of every pair, and the table that is compared with `nvidia-smi topo -m`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PCI functions: addresses of all widths, links as the kernel words them, one address claimed twice."""
+"""PCI functions: addresses of all widths, links as the kernel prints them, one address used twice."""
 
 from __future__ import annotations
 

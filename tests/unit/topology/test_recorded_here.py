@@ -1,4 +1,4 @@
-"""A real NVIDIA machine, recorded by our own probe: what it shows is what nvidia-smi said there."""
+"""A real NVIDIA machine, recorded by our own probe: it matches what nvidia-smi showed on it."""
 
 from __future__ import annotations
 

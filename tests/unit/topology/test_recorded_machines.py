@@ -1,4 +1,4 @@
-"""Machines that others recorded: what their origin says of them is what we find."""
+"""Machines recorded by others: our results match their published descriptions."""
 
 from __future__ import annotations
 

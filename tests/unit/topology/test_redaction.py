@@ -1,4 +1,4 @@
-"""Snapshots under pseudonyms: the same machine, and nothing that tells which one."""
+"""Pseudonymised snapshots: the same machine, and nothing that identifies it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ keys = some.binary(min_size=32, max_size=32)
 
 
 def _ids(snapshots: Iterable[Snapshot], specs: Mapping[str, NodeSpec]) -> Counter[str]:
-    """How often each finding comes up."""
+    """The count of each finding."""
     named = {snapshot.node: snapshot for snapshot in snapshots}
     topologies = {name: build(snapshot) for name, snapshot in named.items()}
     cluster = Cluster(topologies=topologies, snapshots=named, specs={name: specs[name] for name in named})
@@ -66,7 +66,7 @@ _NAMED = ("name", "mac", "hostname", "serial", "uuid", "address", "guid", "gid",
 
 
 def _shape(value: Any) -> Any:
-    """A topology's document without what is replaced."""
+    """A topology's document without the replaced fields."""
     if isinstance(value, dict):
         return {key: _shape(inner) for key, inner in value.items() if not any(word in key for word in _NAMED)}
     return [_shape(inner) for inner in value] if isinstance(value, list) else value
@@ -127,7 +127,7 @@ def test_nothing_that_names_a_machine_stays(seed: int) -> None:
     snapshot = replace(node.machine.snapshot(host=node.host, nvml={"devices": node.gpus}), node=host)
     try:
         (done,) = redact([snapshot], key)
-    except ValueError:  # by chance a pseudonym is an original; whoever asks takes another key
+    except ValueError:  # by chance a pseudonym equals an original; the caller takes another key
         (done,) = redact([snapshot], key[::-1] + b"x")
     text = json.dumps(snapshot_json(done)).lower()
     for secret in (host, user, uuid, serial, named, device_serial.hex()):

@@ -1,4 +1,4 @@
-"""What is a secret, or tells who and where somebody is, is not in a text any more; figures stay."""
+"""Secrets, and texts that identify a person or a place, are removed from a text; figures stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a node in words, and its drawing: every thing once, inside the frame, marked where it is broken."""
+"""A node's shape in words, and its drawing: every device once, inside the frame, marked if it is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The price model gives back the articles' points, and ranks wirings as physics does."""
+"""The speed model reproduces the articles' points, and ranks wirings in the physical order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches: which bridges are one, how they nest, which of Broadcom's NCCL merges."""
+"""Switches: which bridges form one, how they nest, which of Broadcom's NCCL merges."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_nested_switches_are_pxb_apart() -> None:
     [
         (PEX_GEN4, PEX_GEN4, True),
         (PEX_GEN5, PEX_GEN5_SUB, True),
-        (PEX_GEN5, PEX_GEN5, False),  # a second whole switch, not a part of the first
+        (PEX_GEN5, PEX_GEN5, False),  # a second complete switch, not a part of the first
         (PEX_GEN5_SUB, PEX_GEN5_SUB, False),
         (PEX_GEN4, PLX, False),
         (PLX, PEX_GEN4, False),

@@ -1,4 +1,4 @@
-"""What a tuning run tries."""
+"""The configs that a tuning run tries."""
 
 from __future__ import annotations
 

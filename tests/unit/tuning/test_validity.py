@@ -1,4 +1,4 @@
-"""Configs that an engine can use, and every way in which one can't be used."""
+"""Usable configs, and every way in which one can be unusable."""
 
 from __future__ import annotations
 

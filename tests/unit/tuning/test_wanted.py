@@ -1,4 +1,4 @@
-"""Which files both engine versions look for, name by name as their sources build them."""
+"""The files that both engine versions look for, name by name as their sources build them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_pipeline_stages_change_no_shape() -> None:
 
 
 def test_expert_parallelism_divides_e_keeps_n_and_ends_the_fusion() -> None:
-    """128x128 blocks at TP32 with EP2: an expert is cut 16 ways, dense layers and shared experts stay whole."""
+    """128x128 blocks at TP32 with EP2: an expert is split 16 ways, dense layers and shared experts are not split."""
     found = places("DeepSeek-V3-0324", "sglang-0.5", layout(32, expert=2))
     assert found[0] == (MOE_NEW, "E=128,N=128,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128, 128].json")
     linear = [name for folder, name in found if folder == LINEAR_NEW]

@@ -96,7 +96,7 @@ def test_any_bytes_at_its_ports_keep_nobody_from_his_answer_and_take_neither_mem
         ):
             rng = random.Random(seed)
             for _ in range(2 * MOST_CALLERS):
-                with suppress(OSError):  # an extra one
+                with suppress(OSError):  # one connection too many
                     idle.enter_context(socket.create_connection((HERE, port), timeout=20))
                 datagrams.sendto(rng.randbytes(rng.randrange(1, 9000)), (HERE, echo))
             until(lambda: strangers.connections > 500, 20.0, lambda: f"seed {seed}: {strangers}")

@@ -224,7 +224,7 @@ def test_files_that_are_links_to_one_file_all_arrive_and_a_percent_sign_is_no_va
 
 
 def test_a_repair_sends_the_files_that_differ_and_touches_no_other(verbs: Verbs, source: Path, tmp_path: Path) -> None:
-    """Down a chain of two: a changed byte, another length, a missing file; undetected by times, which stay as they were."""
+    """Down a chain of two: a changed byte, another length, a missing file; unnoticed, with times as they were."""
     (source / "linked.bin").unlink()
     folders = [tmp_path / name / "M" for name in "ab"]
     for folder in folders:
