@@ -1,4 +1,4 @@
-"""The script that passes an engine its API key from a file: like `python3 -m`, except for the source of its arguments."""
+"""The script that passes an engine its API key from a file: like `python3 -m`, except where arguments come from."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_without_the_application_a_request_is_read_before_that_is_said(verb: str
     with closing(process.stdin) as stdin:  # type: ignore[type-var]
         stdin.write(asked)  # type: ignore[union-attr]
         stdin.flush()  # type: ignore[union-attr]
-        if verb == "light":  # its output stays open
+        if verb == "light":  # its standard input stays open
             assert process.wait(20) == node_app._ABSENT
     assert process.wait(20) == node_app._ABSENT
 

@@ -27,7 +27,7 @@ IN_THE_TREE = ("NIC-NOT-UNDER-SWITCH", "NIC-MISSING", "GPU-GROUPS-UNEVEN")
 
 
 def through_xml(snapshot: Snapshot) -> Examination:
-    """Write a file like `doctor --dump-xml`, and read it like `doctor --from`."""
+    """The findings from a file that `doctor --dump-xml` writes and `doctor --from` reads."""
     topology = topology_of_xml(nccl_xml(build(snapshot)), snapshot.node)
     empty = Snapshot(node=snapshot.node, taken_at=0.0, files={}, nvml={"error": "not recorded"})
     return examine_topologies({snapshot.node: topology}, {snapshot.node: empty})

@@ -43,7 +43,7 @@ def test_the_xml_reads_back_with_the_same_path_types(grown: Grown) -> None:
 
 
 def test_the_walk_knows_the_machines_that_are_known() -> None:
-    """The second opinion itself, on machines whose path types are published elsewhere."""
+    """The second opinion itself, on machines whose path types are known otherwise."""
     for machine, expected in ((reference_machine(), "SYS"), (nested_node().machine, "PXB")):
         topology = build(machine.snapshot())
         keys = [gpu.key for gpu in topology.gpus]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalGang]]:
-    """Makes a gang of this machine's own making: nodes over `ansible_connection: local`, a scripted engine."""
+    """Makes a gang on this machine: nodes over `ansible_connection: local`, a scripted engine."""
     from tests.support.gang import WATCH
     from tests.support.local_gang import LocalGang
     from tests.support.messages import message

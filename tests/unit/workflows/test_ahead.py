@@ -1,4 +1,4 @@
-"""Work that is begun before its result is needed."""
+"""Work that starts before its result is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Odd answers of a node are that node's failure, beside the others' answers."""
+"""Invalid answers of a node count as that node's failure, beside the others' answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server of metrics and pages under strangers: few threads and descriptors; who asks properly is answered."""
+"""The server of metrics and pages under hostile load: few threads and descriptors; proper requests are answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`checkpoint download` with the hubs' own clients, from a local server that speaks their HTTP."""
+"""`checkpoint download` with the hubs' own clients, from a local server with their HTTP API."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def test_a_killed_download_goes_on_where_it_stopped(node: NodeSpec, hub: ModelHu
     done = download(node, request(hub, of), lambda _: None)
     assert held(Path(done.directory)) == {**WANTED, SHARD: hub.files[SHARD]} and not partial.exists()
     assert len(hub.sent("model-00002-of-00002.safetensors")) == 1  # it was complete
-    if of == "modelscope":  # huggingface_hub begins a file anew since 1.0
+    if of == "modelscope":  # huggingface_hub restarts a file since 1.0
         assert any(re.fullmatch(r"bytes=[1-9]\d+-\d*", wanted) for wanted in hub.sent(SHARD)[sent:])
 
 
 def _users(partial: Path) -> list[str]:
-    """Processes that work on it."""
+    """Processes of the download."""
     found = []
     for place in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):

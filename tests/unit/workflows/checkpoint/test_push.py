@@ -1,4 +1,4 @@
-"""Which nodes `checkpoint push` brings a directory to."""
+"""The nodes that `checkpoint push` sends a directory to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One directory under several nodes is recognised; the nodes are this machine, by several names."""
+"""A directory shared by several nodes is recognised; the nodes are this machine, under several names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cluster(*nodes: NodeSpec) -> Inventory:
 
 
 class Silent:
-    """A watcher that keeps what was said."""
+    """A watcher that keeps the messages."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -46,7 +46,7 @@ class Silent:
         self.said.append(words)
 
     def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
-        """Nothing is drawn."""
+        """Draws nothing."""
 
 
 def test_nodes_are_grouped_by_what_they_see_and_the_files_are_gone_afterwards(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_verify_takes_nothing_for_digests_that_did_not_come(tmp_path: Path, monk
 
 
 def test_a_node_that_lies_speaks_for_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says that it sees every other node's file: the others are sent theirs all the same."""
+    """The node claims to see every other node's file: the others still get theirs."""
     for name in "abc":
         (tmp_path / name).mkdir()
     specs = [node(name, tmp_path / name, rank) for rank, name in enumerate("abc")]

@@ -1,4 +1,4 @@
-"""`down` as a workflow: what is done before the stop waits for every lock."""
+"""`down` as a workflow: what is done before it waits for every lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the holder of a lock still runs: only where that can be seen from here."""
+"""Whether a lock's holder still runs: only if this machine can tell."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def test_another_process_with_its_id_is_not_it(ended: dict[str, Any]) -> None:
     [{"boot": "another"}, {"pid_namespace": "pid:[1]"}, {"boot": ""}, {"boot": None}, {"pid": None}, {"start": None}],
 )
 def test_one_that_can_not_be_seen_from_here_has_not_ended(ended: dict[str, Any], unlike: dict[str, Any]) -> None:
-    """A container or a cloned machine with the same host name, and what an older release wrote."""
+    """A container or a cloned machine with the same host name, and the holder as an older release wrote it."""
     assert not has_ended(LockHolder(token="t", **{**ended, **unlike}))

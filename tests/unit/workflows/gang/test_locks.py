@@ -1,4 +1,4 @@
-"""A lock stays fresh while its holder waits for something long."""
+"""A lock stays fresh while its holder waits for a long step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_is_renewed_by_itself_and_given_back(local: Local, monkeypatch: pytes
 
 
 class Nodes:
-    """What two nodes answer to a lock's questions."""
+    """Two nodes' answers to a lock's questions."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {name: LockAnswer(mine=True) for name in ("a", "b")}
@@ -170,7 +170,7 @@ def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_
         with GangLock(fleet, gang.gang, "restart") as lock:
             lock.begin(begun)
             assert begun_on(fleet, [gang.gang]) == ("gang0",)
-            assert interrupted(fleet, [gang.gang]) == ()  # somebody is at work
+            assert interrupted(fleet, [gang.gang]) == ()  # another command is at work
         assert interrupted(fleet, [gang.gang]) == (begun,)
         with pytest.raises(LockHeld):
             lock.begin(begun)  # given back by now

@@ -1,4 +1,4 @@
-"""restart --maintenance over real agents: stopped while somebody works on the nodes, and what ends it early."""
+"""restart --maintenance over real agents: stopped during work on the nodes, and what ends it early."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """The doctor finds what is in this list: this machine is no node."""
+    """The doctor's findings come from this list: this machine is no node."""
     found: list[Finding] = []
     monkeypatch.setattr(restarting, "examine", lambda *_: seen(found))
     monkeypatch.setattr(maintenance, "LOOK_EVERY_S", 0.02)
@@ -63,7 +63,7 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
 
 
 def boots(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Sequence[Boot | None]]) -> None:
-    """What the two nodes answer, look after look; the last one stays."""
+    """The two nodes' answers, look by look; the last one stays."""
     last: list[Sequence[Boot | None]] = []
 
     def look(_: object, names: Sequence[str]) -> dict[str, Boot | None]:
@@ -139,7 +139,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
 def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
     local: Local, moment: str, by_hand: bool, words: str
 ) -> None:
-    """One that is on its way up is for the next command, or a guard, to take into the router."""
+    """A gang that is starting is left to the next command, or a guard, to put behind the router."""
     gang = local()
     gang.up()
     told = Told()

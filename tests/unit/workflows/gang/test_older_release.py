@@ -1,4 +1,4 @@
-"""A gang that release 0.1.0 started, with its own node application: seen, explained, restarted, ended."""
+"""A gang started by release 0.1.0, with its own node application: seen, explained, restarted, ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 
 def old(verb: str, request: dict[str, Any]) -> Any:
-    """A verb of the old application."""
+    """Run a verb of the old application."""
     done = subprocess.run(
         [sys.executable, "-EsS", str(APPLICATION), verb],
         input=json.dumps(request).encode(),
@@ -45,7 +45,7 @@ def old(verb: str, request: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def started(local: Local) -> Iterator[LocalGang]:
-    """Two nodes that the old release has staged, armed and told to go; ready."""
+    """Two nodes that the old release has staged, armed and started; ready."""
     gang = local(nodes=2)
     ranks = range(gang.nodes)
     for rank in ranks:
@@ -71,7 +71,7 @@ def started(local: Local) -> Iterator[LocalGang]:
 
 
 def agents(gang: LocalGang) -> list[Path]:
-    """The application that each node's agent runs."""
+    """The application that each node's agent runs from."""
     folders = [Path(gang.state_dir(rank), "gangs/gang0/runs", gang.run_id) for rank in range(gang.nodes)]
     return [path for folder in folders for path in folder.glob("agent.py*")]
 

@@ -1,4 +1,4 @@
-"""restart over real agents: the same plan again, from what the nodes have."""
+"""restart over real agents: the same plan again, from the nodes' files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
 
 @pytest.fixture
 def slow_weights(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGang]:
-    """A gang that serves, with a weight file that nobody gets to the end of; it is drained until that is opened."""
+    """A serving gang with a weight file that blocks its readers; the gang drains until that file is opened."""
     gang = local()
     gang.up()
     os.mkfifo(gang.model / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Before a plan of earlier times starts again: what its nodes have no more is said, node by node."""
+"""Before an older plan starts again: what its nodes no longer have is listed, node by node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches a node of the secrets, and that it is all in one place."""
+"""The secrets that reach a node, and that all of them are in one place."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def again(staged: Staged) -> Mapping[str, StagingRequest]:
 
 
 def read(request: StagingRequest) -> StagingRequest:
-    """As a node keeps it and a restart gets it."""
+    """As a node stores it and a restart receives it."""
     found = StagingRequest.read(json.loads(json.dumps(request.kept())))
     assert isinstance(found, StagingRequest)
     return found

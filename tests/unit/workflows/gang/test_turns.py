@@ -1,4 +1,4 @@
-"""A gang's turn: what is done while its engine still drains."""
+"""A gang's turn: the steps done while its engine still drains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READS = {"node0": WeightsAheadRequest(order=CacheOrder(folder="/model"), ranks=8
 def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
     monkeypatch: pytest.MonkeyPatch, now: bool
 ) -> None:
-    """Not beside the work on the nodes, which may reboot them, and not where nothing drains."""
+    """Not during work on the nodes, which may reboot them, and not if nothing drains."""
     order: list[str] = []
 
     @contextmanager

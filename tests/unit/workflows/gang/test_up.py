@@ -1,4 +1,4 @@
-"""`up` where a gang serves another plan, over real agents: refused alone, changed with --replace, gone back from."""
+"""`up` on a gang that serves another plan, over real agents: refused by default, changed with --replace, rolled back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def up(
     undo: bool = False,
     router: RouterSpec | None = None,
 ) -> UpResult:
-    """`up` from where its plan is made."""
+    """`up` from the point where it makes the plan."""
 
     @contextmanager
     def ground(*_: object) -> Iterator[Ground]:
@@ -147,7 +147,7 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
     def interrupted(*args: Any, now: bool) -> None:
         orders.append(now)
         if not now:
-            raise KeyboardInterrupt  # the nodes are told by now, and drain
+            raise KeyboardInterrupt  # the nodes have their orders by now, and drain
         stop(*args, now=now)
 
     monkeypatch.setattr(up_module, "stop", interrupted)
@@ -176,7 +176,7 @@ def test_another_model_is_changed_over_only_where_that_is_asked_for(
 
 
 class Router:
-    """Keeps its workers' addresses in the order of their coming, and every address that was taken out."""
+    """Keeps its workers' addresses in order of arrival, and every address that was removed."""
 
     def __init__(self) -> None:
         self.workers: list[str] = []
@@ -201,7 +201,7 @@ class Router:
 def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     rises: bool, local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a return to all nodes, when the leader is another one again."""
+    """As after a return to all nodes, when another node leads again."""
     gang, router = local(), Router()
     plan = gang.plan("plan1")
     (of_gang,) = plan.gangs

@@ -1,4 +1,4 @@
-"""up, status and down over real agents and local sessions: the promises of `up`, one by one."""
+"""up, status and down over real agents and local sessions: the guarantees of `up`, one by one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_up_status_down(local: Local) -> None:
 
 
 def test_a_short_timeout_of_down_says_what_still_stops_and_the_next_one_finds_it_stopped(local: Local) -> None:
-    gang = local(nodes=2, env={0: {"FAKE_TERM": "ignore"}})  # its leader ends when the agent's own patience has
+    gang = local(nodes=2, env={0: {"FAKE_TERM": "ignore"}})  # its leader ends when the agent's own time limit is over
     gang.up()
     waited = down(gang.inventory, DownRequest(timeout_s=0.3))
     assert [node.error for node in waited] == [None, None]
@@ -203,7 +203,7 @@ def test_interrupted_with_undo_nothing_is_left(local: Local) -> None:
 def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     local: Local, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Armed agents would wait for a command that is gone, and then end: nothing continues."""
+    """Armed agents would wait for a dead command, and then end: nothing would continue."""
     from tests.support.local_gang import Notes
 
     from orchestrator.workflows.gang import raising
@@ -240,13 +240,13 @@ def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_lat
             assert node.armed_for_s == armed_for_s
             assert node.cache is not None and node.cache.from_go is (rising is tested)
     again = Staged(gang=gang.gang, requests=tested.requests("r", "00")).rising().requests("r2", "01")
-    for node in again.values():  # a restart tests nothing
+    for node in again.values():  # a restart runs no tests
         assert node.armed_for_s == ARMED_FOR_S and node.cache is not None and not node.cache.from_go
 
 
 @pytest.mark.parametrize("nettest", [None, 0.8])
 def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | None) -> None:
-    """From a network file system they would come through the interfaces that are measured."""
+    """From a network file system, they would come through the interfaces under test."""
     from tests.support.local_gang import Notes
 
     gang = local()

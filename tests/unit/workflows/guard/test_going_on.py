@@ -1,4 +1,4 @@
-"""A guard whose gang goes on without a node, as a script says: whom it asks, whom it leaves out, what counts."""
+"""A guard whose gang goes on without a node, as scripted: which nodes it asks and leaves out, and what counts."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_node_without_an_rdma_port_has_its_gang_planned_anew_with_the_price(mo
 
 
 def off_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> _Post:
-    """A guard that is about to plan anew."""
+    """A guard that is about to make a new plan."""
     post = guarded(cluster, monkeypatch, looks=1)
     post.memory = replace(post.memory, not_before=0.0)
     return post

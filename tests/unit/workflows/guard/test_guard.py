@@ -1,4 +1,4 @@
-"""guard over real agents: a dead rank brings the whole gang back, two guards don't fight, the doctor can end it."""
+"""guard over real agents: a dead rank restarts the entire gang, two guards don't conflict, the doctor can end it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """The doctor finds what is in this list: this machine is no node."""
+    """The doctor's findings come from this list: this machine is no node."""
     found: list[Finding] = []
     cluster = SimpleNamespace(topologies={})
     monkeypatch.setattr(
@@ -189,7 +189,7 @@ def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_nex
 
     with monkeypatch.context() as patched:
         patched.setattr(raising._Rise, "_go", ended)
-        patched.setattr(raising._Rise, "undo", lambda *_, **__: None)  # SIGKILL leaves no time for it
+        patched.setattr(raising._Rise, "undo", lambda *_, **__: None)  # SIGKILL would leave no time for it
         with pytest.raises(KeyboardInterrupt):
             look(gang)
     assert look(gang)[1:] == (GangState.ARMED, Do.NOTHING)

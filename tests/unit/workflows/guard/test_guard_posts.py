@@ -1,4 +1,4 @@
-"""Several gangs under one guard, each seen as a script says: no node is asked."""
+"""Several gangs under one guard, with scripted views: no node is asked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inventory(*names: str) -> Inventory:
 
 
 class Script:
-    """What each look at a gang shows, its end again and again. last: this gang's waits for the others' ends."""
+    """The result of each look at a gang; the last one repeats. last: this gang waits for the others' ends."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *, last: str = "", **states: Sequence[GangState | GangView | Exception]
@@ -104,7 +104,7 @@ def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyP
 
 
 def on_rails(run_id: str, *, up: bool) -> GangView:
-    """It serves although a port failed, which is perhaps back."""
+    """It serves although a port failed, which may be back."""
     node = NodeView(name="node1", node_rank=0, state=NodeState.READY, rails=(Rail(port="mlx5_1:1", up=up, at=1.0),))
     return GangView(name="", state=READY, run_id=run_id, service_healthy=True, nodes=(node,))
 

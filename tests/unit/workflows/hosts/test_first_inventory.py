@@ -1,4 +1,4 @@
-"""The inventory that `init` writes is the annotated reference, with one's own hosts in it, and reads back as said."""
+"""The inventory that `init` writes is the annotated reference with the operator's hosts, and reads back the same."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_hosts_and_values_stand_in_the_annotated_reference(tmp_path: Path) -> No
     assert leader.stack == "sglang-0.4.4-l40s"
     text = (tmp_path / "hosts.yml").read_text()
     assert "l40s-deploy init" in text and "# l40s_accept:" in text and "192.168" not in text.partition("# router:")[0]
-    assert "commands run through `sudo -n`" in text  # what the reference says of a line stays beside it
+    assert "commands run through `sudo -n`" in text  # the reference's comment on a line stays next to it
 
 
 def test_what_nobody_said_is_left_to_ssh(tmp_path: Path) -> None:

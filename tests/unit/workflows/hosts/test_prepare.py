@@ -1,4 +1,4 @@
-"""What `prepare` gives to its playbook for each node, and what it refuses before any node is touched."""
+"""The variables that `prepare` passes to its playbook for each node, and what it refuses before it changes any node."""
 
 from __future__ import annotations
 

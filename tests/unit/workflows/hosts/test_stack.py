@@ -1,4 +1,4 @@
-"""`stack`: recipes as they are written, what their build script makes of them, and images in bundles."""
+"""`stack`: recipes as written, the steps of their build script, and images in bundles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ esac
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `docker` of ours first on the PATH, and its log."""
+    """Our `docker` first on the PATH, and its log."""
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text(DOCKER.format(digest="1" * 64, image=ID))

@@ -1,4 +1,4 @@
-"""The trials between the nodes leave no port taken: what starts next wants the same ones."""
+"""The trials between the nodes leave no port in use: the next start needs the same ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LISTEN = (
 
 @dataclass
 class Node:
-    """Behind sshd: closing the channel closes the command's pipe, and nobody waits for its end."""
+    """Like sshd: closing the channel closes the command's pipe, and nothing waits for its end."""
 
     spec: NodeSpec
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -55,14 +55,14 @@ class Node:
             child.stdout.close()
 
     def run(self, command: str, *, deadline_s: float) -> None:
-        for child in self.children:  # a zombie of ours would stay in /proc; sshd reaps its own
+        for child in self.children:  # our zombies would stay in /proc; sshd reaps its own
             child.wait(deadline_s)
         subprocess.run(command, shell=True, timeout=deadline_s, check=True)
 
 
 @dataclass
 class Nodes:
-    """A fleet of them."""
+    """A fleet of such sessions."""
 
     nodes: Mapping[str, Node]
 

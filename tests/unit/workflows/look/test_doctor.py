@@ -1,4 +1,4 @@
-"""Accepting, refusing, planning with findings, NCCL's expectations: what is around the rules."""
+"""Accepting, refusing, planning with findings, NCCL's expectations: everything around the rules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def small_shm(node: HealthyNode) -> None:
 
 
 def findings_of(cluster: Cluster, *accept: str) -> tuple[set[str], set[str]]:
-    """Ids of what is left, and of what was accepted."""
+    """Ids of the remaining findings, and of the accepted ones."""
     examination = diagnose(cluster, {}, accept=accept)
     return {finding.id for finding in examination.findings}, {finding.id for finding in examination.accepted}
 
@@ -99,7 +99,7 @@ PLAN = Plan(plan_id="0000", facts_digest="", facts=(), gangs=())
 
 
 def transport(name: str) -> Finding:
-    """As planning makes it: of the whole gang."""
+    """A finding about the gang as planning makes it."""
     return Finding(id=name, severity=Severity.SLOW, node="", title="gang gang0: over TCP", effect="it is slow")
 
 
@@ -163,7 +163,7 @@ def test_what_nccl_should_log() -> None:
 
 @pytest.mark.parametrize("hidden", [False, True])
 def test_only_gpus_that_a_node_may_use_are_counted(hidden: bool) -> None:
-    """Eight GPUs on the bus of each node, of which l40s_gpus leaves one; NVML shows one or all."""
+    """Eight GPUs on each node's bus, of which l40s_gpus allows one; NVML shows one or all."""
     nodes = healthy_nodes(2)
     for node in nodes.values():
         node.spec["gpus"] = 1
@@ -314,7 +314,7 @@ def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_w
 
 
 def test_what_an_agent_found_to_read_counts_before_the_checkpoints_size() -> None:
-    """Per-rank files are a quarter of it."""
+    """Per-rank files are a quarter of the checkpoint."""
     gib, cluster = 1 << 30, cluster_of(healthy_nodes())
     names = list(cluster.topologies)
     (gang,) = {spec.gang for spec in cluster.specs.values()}

@@ -1,4 +1,4 @@
-"""Looking: snapshots of the nodes that answer beside the failures of those that do not."""
+"""Looking: snapshots of the nodes that answer, and the failures of those that do not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_this_machine_through_the_delivered_application(tmp_path: Path) -> None:
     assert seen["real"].node == "real" and seen["fake"].node == "fake"
     assert len(build(seen["fake"]).switches) == 2
     offset, way = seen["real"].host["clock_offset_s"], seen["real"].host["round_trip_s"]
-    assert abs(offset) <= way / 2 + 0.05  # one clock: the offset is what the way may hide, and the clock's tick
+    assert abs(offset) <= way / 2 + 0.05  # one clock: the offset is at most half the round trip, plus the clock's tick
 
 
 def test_a_node_that_does_not_answer_is_beside_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Snapshots on disk: written whole, read back, foreign archives read in memory, nonsense refused in words."""
+"""Snapshots on disk: written completely, read back, foreign archives read in memory, invalid files refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of `doctor --report`: self-contained, everything on it, nothing of a node's text alive in it."""
+"""The page of `doctor --report`: self-contained and complete; no text of a node is active in it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_page_has_findings_prices_fixes_evidence_and_both_drawings(tmp_path:
     for finding in examination.findings:
         for words in (finding.title, finding.effect, *finding.fix.split("; "), *finding.evidence, finding.id):
             assert words in page
-    assert page.count("<svg") == 3  # ways between the nodes; node2; the three others, alike
+    assert page.count("<svg") == 3  # links between the nodes; node2; the three others, alike
     assert "node0, node1, node3" in page
     assert "nNodes 7 localRanks 8" in page
 

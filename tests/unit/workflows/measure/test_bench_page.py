@@ -1,4 +1,4 @@
-"""The page of `bench --html`: curves and figures, self-contained, with nothing alive that a record says."""
+"""The page of `bench --html`: curves and figures, self-contained; no text of a record is active in it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SWEEP = tuple(record(count, speed) for count, speed in ((1, 45.0), (4, 140.0), (
 
 
 class Page(HTMLParser):
-    """What a browser sees of it: elements, whether all are closed, and the text."""
+    """The page as a browser parses it: elements, whether all are closed, and the text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_a_sweep_is_a_curve_beside_the_articles(tmp_path: Path) -> None:
     ]
     ours = [each["points"] for each in page.all("polyline") if each["class"] == "line"]
     assert [len((points or "").split()) for points in ours] == [4, 4, 4, 4, 4]
-    assert len(page.all("polyline", "theirs")) == 2  # the articles' decode tables, of right and of wrong wiring
+    assert len(page.all("polyline", "theirs")) == 2  # the articles' decode tables, for the correct and the wrong wiring
     for words in ("articles-int8, right wiring", "584.64", "391.47", "measured by others", "GPU 3 is throttled"):
         assert words in page.text
     assert "20260714-101500-gang0-128 beside articles-int8" in page.text

@@ -1,4 +1,4 @@
-"""What a benchmark's record says of the machines that it ran on."""
+"""What a benchmark's record says about its machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node may say in a network test: its steps, and their number for the end of all."""
+"""Valid messages of a node in a network test: its own steps, and their number when all are done."""
 
 from __future__ import annotations
 

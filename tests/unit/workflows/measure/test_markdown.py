@@ -1,4 +1,4 @@
-"""Recorded runs as a table: the figures, and the profile's measured speeds below."""
+"""Recorded runs as a table: the figures, with the profile's measured speeds below."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The workflow of a network test: what it expects, what proves the transport, what it keeps, and who is named when a
-node is lost."""
+"""The workflow of a network test: its expectations, the proof of the transport, its records, and which node is named
+when a node is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ground(**more: Any) -> nettest.Ground:
     )
 
 
-# what is expected
+# expectations
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_machine_has_the_ports_that_nccl_takes(env: dict[str, str], rdma: bool
 
 
 def test_a_planned_port_that_is_down_is_missing_from_what_was_planned_and_no_other() -> None:
-    """Of ports by their beginning NCCL takes those that are up."""
+    """From a list of prefixes, NCCL takes only ports that are up."""
     down = {
         name: replace(one, rdma=tuple(replace(port, state="DOWN") if port.device == "mlx5_1" else port for port in
                                       one.rdma))
@@ -122,7 +122,7 @@ def test_what_was_measured_before_is_expected_where_nothing_else_is() -> None:
     assert nettest._as_before(None, places, steps) == {}
 
 
-# what proves the transport
+# proof of the transport
 
 LINES = """node0:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB bond0:10.0.0.11<0>
 node0:1:1 [0] NCCL INFO Using network IB
@@ -150,7 +150,7 @@ def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, word
     assert ("nNodes" in found["node0"]) is bool(log) and "nNodes" not in found["node1"]
 
 
-# what is said of several gangs
+# several gangs
 
 
 def found_of(gang_name: str, verdict: Verdict) -> nettest.Tested:
@@ -226,14 +226,14 @@ def test_without_the_option_or_without_a_network_nothing_is_tested(monkeypatch: 
     before = nettested.tested_before(standing, replace(request, nettest=0.8), notes)  # type: ignore[arg-type]
     assert before is not None
     before(GANG, {"node0": requests(ranks=1)["node0"]})
-    assert notes.steps == []  # nobody says that a single rank's network is tested
+    assert notes.steps == []  # no step says that a single rank's network is tested
 
 
 # a node that is lost
 
 
 class Fleet:
-    """Each node in a thread of its own, as the real one has it; failures by node."""
+    """Each node in a separate thread, as in production; failures by node."""
 
     def on_every(self, work: Callable[[Any], None], only: Sequence[str]) -> PerNode[None]:
         failures: dict[str, DeployError] = {}
@@ -254,7 +254,7 @@ class Fleet:
 
 @pytest.fixture
 def no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where records go; what is asked of a node is only what a test has it say."""
+    """The folder of records; nodes answer only as a test scripts them."""
     for module in (nettest, rails):
         monkeypatch.setattr(module, "fence", lambda *_: "")
         monkeypatch.setattr(module, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
@@ -284,7 +284,7 @@ def well(request: NettestRequest) -> Iterator[NettestLine]:
 
 
 def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, no_ssh: Path) -> None:
-    """The others fail for its sake, and first."""
+    """The others fail because of it, and first."""
 
     def stays(request: NettestRequest) -> Iterator[NettestLine]:
         yield NettestLine(started={"0": 1})

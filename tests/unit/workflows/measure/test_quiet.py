@@ -1,4 +1,4 @@
-"""Requests of others, before and during a measurement."""
+"""Other clients' requests, before and during a measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def metrics(finished: int, running: int = 0) -> list[HttpAnswer]:
 
 
 def telling(monkeypatch: pytest.MonkeyPatch, *answers: list[HttpAnswer]) -> None:
-    """One answer after the other, the last for good."""
+    """One answer after another; the last one repeats."""
     said: Iterator[list[HttpAnswer]] = iter(answers)
     last = answers[-1]
     monkeypatch.setattr(quiet, "_asked", lambda *_: next(said, last))

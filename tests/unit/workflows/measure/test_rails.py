@@ -1,4 +1,4 @@
-"""Rounds of the test of RDMA ports: no node begins one before all have ended the one before."""
+"""Rounds of the test of RDMA ports: no node begins a round before all have ended the previous one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NODES = ("node0", "node1", "node2", "node3")
 
 
 class Fleet:
-    """Each node in a thread of its own, as the real one has it."""
+    """Each node in a separate thread, as in production."""
 
     def on_every(self, work: Callable[[Any], None], only: Sequence[str]) -> PerNode[None]:
         threads = [threading.Thread(target=work, args=(SimpleNamespace(spec=node(name)),)) for name in only]
@@ -62,7 +62,7 @@ def test_the_ports_are_those_that_nccl_takes(pin: str, devices: list[str]) -> No
 
 
 def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its next partner may still listen for another node, at the same port."""
+    """Its next partner may still listen for another node, on the same port."""
     told: list[tuple[str, str]] = []
     asked: dict[str, list[set[int]]] = {name: [] for name in NODES}
 

@@ -1,4 +1,4 @@
-"""Accepted answers asked again after a start: what becomes a finding, and that trouble is told and not raised."""
+"""Accepted answers checked again after a start: what becomes a finding; trouble is reported, not raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages arrive at real servers on loopback; a secret stays in its file; nobody waits for a receiver."""
+"""Messages arrive at real servers on loopback; a secret stays in its file; no step waits for a receiver."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Post(socketserver.StreamRequestHandler):
 
 @contextmanager
 def post() -> Iterator[tuple[int, list[str]]]:
-    """A mail server on loopback; its port, and every line that it was sent."""
+    """A mail server on loopback; its port, and every line that it received."""
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Post) as server:
         server.kept = []  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the plan becomes for another launcher: checked by the tools that the others use."""
+"""The plan exported for other launchers: checked by their own tools."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from orchestrator.planning.options import PlanOptions
 from orchestrator.workflows.plan.exports import compose_files, leader_worker_set, slurm
 
 SCHEMA = json.loads(Path(__file__).with_name("lws_v1.json").read_text())
-"""Of leaderworkerset.x-k8s.io/v1: the fields that we write, with the types of the published CRD (kubernetes-sigs/lws
-060ab4d, which takes our documents too when unknown fields are refused); no other field."""
+"""leaderworkerset.x-k8s.io/v1: the fields that we write, with the types of the published CRD (kubernetes-sigs/lws
+060ab4d, which also accepts our documents when unknown fields are refused); no other field."""
 SECRET = Overrides(env=(("HF_TOKEN", "hf_secret"), ("PRICE", "5$ $(id) \n: {'\"")))
 IMAGE = Cluster(image="hub.example/sglang:1", rdma_resource="rdma/hca", cpus=32)
 
@@ -49,7 +49,7 @@ def test_the_job_is_clean_by_shellcheck() -> None:
 
 
 def play(job: str, folder: Path, node: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The job with stand-ins: for srun, which runs its words here as one node, and for nvidia-smi."""
+    """The job with stand-ins: for srun, which runs its arguments here as one node, and for nvidia-smi."""
     tools = folder / "bin"
     tools.mkdir(exist_ok=True)
     (tools / "srun").write_text('#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n')
@@ -61,7 +61,7 @@ def play(job: str, folder: Path, node: str, **env: str) -> subprocess.CompletedP
 
 
 def of_this_machine(plan: Plan, folder: Path) -> Plan:
-    """The plan with a checkpoint that is here, and an engine that says what it was started with."""
+    """The plan with a local checkpoint, and an engine that prints its arguments and environment."""
 
     def node(one: NodePlan) -> NodePlan:
         return replace(one, model_path=str(folder), working_dir="/", argv=("/usr/bin/env", "echo", *one.argv[3:]))
@@ -115,7 +115,7 @@ def test_the_set_says_what_the_plan_says() -> None:
             assert words in script, script
         env = {one["name"]: one for one in engine["env"]}
         assert env["HF_TOKEN"]["valueFrom"]["secretKeyRef"]["key"] == "HF_TOKEN"
-        assert env["PRICE"]["value"] == "5$ $$(id) \n: {'\""  # Kubernetes would put a variable in place of $(id)
+        assert env["PRICE"]["value"] == "5$ $$(id) \n: {'\""  # Kubernetes would expand $(id) as a variable
         done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,4 @@
-"""A plan in a file: carried out only while it holds, and what no longer holds is named."""
+"""A plan in a file: carried out only while it is valid; whatever is no longer valid is named."""
 
 from __future__ import annotations
 

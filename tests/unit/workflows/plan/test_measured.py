@@ -1,4 +1,4 @@
-"""What a plan's speeds take from the inventory, from the plan's transport, and from the newest network test."""
+"""What a plan's speeds use from the inventory, from the plan's transport, and from the newest network test."""
 
 from __future__ import annotations
 

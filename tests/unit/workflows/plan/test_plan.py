@@ -1,4 +1,4 @@
-"""From an inventory to a plan: which gangs, which stack, which facts; looking is replaced, the rest is real."""
+"""From an inventory to a plan: which gangs, which stack, which facts; snapshots are replaced, the rest is real."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_FLEET = cast(Fleet, None)
 
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the nodes that were looked at; each shows the reference machine."""
+    """Names of the nodes that were looked at; each looks like the reference machine."""
     names: list[str] = []
 
     def look(_: Fleet, nodes: Iterable[NodeSpec], stack: Stack) -> PerNode[Snapshot]:

@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 def two_nodes(model_path: Path, *engine: str) -> Plan:
-    """A plan whose engine is something that runs here, with the engine's words after it."""
+    """A plan whose engine is a command that runs here, followed by the engine's arguments."""
     spec = gang(nodes=2)
     model, stack = load_profile("MiniMax-M2"), load_stack("sglang-0.5.23")
     plan = build_plan([spec], model, stack, topologies(spec), PlanOptions(expert_parallel=4))
@@ -48,7 +48,7 @@ def two_nodes(model_path: Path, *engine: str) -> Plan:
 
 
 def job(plan: Plan) -> str:
-    """For machines without GPUs, which this Slurm does not count, and without RDMA."""
+    """For machines without RDMA, and without GPUs, which this Slurm does not count."""
     text = exported(plan)
     assert f"#SBATCH --gpus-per-node={GPUS}\n" in text
     text = text.replace(f"#SBATCH --gpus-per-node={GPUS}\n", "")

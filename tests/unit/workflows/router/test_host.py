@@ -1,4 +1,4 @@
-"""What the router's own machine tells of it, over the node application itself."""
+"""What the router's own machine reports about it, over the node application itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is behind the router: a router that serves is left alone, and every gang that serves gets in."""
+"""The gangs behind the router: a serving router is not restarted, and every serving gang is added."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def router(state: GangState, plan_id: str = "") -> GangView:
 
 @dataclass
 class World:
-    """What the nodes and the router say, and what they were told."""
+    """The answers of the nodes and the router, and the orders they received."""
 
     gangs: tuple[GangView, ...]
     router: GangView
     behind: list[str] = field(default_factory=list)
-    """By url, in the order in which they were taken in."""
+    """Urls in the order in which they were added."""
     unhealthy: tuple[str, ...] = ()
-    """Urls that the router does not find healthy."""
+    """Urls that the router does not list as healthy."""
     started: list[str] = field(default_factory=list)
-    """Plan ids."""
+    """Ids of the started plans."""
     said: list[str] = field(default_factory=list)
     argv: list[Sequence[str]] = field(default_factory=list)
     missing: tuple[str, ...] = ()
-    """Urls that nobody has."""
+    """Urls that answer 404."""
 
     def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
         names = [spec.name for spec in gangs]
@@ -95,7 +95,7 @@ class World:
 
 @dataclass
 class Lock:
-    """Held by us whatever happens. kept: what was begun, per gang."""
+    """Always held by us. kept: records of what was begun, per gang."""
 
     gang: GangSpec
     kept: ClassVar[dict[str, Begun]] = {}
@@ -183,7 +183,7 @@ def test_the_router_asks_for_the_flag_that_draining_lowers(world: World) -> None
 
 
 def test_it_asks_otherwise_where_a_gangs_version_has_no_such_flag(world: World, tmp_path: Path) -> None:
-    """By the version, whatever the stack is called."""
+    """By the version, whatever the stack's name."""
     mine = tmp_path / "mine.yml"
     mine.write_text("name: mine\nsource: x\ndialect: sglang-0.4.4\nengine_version: 0.4.4.post3\n")
     world.gangs = (gang("a"), gang("b", stack=str(mine)))
@@ -234,7 +234,7 @@ class Named(str):
 
 @pytest.fixture
 def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
-    """Which gang stopped, and who was behind the router then."""
+    """The gang that was stopped, and the workers behind the router then."""
     stops: list[tuple[str, tuple[str, ...]]] = []
 
     def stop(_: object, gangs: Sequence[GangSpec], *__: object, **___: object) -> None:
@@ -332,7 +332,7 @@ def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytes
 
 
 def test_a_gang_is_in_once_the_router_itself_counts_it_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up` ends after that: an engine that answers is not yet one that the router sends requests to."""
+    """`up` ends only then: the router may not yet send requests to an engine that answers."""
     front = Front(monkeypatch, "/ready", 200)
     front.believes = [False, False, True, False]
     front.router.take_in("http://a")
@@ -348,7 +348,7 @@ def test_a_gang_that_the_router_does_not_believe_in_is_a_failure(monkeypatch: py
 
 
 def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The router would count it as healthy until its own checks fail, then answer every request with 503."""
+    """The router would list it as healthy until its own checks fail, and answer every request with 503."""
     front = Front(monkeypatch, "/ready", 404)
     with pytest.raises(NodeError, match="checks the health of gangs at http://a/ready") as failed:
         front.router.take_in("http://a")
@@ -368,7 +368,7 @@ def private(path: Path, text: str) -> str:
 
 
 def guarded(folder: Path) -> RouterSpec:
-    """A router with a key and a certificate of its own, before gangs with another key."""
+    """A router with its own key and certificate, in front of gangs with another key."""
     assert INVENTORY.router is not None
     node = replace(INVENTORY.router.node, api_key_file=private(folder / "client", "client-key-1"))
     cert, key = certified_key("router.example")
@@ -428,7 +428,7 @@ def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(
 def test_what_a_running_router_asks_is_known_without_its_secrets(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its certificate may have been replaced since it was started, or lie on another controller."""
+    """Its certificate may have been replaced since it was started, or be on another controller."""
     spec = guarded(tmp_path)
     front = Front(monkeypatch, "/ready", 503, 200, spec=spec)
     for file in (spec.tls_cert, spec.tls_key, spec.node.api_key_file):

@@ -1,4 +1,4 @@
-"""A gang on the nodes of its newest run."""
+"""A gang as defined by its newest run's nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real gang that is watched: its agents, its engine's processes, and a pseudo-terminal that shows a death."""
+"""`status --watch` of a real gang: its agents, its engine's processes, and a pseudo-terminal that shows a death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which release each node's agent is."""
+"""The release of each node's agent."""
 
 from __future__ import annotations
 

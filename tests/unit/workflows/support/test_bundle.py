@@ -1,4 +1,4 @@
-"""A bundle of a real gang that failed: everything is in it but secrets, names and addresses."""
+"""A support bundle of a real failed gang: it contains everything but secrets, names and addresses."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_everything_but_secrets_names_and_addresses(
     everything = "\n".join([*found, *found.values()])
     for secret in (KEY, TOKEN, "from-the-environment", "203.0.113.77"):
         assert secret not in everything, secret
-    said = "\n".join(text for name, text in found.items() if not name.startswith("snapshots/"))  # NUMA's node0 is there
+    said = "\n".join(text for name, text in found.items() if not name.startswith("snapshots/"))  # NUMA's node0
     assert gang.name(0) not in said and gang.name(1) not in said
     assert json.loads(found["status.json"])["gangs"][0]["cause"]["tp_rank"] == 1
-    assert "sent to" in everything  # the log itself is there
+    assert "sent to" in everything  # the log itself is included
 
 
 def test_a_bundle_that_would_hold_a_secret_is_not_written(

@@ -1,4 +1,4 @@
-"""Who leads a gang of another run serves at another address: the router, or its operator, is told."""
+"""If another run's leader serves at another address, the router or the operator is informed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planned(spec: GangSpec) -> Plan:
 
 
 def ran(spec: GangSpec, run_id: str) -> dict[str, StagedAnswer]:
-    """What each node of this gang knows of its run."""
+    """Each node's knowledge of its run."""
     plan = planned(spec)
     requests = staging_requests(spec, plan.gangs[0], launch_scripts(plan), plan_id="p", run_id=run_id, key="")
     return {name: StagedAnswer(request=one.kept(), launch_script="#!/bin/sh\n") for name, one in requests.items()}
@@ -49,7 +49,7 @@ def left(*names: str) -> GangSpec:
 
 @dataclass
 class World:
-    """Nodes with what they know, and a router."""
+    """Nodes with their knowledge, and a router."""
 
     known: dict[str, StagedAnswer]
     workers: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class World:
         self.said.append(words)
 
     def leave(self, names: Sequence[str], *, rising: Sequence[str] = ("gang0",), router: bool = True) -> str:
-        """Where the gang serves then."""
+        """The address where the gang then serves."""
         inventory = without(replace(INVENTORY, router=ROUTER if router else None), names)
         plan, me = planned(inventory.gangs[0]), self
         leave(inventory, me, plan, names, me, rising=rising)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_another_node_that_leaves_changes_no_address(world: World) -> None:
 
 
 def test_a_leader_that_is_back_takes_the_place_of_the_one_that_led_meanwhile(world: World) -> None:
-    """node0 was away and still knows the run before; node3 dies, and node0 leads again."""
+    """node0 was away and still has the previous run; node3 dies, and node0 leads again."""
     world.known |= ran(left("node0"), "20260101-000001-aaaa")
     world.workers = [url(left("node0"))]
     now = world.leave(["node3"])

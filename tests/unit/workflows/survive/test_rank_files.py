@@ -1,4 +1,4 @@
-"""A gang that was staged with per-rank weight files, of which a node has lost some."""
+"""A gang that was staged with per-rank weight files, some of which a node has lost."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Told:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Mapping[str, StagingRequest], list[str]]]:
-    """(what is staged now, what was said) of nodes that answer so; None: not at all."""
+    """(what is staged now, the messages) for nodes that answer like this; None: no answer."""
 
     def run(
         answers: Mapping[str, PrerequisitesAnswer | None], requests: Mapping[str, StagingRequest], spec: GangSpec = SPEC

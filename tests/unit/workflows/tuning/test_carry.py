@@ -1,4 +1,4 @@
-"""Packs from one node onto others, and back off them, through the delivered node application."""
+"""Packs from one node onto others, and off them again, through the delivered node application."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sites(tmp_path: Path) -> list[Path]:
-    """Three environments; the first has tuned configs, the second another one under one of their names."""
+    """Three environments; the first has tuned configs, the second a different one under one of their names."""
     made = [environment(tmp_path / f"venv{rank}") for rank in range(3)]
     config(made[0] / MOE / "triton_3_8_0" / UP)
     config(made[0] / LINEAR / QKV)
@@ -59,7 +59,7 @@ def cluster(tmp_path: Path, sites: list[Path]) -> Inventory:
 
 
 def everything(site: Path) -> dict[str, bytes]:
-    """Every file of an environment, and every folder that is empty."""
+    """Every file of an environment, and every empty folder."""
     venv = site.parents[2]
     return {
         str(path.relative_to(venv)): path.read_bytes() if path.is_file() else b"folder"
@@ -90,7 +90,7 @@ def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sit
 
     back = push(cluster, PushRequest(remove=True)).all()
     assert [(len(put.restored), len(put.removed)) for put in back.values()] == [(0, 0), (1, 2), (0, 3)]
-    # the first node's own files were there before and are nobody's to take back
+    # the first node's own files existed before: no undo may remove them
     assert [everything(site) for site in sites] == before
 
 
@@ -133,7 +133,7 @@ def test_a_node_without_an_engine_or_configs_gives_no_pack(tmp_path: Path, sites
 
 
 def made(folder: Path, name: str = "pack", **changed: Any) -> Path:
-    """A pack of what the first environment has."""
+    """A pack of the first environment's configs."""
     text = json.dumps({"1": GOOD | changed, "4096": GOOD | changed})
     parts = (f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}")
     pack = Pack(
@@ -184,7 +184,7 @@ def _another_gpu(pack: Path) -> None:
 
 
 def _wrong_tile(pack: Path) -> None:
-    """A pack that somebody made by hand: its digests are right, its config is not."""
+    """A hand-made pack: its digests are right, its config is not."""
     import hashlib
 
     text = json.dumps({"1": GOOD | {"BLOCK_SIZE_K": 128}})
@@ -325,7 +325,7 @@ def test_another_tritons_configs_are_told_to_be_a_fallback(
 def test_a_kill_between_the_record_and_the_file_is_taken_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
-    """The record says what will be put before it is: what is found then is the original, or nothing."""
+    """The record is written before the files: a file found then is the original, or there is none."""
     pack = made(tmp_path)
     push(cluster, PushRequest(pack=pack)).all()
     (sites[2] / LINEAR / QKV).unlink()
@@ -405,7 +405,7 @@ def test_a_link_in_the_environment_is_not_followed(
 def test_a_record_that_names_another_file_takes_nothing_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
-    """The record lies in the environment, whose owner need not be root."""
+    """The record is in the environment, whose owner need not be root."""
     pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
     push(cluster, PushRequest(pack=tmp_path / "pack")).all()
     record = sites[2].parents[2] / "share" / "l40s-tuning" / "record.json"

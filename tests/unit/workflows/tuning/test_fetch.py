@@ -1,4 +1,4 @@
-"""`tuning fetch`: the shipped set is what the engines look for, and only what has its digest becomes a pack."""
+"""`tuning fetch`: the shipped set is what the engines look for, and only files with its digests become a pack."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_shipped_set_is_the_recipe_s_commit_and_has_all_of_it() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A publisher's repository with two configs, and a set that knows them: `tmp_path/set.yml`."""
+    """A publisher's repository with two configs, and a set with their digests: `tmp_path/set.yml`."""
     root, digests = tmp_path / "checkout", {}
     for path in (MOE, GEMM):
         file = root / FOLDER / path

@@ -1,4 +1,4 @@
-"""How the jobs of a tuning run reach the nodes."""
+"""How a tuning run's jobs reach the nodes."""
 
 from __future__ import annotations
 
