@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.chaos.play import Stage
 
 SEED = 7
-"""Pairs of faults that CI plays; `make long` draws others each time, and prints the seed."""
+"""Seed of the pairs of faults that CI plays; `make long` draws another one each time, and prints it."""
 
 
 @pytest.fixture(scope="module")

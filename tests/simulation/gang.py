@@ -156,7 +156,7 @@ class Gang:
         return agent is not None and agent.course.cause is not None and agent.course.cause.secondary
 
     def check_all_serve(self) -> None:
-        """It had no fault that can end it."""
+        """Nothing happened that can end the gang."""
         if set(self.states()) != {"ready"} or not all(node.engine_lives for node in self.nodes):
             raise Violated(f"ended although all agents live and can talk: {self.told()}")
 

@@ -151,7 +151,7 @@ def seconds(pattern: re.Pattern[str], text: str, least_s: float = 0.002) -> floa
 
 
 def ratio(pattern: re.Pattern[str], short: str, long: str) -> float:
-    """How many times as long the longer text takes; measured more carefully if it seems too much: by the best of both,
+    """How many times as long the longer text takes; measured more carefully if it seems too much: each at its best,
     since any other load makes either one slower."""
     best_short, best_long = seconds(pattern, short, 0.0005), seconds(pattern, long, 0.0005)
     tries = 0

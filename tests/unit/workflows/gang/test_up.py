@@ -1,4 +1,4 @@
-"""`up` on a gang that serves another plan, over real agents: refused by default, changed with --replace, rolled back."""
+"""`up` on a gang that serves another plan, over real agents: refused by default, replaced by --replace, undone."""
 
 from __future__ import annotations
 
