@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support import ib_write_bw
-from tests.support.small_lab import SmallLab, small_lab
+from tests.support.small_lab import IN_PLACE, SmallLab, small_lab
 from tests.support.waiting import slack, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
@@ -35,15 +35,9 @@ def nettest(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def ranks(lab: SmallLab) -> dict[str, str]:
-    """Processes of a test, by node."""
-    found = {node: lab.on(node, "pgrep -af '/proc/self/f[d]/' || true").strip() for node in lab.hosts()}
-    return {node: said for node, said in found.items() if said}
-
-
 def wait_for_ranks(lab: SmallLab) -> None:
     """Wait until they run on every node. Each node looks by itself, since they live only a few seconds."""
-    look = "until pgrep -f '/proc/self/f[d]/' >/dev/null; do sleep 0.2; done"
+    look = f"until pgrep -f {IN_PLACE} >/dev/null; do sleep 0.2; done"
     with ThreadPoolExecutor(NODES) as nodes:
         list(nodes.map(lambda node: lab.on(node, look, timeout=RANKS_S * slack()), lab.hosts()))
 
@@ -54,7 +48,7 @@ def test_an_interrupted_test_leaves_nothing(lab: SmallLab) -> None:
     test.send_signal(signal.SIGINT)
     said = test.communicate(timeout=60)[0]
     assert test.returncode == 130 and "interrupted" in said
-    until(lambda: not ranks(lab), 30, "nothing of it is left")
+    until(lambda: not lab.in_place_processes(), 30, "nothing of it is left")
 
 
 def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
@@ -72,7 +66,7 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     parts = sum(gang["overhead_s"].values()) + gang["measuring_s"] + gang["measuring_rails_s"]
     assert parts < gang["seconds"] + 0.01  # each is rounded
     assert gang["rails"] == [] and "apt-get install -y perftest" in gang["rails_note"]
-    assert not ranks(lab)
+    assert not lab.in_place_processes()
 
 
 def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
@@ -132,11 +126,11 @@ def test_a_slow_node_is_named(lab: SmallLab) -> None:
 def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
     wait_for_ranks(lab)
-    lab.on("node2", "pkill -KILL -f '/proc/self/f[d]/' || true", check=False)
+    lab.on("node2", f"pkill -KILL -f {IN_PLACE} || true", check=False)
     said = test.communicate(timeout=120)[0]
     assert test.returncode in (3, 4), said
     assert said.count("error:") == 1 and "node2" in said
-    until(lambda: not ranks(lab), 30, "nothing of it is left")
+    until(lambda: not lab.in_place_processes(), 30, "nothing of it is left")
 
 
 def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None:
@@ -145,7 +139,7 @@ def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None
     start.send_signal(signal.SIGINT)
     said = start.communicate(timeout=120)[0]
     assert start.returncode == 130 and "no rank of gang0 was started" in said and "continues" not in said
-    until(lambda: not ranks(lab) and not lab.engine_processes(), 30, "nothing of it is left")
+    until(lambda: not lab.in_place_processes() and not lab.engine_processes(), 30, "nothing of it is left")
     assert lab.gang()["state"] in ("absent", "failed")
 
 
@@ -159,4 +153,4 @@ def test_a_node_that_is_lost_in_the_middle_is_the_one_message(lab: SmallLab) -> 
         lab.deploy("lab", "heal", "--name", lab.name, "node2", "power-off")
     assert test.returncode == 4, said
     assert said.count("error:") == 1 and "error: node2" in said and "lost during the network test" in said
-    until(lambda: not ranks(lab), 60, "nothing of it is left on the others")
+    until(lambda: not lab.in_place_processes(), 60, "nothing of it is left on the others")

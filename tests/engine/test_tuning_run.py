@@ -76,11 +76,6 @@ def run(lab: SmallLab, pack: Path, *words: str) -> list[str]:
             "--candidates", "2", *words]  # fmt: skip
 
 
-def tuners(lab: SmallLab) -> dict[str, str]:
-    found = {node: lab.on(node, "pgrep -af '/proc/self/f[d]/' || true").strip() for node in lab.hosts()}
-    return {node: said for node, said in found.items() if said}
-
-
 def results(lab: SmallLab) -> list[dict[str, Any]]:
     files = list((lab.folder / "state").rglob("tuning/*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
@@ -94,7 +89,7 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     kept = {result["job"] for result in results(lab)}
-    until(lambda: not tuners(lab), 60.0, lambda: str(tuners(lab)))
+    until(lambda: not lab.in_place_processes(), 60.0, lambda: str(lab.in_place_processes()))
     lab.deploy("lock", "release", "--force", check=False)
 
     done = lab.deploy(*run(lab, pack, "--json"), check=False, timeout=600)
@@ -103,7 +98,7 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     jobs = document["jobs"]
     assert document["from_before"] >= len(kept) >= 1 and document["made"] == "interpreted"
     assert {job["batch"] for job in jobs} == {2} and {job["kernel"] for job in jobs} == {"moe", "linear"}
-    assert all(job["product_error"] <= 0.02 for job in jobs) and not tuners(lab)
+    assert all(job["product_error"] <= 0.02 for job in jobs) and not lab.in_place_processes()
     assert all(64 % job["config"]["BLOCK_SIZE_K"] == 0 for job in jobs)
     assert len(document["files"]) == len({job["file"] for job in jobs})
     assert {job["node"] for job in jobs} == set(lab.hosts())

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,9 @@ UP_S = {"standin": 180.0, "sglang": 1900.0}
 """Time limit of `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
 ENVIRONMENT = {"STANDIN_SPEED": "0.1", "STANDIN_STEP_MS": "3", "NCCL_DEBUG": "INFO"}
 """Slowed down: at full speed a generating stand-in would use a full core."""
+
+IN_PLACE = "'/proc/self/f[d]/'"
+"""Pattern of pgrep, quoted, for a program that runs in the engine's place: it is read from an open file."""
 
 
 @dataclass
@@ -185,10 +188,14 @@ class SmallLab:
 
     def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
         """Engine processes that still run, by node; empty if none does."""
-        found = {
-            node: self.on(node, "pgrep -af 'sglang::|launch_server|standin' | grep -v pgrep || true").strip()
-            for node in nodes or self.hosts()
-        }
+        return self._running("pgrep -af 'sglang::|launch_server|standin' | grep -v pgrep", nodes or self.hosts())
+
+    def in_place_processes(self) -> dict[str, str]:
+        """The network test's ranks and the tuners that still run, by node; empty if none runs."""
+        return self._running(f"pgrep -af {IN_PLACE}", self.hosts())
+
+    def _running(self, look: str, nodes: Iterable[str]) -> dict[str, str]:
+        found = {node: self.on(node, f"{look} || true").strip() for node in nodes}
         return {node: processes for node, processes in found.items() if processes}
 
     def down(self) -> None:
