@@ -25,7 +25,7 @@ from orchestrator.lab.life.home import Home
 from orchestrator.lab.life.machines import machine_of
 from orchestrator.lab.loopback import MARK, hardware
 from orchestrator.lab.node import files as node_files
-from orchestrator.lab.node import models, tree
+from orchestrator.lab.node import models, sshd, tree
 from orchestrator.lab.node.tree import FileTree
 from orchestrator.lab.nvml import library
 from orchestrator.lab.processes import Identity, reap_for_ever
@@ -134,19 +134,9 @@ ListenAddress {blueprint.address(index)}
 HostKey {folder}/host_key
 AuthorizedKeysFile {blueprint.path}/client.pub
 AllowUsers {getpass.getuser()}
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-UsePAM no
-StrictModes no
-UseDNS no
-PrintMotd no
-MaxStartups 100
-MaxSessions 100
 PidFile none
-AcceptEnv LANG LC_*
 SetEnv {variables}
-Subsystem sftp internal-sftp
-"""
+{sshd.ALL_LEVELS}{sshd.WITHOUT_PAM}"""
     )
     _separate_privileges()
     with (folder / "sshd.log").open("wb") as log:

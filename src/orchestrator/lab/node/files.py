@@ -12,7 +12,7 @@ from orchestrator.engines.registry import dialects
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.hardware.realise import digest
 from orchestrator.lab.life.blueprint import Blueprint
-from orchestrator.lab.node import models
+from orchestrator.lab.node import models, sshd
 from orchestrator.lab.node import systemd as systemd_files
 from orchestrator.lab.node.tree import FileTree
 from orchestrator.lab.nvml import config, library
@@ -167,24 +167,14 @@ def write_name(folder: Path, name: str) -> None:
 
 
 def sshd_config(address: str, port: int) -> str:
-    """Level 1's sshd: keys only, root only, no reverse look-ups, which would wait for a name server."""
+    """Level 1's sshd, for root only."""
     return f"""Port {port}
 ListenAddress {address}
 HostKey /run/sshd/host_key
 AuthorizedKeysFile /run/sshd/authorized_keys
 PermitRootLogin prohibit-password
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-UsePAM no
-StrictModes no
-UseDNS no
-PrintMotd no
-MaxStartups 100
-MaxSessions 100
 PidFile /run/sshd/sshd.pid
-AcceptEnv LANG LC_*
-Subsystem sftp internal-sftp
-"""
+{sshd.ALL_LEVELS}{sshd.WITHOUT_PAM}"""
 
 
 def _library_folder() -> str:

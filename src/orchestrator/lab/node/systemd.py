@@ -6,6 +6,7 @@ import resource
 
 from orchestrator.lab.hardware.machine import NodeMachine
 from orchestrator.lab.life.levels import attainable
+from orchestrator.lab.node import sshd
 from orchestrator.lab.node.rootfs import USER
 from orchestrator.lab.node.tree import FileTree
 
@@ -25,15 +26,9 @@ _MASKED_GENERATORS = ("cryptsetup", "debug", "getty", "gpt-auto", "hibernate-res
 """They look for disks and consoles, which a node lacks."""
 _SSHD = f"""AllowUsers {USER}
 AuthorizedKeysFile /etc/ssh/authorized_keys
-PasswordAuthentication no
 PermitRootLogin no
-StrictModes no
-UseDNS no
-PrintMotd no
 PrintLastLog no
-MaxStartups 100
-MaxSessions 100
-"""
+{sshd.ALL_LEVELS}"""
 
 
 def render(node: NodeMachine) -> FileTree:
