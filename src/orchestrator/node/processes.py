@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+_POLL_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,20 @@ def alive(pid: int, start: int) -> bool:
         return False
     process = read(pid)
     return process is not None and process.start == start and not process.gone
+
+
+def exit_code(child: int, within_s: float) -> int | None:
+    """Of our own child, negative for a signal; None if it still runs (seconds from now), or is not ours to wait for."""
+    end = time.monotonic() + within_s
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() >= end:
+                return None
+            time.sleep(_POLL_S)
+    return None
 
 
 def stopped(pid: int) -> bool:

@@ -9,18 +9,19 @@ import contextlib
 import json
 import os
 import select
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from orchestrator.node import itself
+from orchestrator.node import processes
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
 _NVLINK_P2P = 0  # nvml.h NVML_NVLINK_CAP_P2P_SUPPORTED
+END_S = 0.2
+"""For a process that has answered, or was killed."""
 SM_CLOCK = 1
 """NVML_CLOCK_SM."""
 _MOST_NVLINKS = 18
@@ -28,60 +29,65 @@ _MOST_NVLINKS = 18
 
 
 class NvmlChild:
-    """A running query; start it first, do other work, then take the answer."""
+    """A query in a process that is forked from this one: start it first, do other work, then take the answer."""
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        self._child = subprocess.Popen(
-            command or itself.command(itself.application(), "nvml"),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    def __init__(self, query: Callable[[], object] | None = None) -> None:
+        self._descriptor, writing = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            _reply(writing, query or ask)
+        os.close(writing)
 
     def answer(self, deadline_s: float) -> dict[str, Any]:
         """The child's answer; {'error': ...} if there was none in time (seconds from now) or nonsense."""
         text = self._read(deadline_s)
-        self._end()
+        status = self._end()
         if text is None:
             return {"error": f"NVML did not respond within {deadline_s:g} s; the driver may hang"}
         try:
             said = json.loads(text)
         except ValueError:
-            status = self._child.returncode
             return {"error": f"the process that queries NVML ended with status {status} and no answer"}
         return said if isinstance(said, dict) else {"error": "the process that queries NVML did not return an object"}
 
     def _read(self, deadline_s: float) -> bytes | None:
-        assert self._child.stdout is not None
-        descriptor = self._child.stdout.fileno()
         end = time.monotonic() + deadline_s
         text = bytearray()
         while True:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            if left <= 0 or not select.select([self._descriptor], [], [], left)[0]:
                 return None
-            data = os.read(descriptor, 1 << 16)
+            data = os.read(self._descriptor, 1 << 16)
             if not data:
                 return bytes(text)
             text += data
 
-    def _end(self) -> None:
-        """A child that sleeps in the driver can't be ended; it is left, with no descriptor of ours."""
-        if self._child.stdout:
-            self._child.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(timeout=0.2)
-            return
-        self._child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(timeout=0.2)
+    def _end(self) -> int | None:
+        """Its exit code. A child that sleeps in the driver can't be ended; it is left, with no descriptor of ours."""
+        os.close(self._descriptor)
+        status = processes.exit_code(self._child, END_S)
+        if status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+            status = processes.exit_code(self._child, END_S)
+        return status
 
 
-def run(_: Sequence[str]) -> int:
-    """The child: one JSON object on stdout."""
-    sys.stdout.write(json.dumps(ask()) + "\n")
-    return 0
+def _reply(writing: int, query: Callable[[], object]) -> None:
+    """The child: one JSON object, then the end, whatever happens."""
+    status = 1
+    try:
+        os.setsid()
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(quiet, descriptor)
+        os.closerange(3, writing)
+        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+        with open(writing, "w", encoding="ascii") as file:
+            json.dump(query(), file)
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def ask() -> dict[str, Any]:

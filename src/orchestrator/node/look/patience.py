@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.node import processes
 from orchestrator.node.look.hardware import PARTS, Part
 from orchestrator.node.look.reading import Reader
 
@@ -24,6 +25,8 @@ FILE_DEADLINE_S = 1.0
 DEADLINE_S = 10.0
 _LONGEST_PATH = 1000
 _POLL_S = 0.1
+END_S = 0.2
+"""For a process that was killed."""
 
 
 class Heartbeat:
@@ -150,10 +153,4 @@ def _leave(child: int) -> None:
     """End the child, and take its status if it can end."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    until = time.monotonic() + 0.2
-    while time.monotonic() < until:
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(child, os.WNOHANG)[0] == 0:
-                time.sleep(0.002)
-                continue
-        return
+    processes.exit_code(child, END_S)
