@@ -95,6 +95,15 @@ def size(path: str | os.PathLike[str]) -> int:
         return -1
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """(inode, time of its last change in ns): another one after the file was replaced; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def write(path: str, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Replace a file by name; readers see the old text or the new, and never with wider rights."""
     temporary = f"{path}.{os.getpid()}.new"
