@@ -253,6 +253,6 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
     lab.deploy("restart", "--rolling", "--gang", "gang0")
     after = lab.json("status")
     assert after["router"]["state"] == "ready" and len(workers(lab)) == 3
-    assert [gang["run_id"] for gang in after["gangs"]][1:] == runs[1:]
+    assert [gang["run_id"] for gang in after["gangs"]][1:] == runs[1:], after["gangs"]
     command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(b"client-key-2" in line or admin_key(lab).encode() in line for line in command_lines)

@@ -54,9 +54,8 @@ PROCESSES = {
     "gpus": "orchestrator.node.engine.gpus",
     "gpu-gauges": "orchestrator.node.look.gauges",
     "hub-client": "orchestrator.node.checkpoint.hub_client",
-    "light": "orchestrator.node.verbs.light",
-    "nvml": "orchestrator.node.look.nvml",
     "read-ahead": "orchestrator.node.cache.reader",
+    "stay": "orchestrator.node.verbs.stay",
 }
 """Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
 
@@ -67,8 +66,7 @@ def serve(argv: Sequence[str]) -> int:
     if name in PROCESSES:
         return int(importlib.import_module(PROCESSES[name]).run(argv[1:]))
     if name not in VERBS:
-        known = ", ".join(VERBS)
-        say(refusal(Failure("unknown-verb", f"no verb {name!r}; known: {known}", "node application")))
+        say(answer_of(name, {}))
         return 2
     try:
         _run(name)
@@ -80,9 +78,8 @@ def serve(argv: Sequence[str]) -> int:
 def _run(name: str) -> None:
     try:
         request = _request()
-        module = importlib.import_module(VERBS[name])
-        if hasattr(module, "stream"):
-            module.stream(request)
+        if streams(name):
+            importlib.import_module(VERBS[name]).stream(request)
         else:
             say(answer_of(name, request))
     except BrokenPipeError:
@@ -93,8 +90,15 @@ def _run(name: str) -> None:
         say(_defect(name, defect))
 
 
+def streams(name: str) -> bool:
+    """Whether a verb writes its answers itself; its module is loaded by this."""
+    return name in VERBS and hasattr(importlib.import_module(VERBS[name]), "stream")
+
+
 def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
     """A verb's answer to a request, as it is written."""
+    if name not in VERBS:
+        return refusal(Failure("unknown-verb", f"no verb {name!r}; known: {', '.join(VERBS)}", "node application"))
     try:
         return {"ok": True, "value": importlib.import_module(VERBS[name]).answer(request)}
     except Failure as failure:

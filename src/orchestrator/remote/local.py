@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec
@@ -94,17 +94,21 @@ class LocalConversation:
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = bytearray()
 
-    def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
+    def ask(
+        self, line: bytes, *, deadline_s: float, wanted: Callable[[bytes], bool] = session.any_line
+    ) -> bytes | None:
         """As Conversation.ask."""
         deadline = Deadline(deadline_s)
         with self._asking:
             try:
                 process = self._running()
                 _write(process, line + b"\n", deadline)
-                return self._answer(process, deadline)
+                while (answer := self._line(process, deadline)) is not None and not wanted(answer):
+                    pass
             except Passed:
                 self._over()
                 raise _too_slow(self._spec, self._command, deadline_s) from None
+            return answer
 
     def close(self) -> None:
         """End the command; the next line would start it again. Who waits for an answer sees its end."""
@@ -127,7 +131,7 @@ class LocalConversation:
             weakref.finalize(self, _dismiss, self._process)
         return self._process
 
-    def _answer(self, process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
+    def _line(self, process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
         assert process.stdout is not None
         searched, source = 0, process.stdout.fileno()
         while (end := self._rest.find(b"\n", searched)) < 0:

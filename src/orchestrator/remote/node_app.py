@@ -1,8 +1,8 @@
 """Calls the node application: its verbs with a JSON request, its answers as values or as errors.
 
 The application is in ~/.cache/l40s-deploy/ of the user that runs it on the node (after become: that user),
-under a name that holds its digest. The first command tries to run it; a node that lacks it says so by an exit
-status of its own, gets it over stdin, proves the digest, and runs it then.
+under a name that holds its digest. The first command tries to run it; a node that lacks it says so, gets it over
+stdin, proves the digest, and runs it then.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ _DAMAGED = 122
 _NO_PYTHON = (126, 127)
 """How a POSIX shell ends when a command cannot be run, or is not there."""
 
-_STAYS = "light"
-"""The verb that answers a request a line, with an open end."""
-LIGHT = ("report", "lock", "go", "figures")
-"""Verbs that read or write a few files and are soon done."""
-LIGHT_TRIES = 3
-"""The first one ends where the application is not on the node yet."""
+_STAYS = "stay"
+"""The role that answers a request a line, with an open end."""
+TRIES = 3
+"""Of a process that ends without an answer."""
+PATIENCE_S = 0.1
+"""For another caller's answer: as long as a Python takes to start on a busy node, which is what running alone costs."""
+_ABSENT_KIND = "absent"
+_SAY_ABSENT = f"""echo '{{"ok":false,"error":{{"kind":"{_ABSENT_KIND}"}}}}'"""
+"""The application's answer where there is no application."""
 
 _FOLDER = '"${XDG_CACHE_HOME:-$HOME/.cache}/l40s-deploy"'
 _UPLOAD_DEADLINE_S = 60.0
@@ -57,7 +60,7 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     node that cannot run the application, Unreachable as Session.run does.
     """
     app = application()
-    answer = _light(app, session).ask(verb, request, deadline_s) if verb in LIGHT else None
+    answer = _staying(app, session).ask(app, session, verb, request, deadline_s)
     if answer is not None:
         return _told(session, answer)
     stdin = _request(request)
@@ -142,9 +145,11 @@ def _run(app: App, session: Session, verb: str) -> str:
     is closed already (OpenSSH, channels.c), and paramiko may send such (Channel._send lets go of its lock first).
     """
     python = shlex.quote(session.spec.reach.python)
-    read = "read -r _" if verb == _STAYS else "cat >/dev/null"
-    absent = f"{{ {read}; exit {_ABSENT}; }}"
-    return _sh(f'f={_FOLDER}/{app.name}; [ -f "$f" ] || {absent}; exec {python} -EsS "$f" {shlex.quote(verb)}')
+    there = '[ -f "$f" ]'
+    absent = f"{there} || {{ cat >/dev/null; exit {_ABSENT}; }}"
+    if verb == _STAYS:
+        absent = f"until {there}; do read -r _ || exit {_ABSENT}; {_SAY_ABSENT}; done"
+    return _sh(f'f={_FOLDER}/{app.name}; {absent}; exec {python} -EsS "$f" {shlex.quote(verb)}')
 
 
 def _deliver(app: App, session: Session) -> None:
@@ -184,43 +189,70 @@ def _told(session: Session, answer: Mapping[str, Any]) -> Any:
 
 
 @dataclass
-class _Light:
-    """The application that keeps running on a node, for the verbs that are called repeatedly.
+class _Staying:
+    """The application that keeps running on a node and answers one verb after the other.
 
-    Starting a Python for each costs a node twenty times what the verb does. Where this way is barred, the verb runs by
-    itself.
+    Starting a Python for each costs a node twenty times what a small verb does. Where this way is barred, or another
+    caller waits for a longer answer, the verb runs by itself.
     """
 
     line: Conversation | None
-    tries: int = LIGHT_TRIES
+    tries: int = TRIES
+    asked: int = 0
     free: threading.Lock = field(default_factory=threading.Lock)
 
-    def ask(self, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
-        """The answer; None if it can't be used, or another caller waits for an answer."""
-        if self.line is None or self.tries <= 0 or not self.free.acquire(blocking=False):
+    def ask(self, app: App, session: Session, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
+        """The answer; None if it can't be had this way."""
+        if self.line is None or self.tries <= 0 or not self.free.acquire(timeout=PATIENCE_S):
             return None
         try:
-            asked = json.dumps({"verb": verb, "request": request.as_json()}, separators=(",", ":")).encode("ascii")
-            told = self.line.ask(asked, deadline_s=deadline_s)
-            answer = _answer(told) if told is not None else None
-            self.tries = LIGHT_TRIES if answer is not None else self.tries - 1
+            answer = self._ask(self.line, verb, request, deadline_s)
+            if answer is not None and _is_absent(answer):
+                _deliver(app, session)
+                answer = self._ask_again(self.line, verb, request, deadline_s)
+            self.tries = TRIES if answer is not None else self.tries - 1
             return answer
         finally:
             self.free.release()
 
+    def _ask_again(self, line: Conversation, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
+        """The line that tells the shell to look for the application again may still be answered by it."""
+        for _ in range(2):
+            answer = self._ask(line, verb, request, deadline_s)
+            if answer is None or not _is_absent(answer):
+                return answer
+        return None
 
-_lights: WeakKeyDictionary[Session, _Light] = WeakKeyDictionary()
+    def _ask(self, line: Conversation, verb: str, request: Message, deadline_s: float) -> dict[str, Any] | None:
+        self.asked += 1
+        which = self.asked
+        asked = json.dumps({"id": which, "verb": verb, "request": request.as_json()}, separators=(",", ":"))
+
+        def answers(line: bytes) -> bool:
+            answer = _answer(line)
+            return answer is not None and (answer.get("id") == which or _is_absent(answer))
+
+        told = line.ask(asked.encode("ascii"), deadline_s=deadline_s, wanted=answers)
+        return _answer(told) if told is not None else None
+
+
+def _is_absent(answer: Mapping[str, Any]) -> bool:
+    error = answer.get("error")
+    return isinstance(error, Mapping) and error.get("kind") == _ABSENT_KIND
+
+
+_staying_on: WeakKeyDictionary[Session, _Staying] = WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def _light(app: App, session: Session) -> _Light:
+def _staying(app: App, session: Session) -> _Staying:
     with _making:
-        light = _lights.get(session)
-        if light is None:
+        staying = _staying_on.get(session)
+        if staying is None:
             talks = isinstance(session, Conversant)
-            light = _Light(session.converse(_run(app, session, _STAYS)) if talks else None)  # type: ignore[attr-defined]
-            _lights[session] = light
-        return light
+            line = session.converse(_run(app, session, _STAYS)) if talks else None  # type: ignore[attr-defined]
+            staying = _staying_on[session] = _Staying(line)
+        return staying
 
 
 def _answer(out: bytes) -> dict[str, Any] | None:

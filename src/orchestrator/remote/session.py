@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from orchestrator.model.errors import NodeError
@@ -12,7 +12,12 @@ from orchestrator.quick import dataclass
 MOST_OUTPUT = 512 << 20
 """Bytes of a command's output that are taken: above every list and file that a node is asked for."""
 MOST_ANSWER = 64 << 20
-"""Bytes of one line of a conversation: the light verbs' answers are reports and locks."""
+"""Bytes of one line of a conversation: the longest is what a look reads of a node, some megabytes."""
+
+
+def any_line(_line: bytes) -> bool:
+    """Every line is wanted."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +81,8 @@ class Session(Protocol):
 class Conversation(Protocol):
     """A command on a node that stays: one line in, one line out."""
 
-    def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
-        """The answer to a line, both without a newline; None where the command has ended instead.
+    def ask(self, line: bytes, *, deadline_s: float, wanted: Callable[[bytes], bool] = any_line) -> bytes | None:
+        """The first wanted line after this one, both without a newline; None where the command has ended instead.
 
         Started at the first line. Raises what `Session.run` raises.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import paramiko
 
@@ -156,7 +156,9 @@ class SshConversation:
         self._arrived = _Arrived()
         self._rest = bytearray()
 
-    def ask(self, line: bytes, *, deadline_s: float) -> bytes | None:
+    def ask(
+        self, line: bytes, *, deadline_s: float, wanted: Callable[[bytes], bool] = session.any_line
+    ) -> bytes | None:
         """As Conversation.ask."""
         ours, deadline = self._session(), Deadline(deadline_s)
         if ours is None:
@@ -170,7 +172,9 @@ class SshConversation:
                 deadline.left()
                 self._ended(ours, channel)
                 return None
-            return self._answer(ours, channel, deadline)
+            while (answer := self._line(ours, channel, deadline)) is not None and not wanted(answer):
+                pass
+            return answer
 
     def _open(self, ours: SshSession, deadline: Deadline) -> paramiko.Channel:
         if self._channel is None:
@@ -180,7 +184,7 @@ class SshConversation:
             self._channel.in_stderr_buffer.set_event(self._arrived)
         return self._channel
 
-    def _answer(self, ours: SshSession, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
+    def _line(self, ours: SshSession, channel: paramiko.Channel, deadline: Deadline) -> bytes | None:
         searched = 0
         while True:
             self._arrived.forget()

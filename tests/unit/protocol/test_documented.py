@@ -13,7 +13,7 @@ import pytest
 from tests.support.documented import LISTED, block, keys, marks, verbs_table
 
 from orchestrator.node.dispatch import VERBS
-from orchestrator.node.verbs import light
+from orchestrator.node.verbs import stay
 from orchestrator.protocol.every_verb import ANSWERS, LINES, LISTS, REQUESTS
 from orchestrator.protocol.link import LEADERS, MEMBERS
 from orchestrator.protocol.report import AgentState, RankReport
@@ -74,8 +74,10 @@ def test_the_page_has_every_state() -> None:
 
 
 def test_the_page_has_the_verbs_of_a_running_application() -> None:
-    sentence = re.search(r"`python3 APP light` .*?: ", PAGE.read_text(), re.DOTALL)
-    assert sentence is not None and set(light.VERBS) <= set(re.findall(r"`([a-z-]+)`", sentence.group()))
+    sentence = re.search(r"`python3 APP stay` .*?: ", PAGE.read_text(), re.DOTALL)
+    assert sentence is not None and set(stay.READ_OR_WRITE_A_FEW_FILES) <= set(
+        re.findall(r"`([a-z-]+)`", sentence.group())
+    )
 
 
 def test_messages_inside_are_listed_once() -> None:

@@ -250,39 +250,39 @@ def test_the_real_application_answers_on_this_machine(tmp_path: Path) -> None:
         node_app.call(connect(spec, deadline_s=1), "nonsense", Raw({}), deadline_s=60)
 
 
-LIGHT = """
+STAYING = """
 import json, sys
-if sys.argv[1] == "light":
+if sys.argv[1] == "stay":
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["request"].get("die"):
             sys.exit(3)
-        print(json.dumps({"ok": True, "value": ["stays", asked["verb"], asked["request"]]}), flush=True)
+        for noise in asked["request"].get("noise", ()):
+            print(noise)
+        value = ["stays", asked["verb"], asked["request"]]
+        print(json.dumps({"id": asked["id"], "ok": True, "value": value}), flush=True)
 else:
     print(json.dumps({"ok": True, "value": ["by itself", sys.argv[1], json.load(sys.stdin)]}))
 """
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = app_archive.build({"__main__.py": LIGHT.encode()})
+def staying(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = app_archive.build({"__main__.py": STAYING.encode()})
     made = App(content, hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(node_app, "application", lambda: made)
 
 
-@pytest.mark.usefixtures("light")
-def test_a_light_verb_is_answered_by_a_process_that_stays(sshd: Sshd) -> None:
+@pytest.mark.usefixtures("staying")
+def test_verbs_are_answered_by_one_process_that_stays_from_the_delivery_on(sshd: Sshd) -> None:
     with closing(open_session(sshd.spec(), deadline_s=10)) as session:
-        told = [node_app.call(session, "report", Raw({"n": n}), deadline_s=10) for n in range(3)]
-        assert told[0][0] == "by itself"  # the application was not delivered yet
-        assert told[1:] == [["stays", "report", {"n": 1}], ["stays", "report", {"n": 2}]]
-        assert node_app.call(session, "stop", Raw({}), deadline_s=10)[0] == "by itself"
+        told = [node_app.call(session, verb, Raw({"n": n}), deadline_s=10) for n, verb in enumerate(("report", "stop"))]
+        assert told == [["stays", "report", {"n": 0}], ["stays", "stop", {"n": 1}]]
 
 
-@pytest.mark.usefixtures("light")
+@pytest.mark.usefixtures("staying")
 def test_a_process_that_ends_is_replaced_and_one_that_ends_always_is_given_up(sshd: Sshd) -> None:
     with closing(open_session(sshd.spec(), deadline_s=10)) as session:
-        node_app.call(session, "report", Raw({}), deadline_s=10)
         assert node_app.call(session, "report", Raw({"die": 1}), deadline_s=10)[0] == "by itself"
         assert node_app.call(session, "report", Raw({}), deadline_s=10)[0] == "stays"
         told = [node_app.call(session, "report", Raw({"die": 1}), deadline_s=10)[0] for _ in range(5)]
@@ -290,23 +290,35 @@ def test_a_process_that_ends_is_replaced_and_one_that_ends_always_is_given_up(ss
         assert node_app.call(session, "report", Raw({}), deadline_s=10)[0] == "by itself"
 
 
-@pytest.mark.parametrize(("verb", "asked"), [("probe", b"x" * 500_000), ("light", b"x" * 100_000 + b"\n")])
+@pytest.mark.usefixtures("staying")
+def test_lines_that_are_no_answer_to_this_request_are_passed_over(sshd: Sshd) -> None:
+    """A login script's, or the answer to a request that nobody waits for any more."""
+    noise = ["Welcome!", "{", '{"ok":true}', '{"id":0,"ok":true,"value":"of another"}']
+    with closing(open_session(sshd.spec(), deadline_s=10)) as session:
+        for n in range(2):
+            asked = {"n": n, "noise": noise}
+            assert node_app.call(session, "report", Raw(asked), deadline_s=10) == ["stays", "report", asked]
+
+
+@pytest.mark.parametrize(("verb", "asked"), [("probe", b"x" * 500_000), ("stay", b"x" * 100_000 + b"\n")])
 def test_without_the_application_a_request_is_read_before_that_is_said(verb: str, asked: bytes, tmp_path: Path) -> None:
     session = SimpleNamespace(spec=SimpleNamespace(reach=SimpleNamespace(python="python3")))
     command = node_app._run(app_archive.application(), session, verb)
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.PIPE, env=environment)
-    with closing(process.stdin) as stdin:  # type: ignore[type-var]
-        stdin.write(asked)  # type: ignore[union-attr]
-        stdin.flush()  # type: ignore[union-attr]
-        if verb == "light":  # its standard input stays open
-            assert process.wait(20) == node_app._ABSENT
-    assert process.wait(20) == node_app._ABSENT
+    piped = subprocess.PIPE
+    with subprocess.Popen(["/bin/sh", "-c", command], stdin=piped, stdout=piped, env=environment) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(asked)
+        process.stdin.flush()
+        if verb == "stay":  # it says so, and waits for the application
+            assert b'"absent"' in process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(20) == node_app._ABSENT
 
 
 def test_a_session_that_was_cut_is_not_kept(sshd: Sshd) -> None:
     """Over weeks a guard opens a session after every cut; the verbs that stay on a node must not keep it alive."""
-    before = set(node_app._lights)  # of other tests
+    before = set(node_app._staying_on)  # of other tests
     session = open_session(sshd.spec(), deadline_s=30)
     here = {"gang": "g", "state_dir": str(sshd.folder / "none")}
     assert node_app.call(session, "report", Raw(here), deadline_s=60)["reports"] == []
@@ -315,4 +327,4 @@ def test_a_session_that_was_cut_is_not_kept(sshd: Sshd) -> None:
     del session
     gc.collect()
     assert gone() is None
-    assert set(node_app._lights) <= before
+    assert set(node_app._staying_on) <= before

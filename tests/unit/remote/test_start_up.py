@@ -40,7 +40,7 @@ def test_package_metadata_is_as_it_always_is_afterwards() -> None:
 def test_the_verbs_that_are_asked_most_do_not_bring_pathlib_to_a_node() -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(SOURCES)!r}); "
-        "from orchestrator.node.verbs import light, lock, report; print('pathlib' in sys.modules)"
+        "from orchestrator.node.verbs import lock, report, stay; print('pathlib' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-EsS", "-c", code], check=True, capture_output=True, text=True, timeout=30)
     assert done.stdout.split() == ["False"]

@@ -1,7 +1,7 @@
 """The GPUs' sensors and the RDMA ports' counters, for callers that ask every few seconds (verb `figures`).
 
 NVML is asked in a child process, and files are read in another, since a wedged driver blocks its callers. Whoever
-stays (role `light`) keeps the first one: starting NVML costs more than all questions to it.
+stays (role `stay`) keeps the first one: starting NVML costs more than all questions to it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files
+from orchestrator.node import files, request_age
 from orchestrator.node.look import stack_files
 from orchestrator.node.look.disks import free_space
 from orchestrator.node.look.hardware import Part
@@ -57,7 +57,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     nvml = question.answer(asked.nvml_deadline_s)
     if asked.stack is not None:
         host["stack"] = _stack(asked.stack, nvml, hardware)
-    host["probe_seconds"]["all"] = round(_age_of_this_process(), 4)
+    host["probe_seconds"]["all"] = round(request_age.seconds(), 4)
     host["clock"] = time.time()
     return {
         "format": FORMAT,
@@ -107,13 +107,6 @@ def _stack(asked: StackQuestion, nvml: dict[str, Any], hardware: dict[str, Any])
     hangs = part.name in read["errors"] or "ETIMEDOUT" in read["errors"].values()
     python = None if hangs else os.path.exists(f"{asked.venv}/bin/python3")
     return {"venv": asked.venv, "name": asked.name, "python": python}
-
-
-def _age_of_this_process() -> float:
-    """Seconds since this process began, its start-up included (field 22 of proc_pid_stat(5), in clock ticks)."""
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def host_facts(root: str) -> dict[str, Any]:
