@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _POLL_S = 0.002
+_KILLED_S = 0.2
+"""A process that sleeps in the kernel does not end by then, or ever."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,13 @@ def exit_code(child: int, within_s: float) -> int | None:
                 return None
             time.sleep(_POLL_S)
     return None
+
+
+def kill_child(child: int) -> int | None:
+    """End our own child, and take its exit code if it can end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    return exit_code(child, _KILLED_S)
 
 
 def stopped(pid: int) -> bool:

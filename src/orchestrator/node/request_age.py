@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from orchestrator.node import processes
+
 _begun: list[float] = []
 
 
@@ -20,7 +22,5 @@ def seconds() -> float:
 
 
 def _start_of_this_process() -> float:
-    """Seconds after the boot (field 22 of proc_pid_stat(5), in clock ticks)."""
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    """Seconds after the boot."""
+    return processes.start_of(os.getpid()) / os.sysconf("SC_CLK_TCK")

@@ -227,18 +227,23 @@ class _Staying:
         self.asked += 1
         which = self.asked
         asked = json.dumps({"id": which, "verb": verb, "request": request.as_json()}, separators=(",", ":"))
+        found: list[dict[str, Any]] = []  # parsed once: a look's answer has megabytes
 
         def answers(line: bytes) -> bool:
             answer = _answer(line)
-            return answer is not None and (answer.get("id") == which or _is_absent(answer))
+            if answer is None or (answer.get("id") != which and not _is_absent(answer)):
+                return False
+            found.append(answer)
+            return True
 
-        told = line.ask(asked.encode("ascii"), deadline_s=deadline_s, wanted=answers)
-        return _answer(told) if told is not None else None
+        line.ask(asked.encode("ascii"), deadline_s=deadline_s, wanted=answers)
+        return found[0] if found else None
 
 
 def _is_absent(answer: Mapping[str, Any]) -> bool:
+    """The shell's answer; the application's have the id of their request."""
     error = answer.get("error")
-    return isinstance(error, Mapping) and error.get("kind") == _ABSENT_KIND
+    return "id" not in answer and isinstance(error, Mapping) and error.get("kind") == _ABSENT_KIND
 
 
 _staying_on: WeakKeyDictionary[Session, _Staying] = WeakKeyDictionary()

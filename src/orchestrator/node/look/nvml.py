@@ -5,11 +5,9 @@ A function that is missing or fails on one device is recorded beside what the ot
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -21,7 +19,7 @@ _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names
 
 _NVLINK_P2P = 0  # nvml.h NVML_NVLINK_CAP_P2P_SUPPORTED
 END_S = 0.2
-"""For a process that has answered, or was killed."""
+"""For a process that has answered."""
 SM_CLOCK = 1
 """NVML_CLOCK_SM."""
 _MOST_NVLINKS = 18
@@ -66,11 +64,7 @@ class NvmlChild:
         """Its exit code. A child that sleeps in the driver can't be ended; it is left, with no descriptor of ours."""
         os.close(self._descriptor)
         status = processes.exit_code(self._child, END_S)
-        if status is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child, signal.SIGKILL)
-            status = processes.exit_code(self._child, END_S)
-        return status
+        return processes.kill_child(self._child) if status is None else status
 
 
 def _reply(writing: int, query: Callable[[], object]) -> None:

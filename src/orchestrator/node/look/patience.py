@@ -7,12 +7,10 @@ goes on without it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
 import select
-import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -25,8 +23,6 @@ FILE_DEADLINE_S = 1.0
 DEADLINE_S = 10.0
 _LONGEST_PATH = 1000
 _POLL_S = 0.1
-END_S = 0.2
-"""For a process that was killed."""
 
 
 class Heartbeat:
@@ -119,7 +115,7 @@ def _one_child(
                 break
     finally:
         os.close(reading)
-        _leave(child)
+        processes.kill_child(child)
     lines = bytes(buffer).split(b"\n")[:-1]
     for line in lines:
         for key, values in json.loads(line).items():
@@ -147,10 +143,3 @@ def _write(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _leave(child: int) -> None:
-    """End the child, and take its status if it can end."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    processes.exit_code(child, END_S)
