@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -21,13 +22,16 @@ def router_environment() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     folder = base / "l40s-deploy" / "test" / ROUTER.replace("==", "-")
     done = folder / "complete"
-    if not done.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", ROUTER]
-        made = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
-        if made.returncode:
-            raise NotInstalled(f"{ROUTER} can't be installed here: {made.stderr.strip().splitlines()[-1:]}")
-        done.touch()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers one makes it, and the others find it
+        if not done.exists():
+            venv.create(folder, with_pip=True, clear=True)
+            pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", ROUTER]
+            made = subprocess.run(pip, capture_output=True, text=True, timeout=240, check=False)
+            if made.returncode:
+                raise NotInstalled(f"{ROUTER} can't be installed here: {made.stderr.strip().splitlines()[-1:]}")
+            done.touch()
     return folder
 
 
