@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
 
-    def dataclass(*, frozen: bool, slots: bool, kw_only: bool = False):
+    def dataclass(*, frozen: bool, slots: bool = False, kw_only: bool = False):
         """As in `dataclasses`, for classes that are frozen."""
         assert frozen
 

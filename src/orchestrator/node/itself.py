@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import pathlib
-import shutil
 import sys
 
 
 def application() -> str:
     """The zip file we run from, or the folder that holds the package."""
-    package = pathlib.Path(__file__).parent.parent
-    return str(package.parent)
+    package = os.path.dirname(os.path.dirname(__file__))
+    return os.path.dirname(package)
 
 
 def command(application_path: str, *words: str) -> list[str]:
@@ -19,7 +17,7 @@ def command(application_path: str, *words: str) -> list[str]:
 
     -EsS: the zip needs the standard library only, and starts quicker without anybody's site packages.
     """
-    if pathlib.Path(application_path).is_dir():
+    if os.path.isdir(application_path):
         start = (
             f"import sys; sys.path.insert(0, {application_path!r}); "
             "from orchestrator.node import dispatch; sys.exit(dispatch.serve(sys.argv[1:]))"
@@ -34,10 +32,12 @@ def copy_beside(folder: str) -> str:
     A checkout's folder is used in place.
     """
     source = application()
-    if pathlib.Path(source).is_dir():
+    if os.path.isdir(source):
         return source
     target = f"{folder}/agent.pyz"
-    if not pathlib.Path(target).exists():
+    if not os.path.exists(target):
+        import shutil  # brings the compressors, which no other process of a run needs
+
         temporary = f"{target}.{os.getpid()}.new"
         shutil.copyfile(source, temporary)
         os.rename(temporary, target)

@@ -37,10 +37,45 @@ def test_package_metadata_is_as_it_always_is_afterwards() -> None:
     assert said(f"{code} print(metadata.version('paramiko') == paramiko.__version__)") == ["True"]
 
 
-def test_the_verbs_that_are_asked_most_do_not_bring_pathlib_to_a_node() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(SOURCES)!r}); "
-        "from orchestrator.node.verbs import lock, report, stay; print('pathlib' in sys.modules)"
-    )
+def on_a_node(code: str) -> str:
+    """What the code prints in a process that starts as the processes on a node do."""
+    code = f"import sys; sys.path.insert(0, {str(SOURCES)!r}); {code}"
     done = subprocess.run([sys.executable, "-EsS", "-c", code], check=True, capture_output=True, text=True, timeout=30)
-    assert done.stdout.split() == ["False"]
+    return done.stdout.strip()
+
+
+def test_the_verbs_that_are_asked_most_do_not_bring_pathlib_to_a_node() -> None:
+    code = "from orchestrator.node.verbs import lock, report, stay; print('pathlib' in sys.modules)"
+    assert on_a_node(code) == "False"
+
+
+@pytest.mark.parametrize(
+    "module", ["agent.agent", "cache.ahead", "engine.gpus", "look.probe", "verbs.stage", "verbs.stay"]
+)
+def test_inspect_is_not_loaded_on_a_node(module: str) -> None:
+    assert on_a_node(f"import orchestrator.node.{module}; print('dis' in sys.modules)") == "False"
+
+
+def test_inspect_is_complete_once_it_is_used() -> None:
+    code = (
+        "import orchestrator, inspect; print(inspect.signature(lambda a, *, b=1: a), inspect is sys.modules['inspect'])"
+    )
+    assert on_a_node(code) == "(a, *, b=1) True"
+
+
+def test_a_name_that_inspect_lacks_is_missing() -> None:
+    """Before it is loaded, and afterwards."""
+    code = "import orchestrator, inspect; print([hasattr(inspect, name) for name in ('a', 'a', 'signature', 'a')])"
+    assert on_a_node(code) == "[False, False, True, False]"
+
+
+def test_several_threads_load_inspect_once() -> None:
+    code = (
+        "import orchestrator, inspect; from concurrent.futures import ThreadPoolExecutor as Pool; "
+        "pool = Pool(8); print(len(set(pool.map(lambda _: inspect.signature, range(64)))))"
+    )
+    assert on_a_node(code) == "1"
+
+
+def test_a_module_that_was_loaded_before_stays() -> None:
+    assert on_a_node("import inspect as before, orchestrator, inspect; print(inspect is before)") == "True"

@@ -19,6 +19,8 @@ _DECODE_LOG_INTERVAL = 40
 
 @dataclass
 class _Running:
+    """Tokens of a request in work: wanted, and done."""
+
     wanted: int
     done: int = 0
 

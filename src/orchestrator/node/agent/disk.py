@@ -40,6 +40,8 @@ class Now:
 
 @dataclass(frozen=True)
 class _Waiting:
+    """A job in the queue, and the bytes that it holds."""
+
     job: Job
     name: str
     size: int

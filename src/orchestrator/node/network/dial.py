@@ -32,6 +32,8 @@ _NEIGHBOURS, _COLUMNS, _COMPLETE = "/proc/net/arp", 6, 0x2
 
 @dataclass
 class _Attempt:
+    """A connection being made, in seconds of the monotonic clock."""
+
     target: DialTarget
     started: float
     deadline: float

@@ -39,6 +39,8 @@ MOST_OF_AN_ADDRESS = 8
 
 @dataclass
 class _Stranger:
+    """A connection that has not proved who it is."""
+
     wire: Wire
     address: str
     nonce: str

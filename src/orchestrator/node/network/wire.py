@@ -11,7 +11,7 @@ import errno
 import hashlib
 import hmac
 import json
-import secrets
+import os
 import select
 import socket
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ class Wire:
 
 def nonce() -> str:
     """A fresh random word for a challenge."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 def proof(key: bytes, side: str, run_id: str, node: str, leaders_nonce: str, members_nonce: str) -> str:

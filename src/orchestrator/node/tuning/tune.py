@@ -54,6 +54,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class _Done:
+    """The files by what happened to them, and those left alone with the reason."""
+
     written: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
