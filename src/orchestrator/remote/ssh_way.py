@@ -165,10 +165,24 @@ def _transport(
         stream = _proxy(hop.proxy_command, closers)
     else:
         stream = _tcp(hop, deadline)
-    transport = paramiko.Transport(stream)
+    transport = _Transport(stream)
     transport.daemon = True
     closers.append(lambda: _shut(transport, stream))
     return transport
+
+
+class _Transport(paramiko.Transport):
+    """Ends completely if the connection is lost while a channel is being opened.
+
+    paramiko 5.1's `Transport.open_channel` lists the channel before it gives it the transport that `Channel._unlink`
+    uses. Without this, the reading thread's traceback is on the screen and the opener waits until its deadline.
+    """
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except AttributeError:
+            self.close()
 
 
 def _shut(transport: paramiko.Transport, stream: socket.socket | paramiko.Channel) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import subprocess
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import paramiko
 import pytest
 
 from orchestrator.model.errors import NodeError, Unreachable
@@ -240,6 +242,25 @@ def test_a_lost_connection_stays_unreachable(start_sshd: Callable[..., Sshd], ap
     server.kill_sessions()
     with pytest.raises(Unreachable):
         node_app.call(session, "echo", Raw({}), deadline_s=5)
+
+
+def test_a_connection_lost_while_a_channel_is_being_opened_is_unreachable_at_once(
+    start_sshd: Callable[..., Sshd], app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start_sshd()
+    session = open_session(server.spec(), deadline_s=20)
+    give_it = vars(paramiko.Channel)["_set_transport"]
+
+    def too_late(channel: paramiko.Channel, transport: paramiko.Transport) -> None:
+        server.kill_sessions()
+        transport.join(20)
+        give_it(channel, transport)
+
+    monkeypatch.setattr(paramiko.Channel, "_set_transport", too_late)
+    begun = time.monotonic()
+    with pytest.raises(Unreachable):
+        node_app.call(session, "echo", Raw({}), deadline_s=60)
+    assert time.monotonic() - begun < 50
 
 
 def test_the_real_application_answers_on_this_machine(tmp_path: Path) -> None:
