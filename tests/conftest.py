@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ settings.load_profile("busy-machine")
 # A shell starts what runs in its background deaf to Ctrl-C, and all that it starts in turn; some tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup(1) what it runs, to a terminal that closes
+
+# `python3` may be a script that looks for one (pyenv's shims): 80 ms of the processor for each process of a node.
+os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).resolve().parent), os.environ.get("PATH", os.defpath)))
 
 HERE = Path(__file__).resolve().parent
 

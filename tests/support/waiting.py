@@ -17,7 +17,7 @@ SAMPLE = 4.0
 OWN_LOAD = 2.0
 """Runnable processes per processor, at most, while only the tests run."""
 
-PAUSE = 2.0
+PAUSE = 3.0
 """The pause after a check, in multiples of the check's duration."""
 LONGEST_PAUSE_S = 3.0
 """The longest pause between two checks."""

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,6 +52,7 @@ class Sshd:
             user=getpass.getuser(),
             key_file=str(self.client_key),
             known_hosts_file=str(self.known_hosts),
+            python=sys.executable,  # not what a shell's start-up files put first
         )
         return replace(reach, **changes)
 
