@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -25,8 +25,11 @@ unit: setup
 check: lint types unit ## lint, types and unit tests, under a minute
 
 test: setup ## everything that CI runs: lint, types, unit, lab and the real engine
-	@$(MAKE) --no-print-directory -j2 -O lint types
+	@$(MAKE) --no-print-directory -j2 -O lint types compiled
 	@scripts/test.sh
+
+compiled: setup # the tests once, before several workers compile all of them at the same time; errors are shown there
+	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -qq --collect-only tests >/dev/null
 
 demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
 	@scripts/demo.sh

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_LONGEST_STAT = 4096
 _POLL_S = 0.002
 _KILLED_S = 0.2
 """A process that sleeps in the kernel does not end by then, or ever."""
@@ -38,8 +39,11 @@ class Process:
 def read(pid: int) -> Process | None:
     """The process with this id, None where there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # half the time of open(), for every process
+        try:
+            text = os.read(file, _LONGEST_STAT)
+        finally:
+            os.close(file)
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()  # the name may hold blanks and brackets
