@@ -63,6 +63,17 @@ def test_inspect_is_complete_once_it_is_used() -> None:
     assert on_a_node(code) == "(a, *, b=1) True"
 
 
+def test_annotations_are_the_librarys() -> None:
+    """Of classes before it is loaded, as `dataclasses` asks; of anything else by the library itself."""
+    code = """
+import orchestrator, inspect
+class Bare: pass
+class Full(Bare): a: int = 1
+print([inspect.get_annotations(one) for one in (Bare, Full)])
+print(inspect.get_annotations(lambda: 0), inspect.get_annotations(Full, eval_str=True), 'dis' in sys.modules)"""
+    assert on_a_node(code).splitlines() == ["[{}, {'a': <class 'int'>}]", "{} {'a': <class 'int'>} True"]
+
+
 def test_a_name_that_inspect_lacks_is_missing() -> None:
     """Before it is loaded, and afterwards."""
     code = "import orchestrator, inspect; print([hasattr(inspect, name) for name in ('a', 'a', 'signature', 'a')])"
