@@ -13,8 +13,6 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, Report
 
 _OVER = (GangState.ABSENT, GangState.FAILED)
-SOON_S = 1.0
-"""A lock is taken before its holder stages; both times come from the same node's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +78,11 @@ def _past(
 
 
 def _holder(audit: Sequence[Mapping[str, Any]], started: float) -> Mapping[str, Any]:
-    """The audit line of the last lock holder before this run was staged."""
+    """The audit line of the last lock holder before this run was staged; both times are by the same node's clock."""
     found: Mapping[str, Any] = {}
     for line in audit:
         at = line.get("at")
-        if line.get("action") == "begins" and isinstance(at, (int, float)) and at <= started + SOON_S:
+        if line.get("action") == "begins" and isinstance(at, (int, float)) and at <= started:
             found = line
     return found
 
