@@ -20,24 +20,24 @@ class _Inspect(ModuleType):
         super().__init__("inspect")
 
     def __getattr__(self, name: str) -> object:
-        with _loading:
-            if self.__spec__ is None:
-                self._load()
+        self._load()
         return ModuleType.__getattribute__(self, name)
 
     def get_annotations(self, of: object, **options: object) -> object:
         """Of a class, without the library, which replaces this once it is loaded."""
         if isinstance(of, type) and not options and sys.version_info < (3, 14):  # which evaluates them when asked
             return dict(vars(of).get("__annotations__", {}))
-        self.__getattr__("signature")
+        self._load()
         return vars(self)["get_annotations"](of, **options)
 
     def _load(self) -> None:
         from importlib.machinery import PathFinder
 
-        self.__spec__ = PathFinder.find_spec(self.__name__)
-        assert self.__spec__ is not None and self.__spec__.loader is not None
-        self.__spec__.loader.exec_module(self)
+        with _loading:
+            if self.__spec__ is None:
+                self.__spec__ = PathFinder.find_spec(self.__name__)
+                assert self.__spec__ is not None and self.__spec__.loader is not None
+                self.__spec__.loader.exec_module(self)
 
 
 sys.modules.setdefault("inspect", _Inspect())
