@@ -39,13 +39,8 @@ class Process:
 def read(pid: int) -> Process | None:
     """The process with this id, None where there is none."""
     try:
-        file = os.open(
-            f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC
-        )  # an agent reads them all, again and again: no buffers
-        try:
-            text = os.read(file, _LONGEST_STAT)
-        finally:
-            os.close(file)
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # an agent reads them all, again and again
+            text = file.read(_LONGEST_STAT)
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()  # the name may hold blanks and brackets
