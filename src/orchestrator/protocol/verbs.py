@@ -38,9 +38,8 @@ class GangRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmRequest(GangRequest):
-    """node: whose part the caller believes that it arms; '' where it does not say."""
+    """deadline_s: what the checks may take."""
 
-    node: str = ""
     deadline_s: float = 60.0
 
 

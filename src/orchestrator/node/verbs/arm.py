@@ -18,7 +18,7 @@ from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run, staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs import lock, report, sharing
+from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.verbs import ArmRequest, StateAnswer
 
@@ -47,17 +47,9 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     with files.state_failures(folder):
         if not processes.alive(*report.agent(folder)):
             run = staged_in(folder)
-            _refuse_anothers_run(run, asked.node or run.node)
             staged_files.check(run)
             _start(run)
         return _wait(folder, asked.deadline_s)
-
-
-def _refuse_anothers_run(run: Run, node: str) -> None:
-    """Every node was staged for: one that finds another node's part here shares its state directory with it, and its
-    mark has not told so (a full disk, or no lock)."""
-    if run.node != node:
-        raise sharing.shared(run.folder.partition("/gangs/")[0], node, run.node)
 
 
 def _start(run: Run) -> None:

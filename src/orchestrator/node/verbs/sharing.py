@@ -19,7 +19,7 @@ _MARK = "lock.mark-"
 
 
 def leave_mark(gang: str, token: str, node: str) -> None:
-    """In the gang's folder; those of former holders go. A full disk takes no file, and then `arm` finds it out."""
+    """In the gang's folder; those of former holders go. A full disk takes no file, and then no run either."""
     ours = _of_token(token)
     with contextlib.suppress(OSError):
         for old in os.listdir(gang):
@@ -40,17 +40,12 @@ def refuse_anothers_mark(gang: str, token: str, node: str, others: Iterable[str]
     """Raises Failure where one of these nodes of the gang writes to this directory too."""
     for other in others:
         if other != node and os.path.exists(_mark(gang, token, other)):
-            raise shared(gang.partition("/gangs/")[0], node, other)
-
-
-def shared(state: str, node: str, other: str) -> Failure:
-    """The refusal."""
-    return Failure(
-        "shared-state",
-        f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
-        state,
-        "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
-    )
+            raise Failure(
+                "shared-state",
+                f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
+                gang.partition("/gangs/")[0],
+                "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
+            )
 
 
 def _mark(gang: str, token: str, node: str) -> str:

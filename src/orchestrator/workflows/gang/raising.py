@@ -471,7 +471,7 @@ class _Rise:
     def _arm(self, nodes: Sequence[str]) -> None:
         self.watcher.step(self.gang.name, "checking ports, GPUs and the model on every node")
         request = ArmRequest(run_id=self.goal.run_id, deadline_s=ARM_S - MARGIN_S)
-        answers = self._all(nodes, "arm", lambda name: replace(request, node=name), ARM_S)
+        answers = self._all(nodes, "arm", lambda _: request, ARM_S)
         armed = tuple(name for name, answer in answers.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
             self._at_once(Do.GO, armed, "all nodes are armed")

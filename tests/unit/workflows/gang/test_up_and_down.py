@@ -84,11 +84,17 @@ def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -
 
 
 def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.support.local_gang import Notes
+
     gang = local(nodes=2)
     shared = gang.state_dir(0)
     monkeypatch.setattr(type(gang), "state_dir", lambda *_: shared)
-    with pytest.raises(NodeError, match=r".* and .* have the same state directory") as refused:
-        gang.up()
+    with (
+        pytest.raises(NodeError, match=r".* and .* have the same state directory") as refused,
+        Fleet(gang.gang.nodes) as fleet,
+        GangLock(fleet, gang.gang, "up"),
+    ):
+        raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
     assert "l40s_state_dir" in refused.value.fix
     gang.nothing_left()
 
