@@ -17,6 +17,8 @@ from orchestrator.protocol.verbs import GangRequest
 
 LOG_LIMIT = 8 << 20
 """Bytes of a log that is kept with one predecessor; some 30,000 actions."""
+BEGUN = "begun.json"
+"""In a gang's folder: what a command has begun on the gang and not finished."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

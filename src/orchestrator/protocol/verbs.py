@@ -162,12 +162,16 @@ class StopAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAnswer(Message):
-    """now: node's epoch seconds; reports: one a gang, each read on its own; seen: a mark that changes with them."""
+    """now: node's epoch seconds; reports: one a gang, each read on its own; seen: a mark that changes with them.
+
+    begun: names of the gangs on which something was begun that is not finished.
+    """
 
     now: float
     state_dir: str = ""
     reports: tuple[Any, ...] = ()
     seen: str = ""
+    begun: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ from orchestrator.protocol.verbs import GangRequest, LockAnswer, LockHolder, Loc
 
 STALE_S = 60.0
 AUDIT = "audit.jsonl"
-BEGUN = "begun.json"
 RENEWED = "lock.renewed"
 DAMAGED = "damaged"
 """The token of a lock file that can't be read (a full disk, a power cut): no one's, so it goes stale or is forced."""
@@ -66,7 +65,7 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
     if asked.op in ("begin", "finish"):
         return _begun(gang, asked.token, asked.begun if asked.op == "begin" else None)
     if asked.op == "show":
-        return LockAnswer(held=_read(path), begun=files.read_json(f"{gang}/{BEGUN}") or None)
+        return LockAnswer(held=_read(path), begun=files.read_json(f"{gang}/{files.BEGUN}") or None)
     raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
 
 
@@ -163,9 +162,9 @@ def _begun(gang: str, token: str, begun: object) -> LockAnswer:
     if found is None or found.token != token:
         return LockAnswer(held=found)
     if isinstance(begun, dict):
-        files.write_json(f"{gang}/{BEGUN}", begun)
+        files.write_json(f"{gang}/{files.BEGUN}", begun)
     else:
-        files.remove(f"{gang}/{BEGUN}")
+        files.remove(f"{gang}/{files.BEGUN}")
     return LockAnswer(held=found, mine=True)
 
 

@@ -35,13 +35,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         reports = [report for report in (of_gang(state, name) for name in _names(state, asked.gang)) if report]
         seen = _mark(reports)
         if seen != asked.seen or time.monotonic() >= end:
-            return ReportAnswer(now=time.time(), state_dir=state, reports=tuple(reports), seen=seen).as_json()
+            begun = tuple(name for name in _names(state, asked.gang) if _has_begun(files.gang_dir(state, name)))
+            answer = ReportAnswer(now=time.time(), state_dir=state, reports=tuple(reports), seen=seen, begun=begun)
+            return answer.as_json()
         while time.monotonic() < end and _signs(state, asked.gang) == before:
             time.sleep(WAIT_POLL_S)
 
 
 def _names(state: str, gang: str) -> list[str]:
     return [gang] if gang else files.gangs(state)
+
+
+def _has_begun(gang: str) -> bool:
+    return os.path.exists(f"{gang}/{files.BEGUN}")
 
 
 def _signs(state: str, gang: str) -> list[object]:

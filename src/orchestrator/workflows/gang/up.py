@@ -22,7 +22,7 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.nettested import tested_before
-from orchestrator.workflows.gang.operation import Operation, begun_on
+from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.raising import (
     Ground,
     Rising,
@@ -38,6 +38,7 @@ from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
 from orchestrator.workflows.gang.strict import refusal
 from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns, put_back
+from orchestrator.workflows.gang.unfinished import begun_on
 from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
 from orchestrator.workflows.status.reports import as_they_run, see

@@ -53,10 +53,10 @@ from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import Against, again, against_a_start, objection
 from orchestrator.workflows.gang.resume import finish
+from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.guard.hooks import Hook, run_hook
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.measure.still_right import ask_again

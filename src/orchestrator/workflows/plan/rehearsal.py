@@ -12,9 +12,9 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import raising
-from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.rollback import previous_plans
+from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.status.reports import see
 
 

@@ -6,10 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from orchestrator.engines import router as words
-from orchestrator.engines.router import Worker
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView
@@ -22,11 +20,13 @@ from orchestrator.model.replicas import concerned
 from orchestrator.quick import dataclass
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.deadlines import GLANCE_ASK_S, GLANCE_S
-from orchestrator.workflows.gang.operation import interrupted
 from orchestrator.workflows.gang.standing import standing_gangs
-from orchestrator.workflows.router.host import ask_router, router_ask, router_gang
+from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.status.reports import everything, see, views_of
 from orchestrator.workflows.status.status import status_json
+
+if TYPE_CHECKING:
+    from orchestrator.engines.router import Worker
 
 T = TypeVar("T")
 
@@ -125,11 +125,16 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
         standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="--gang")
         views = views_of(standing, answers.values, answers.failures)
         answering = [node.name for view in views for node in view.nodes if node.error is None]
-        return Overview(views=views, interrupted=interrupted(fleet, standing, only=answering))
+        begun = {name for answer in answers.values.values() for name in answer.begun}
+        unfinished = [gang for gang in standing if gang.name in begun]
+        return Overview(views=views, interrupted=interrupted(fleet, unfinished, only=answering))
 
 
 def glance(spec: RouterSpec) -> RouterGlance:
     """Look at the router's agent and ask for its workers, at the same time."""
+    from orchestrator.engines import router as words  # most clusters have none, and it takes 5 ms of a short command
+    from orchestrator.workflows.router.host import ask_router, router_ask, router_gang
+
     gang = router_gang(spec)
     with Fleet(gang.nodes) as fleet:
         asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=GLANCE_ASK_S)))

@@ -162,7 +162,8 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
 
 def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
     from orchestrator.gang.begun import Begun, What
-    from orchestrator.workflows.gang.operation import begun_on, interrupted
+    from orchestrator.workflows.gang.unfinished import begun_on, interrupted
+    from orchestrator.workflows.status.overview import status
 
     gang = local()
     begun = Begun(gang="gang0", what=What.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0)
@@ -175,12 +176,12 @@ def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_
         with pytest.raises(LockHeld):
             lock.begin(begun)  # given back by now
         Path(gang.state_dir(0), "gangs/gang0/begun.json").unlink()  # killed before it had written to every node
-        assert interrupted(fleet, [gang.gang]) == (begun,)
+        assert interrupted(fleet, [gang.gang]) == (begun,) == status([gang.gang]).interrupted
         lock.finish()
         assert interrupted(fleet, [gang.gang]) == (begun,)
         with GangLock(fleet, gang.gang, "restart --resume") as lock:
             lock.finish()
-        assert interrupted(fleet, [gang.gang]) == ()
+        assert interrupted(fleet, [gang.gang]) == () == status([gang.gang]).interrupted
 
 
 def test_a_node_that_came_back_with_an_empty_disk_is_locked_again(local: Local) -> None:
