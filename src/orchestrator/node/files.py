@@ -17,8 +17,20 @@ from orchestrator.protocol.verbs import GangRequest
 
 LOG_LIMIT = 8 << 20
 """Bytes of a log that is kept with one predecessor; some 30,000 actions."""
-BEGUN = "begun.json"
+BEGUN_FILE = "begun.json"
 """In a gang's folder: what a command has begun on the gang and not finished."""
+RUN_FILE = "run.json"
+KEY_FILE = "key"
+LAUNCH_FILE = "launch.sh"
+REPORT_FILE = "report.json"
+AGENT_FILE = "agent.json"
+PROCESSES_FILE = "processes.json"
+GOAL_FILE = "goal.json"
+ENGINE_LOG = "engine.log"
+AGENT_LOG = "agent.log"
+EVENTS_LOG = "events.jsonl"
+TRANSPORT_FILE = "transport.json"
+"""These are in a run's folder."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

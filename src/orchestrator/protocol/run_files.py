@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import field
 
 from orchestrator.protocol.shape import Message
-from orchestrator.protocol.staging import Secrets
 from orchestrator.protocol.verbs import Because
 from orchestrator.quick import dataclass
 
@@ -49,14 +48,6 @@ class KeptSecrets(Message):
     redact: tuple[str, ...] = field(default=(), repr=False)
     authorization: str = field(default="", repr=False)
     files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replaced(Message):
-    """secrets.before.json: what a run's secrets were before the newest plan replaced them."""
-
-    run: str
-    secrets: Secrets = field(default_factory=Secrets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

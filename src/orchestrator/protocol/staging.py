@@ -188,6 +188,14 @@ class Secrets(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced(Message):
+    """secrets.before.json: what a run's secrets were before the newest plan replaced them."""
+
+    run: str
+    secrets: Secrets = field(default_factory=Secrets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Message):
     """What an operator asked for when the gang was planned on all of its nodes: enough to plan it again, on fewer or
     on all of them. None and () let inventory, profile and facts decide."""

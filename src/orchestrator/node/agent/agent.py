@@ -24,7 +24,7 @@ from orchestrator.node.agent.disk import Disk, Now
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.record import Record
-from orchestrator.node.agent.run import AGENT_FILE, ENGINE_LOG, GOAL_FILE, Run, staged_in
+from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words, nccl_lines
@@ -39,6 +39,7 @@ from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
 from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
 from orchestrator.node.network import obituary
 from orchestrator.node.network.link import RETRY_S, Hub, Spoke

@@ -74,13 +74,13 @@ class Record:
         if not force and self.value == self._written and 0 <= now - self._written_at < HEARTBEAT_S:
             return
         report = json.dumps(replace(self.value, updated_at=now).as_json(), separators=(",", ":")) + "\n"
-        self.disk.put(partial(files.write, self.run.path(runs.REPORT_FILE), report), replacing="report")
+        self.disk.put(partial(files.write, self.run.path(files.REPORT_FILE), report), replacing="report")
         self._written, self._written_at = self.value, now
 
     def event(self, what: str, **details: Any) -> None:
         """Queue one line for the run's events."""
         line = json.dumps({"at": clock.now(), "event": what, **details})
-        self.disk.put(partial(_append, self.run.path(runs.EVENTS_LOG), line + "\n"), size=len(line))
+        self.disk.put(partial(_append, self.run.path(files.EVENTS_LOG), line + "\n"), size=len(line))
 
 
 def _append(path: str, line: str) -> None:

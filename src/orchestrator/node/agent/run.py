@@ -16,17 +16,6 @@ from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.quick import dataclass
 
-RUN_FILE = "run.json"
-KEY_FILE = "key"
-LAUNCH_FILE = "launch.sh"
-REPORT_FILE = "report.json"
-AGENT_FILE = "agent.json"
-PROCESSES_FILE = "processes.json"
-GOAL_FILE = "goal.json"
-ENGINE_LOG = "engine.log"
-AGENT_LOG = "agent.log"
-EVENTS_LOG = "events.jsonl"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run(StagingRequest):
@@ -46,9 +35,9 @@ class Run(StagingRequest):
 
     def link_key(self) -> bytes:
         """The run's secret for the leader link."""
-        text = files.read_text(self.path(KEY_FILE))
+        text = files.read_text(self.path(files.KEY_FILE))
         if not text:
-            raise Failure("no-key", "the run's key is missing", self.path(KEY_FILE), "run `up` again")
+            raise Failure("no-key", "the run's key is missing", self.path(files.KEY_FILE), "run `up` again")
         return bytes.fromhex(text.strip())
 
     def hidden_words(self) -> tuple[str, ...]:
@@ -74,7 +63,7 @@ class Run(StagingRequest):
 
 def staged_in(folder: str) -> Run:
     """The run that was staged in a folder. Raises Failure if there is none."""
-    return run_of(files.read_json(f"{folder}/{RUN_FILE}"), folder)
+    return run_of(files.read_json(f"{folder}/{files.RUN_FILE}"), folder)
 
 
 def run_of(request: Mapping[str, Any], folder: str) -> Run:

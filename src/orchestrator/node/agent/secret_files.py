@@ -6,8 +6,8 @@ They belong to the gang, not to one run, so that somebody who does not have them
 from __future__ import annotations
 
 from orchestrator.node import files
-from orchestrator.protocol.run_files import KeptSecrets, Replaced
-from orchestrator.protocol.staging import SecretFile, Secrets
+from orchestrator.protocol.run_files import KeptSecrets
+from orchestrator.protocol.staging import Replaced, SecretFile, Secrets
 
 FILE = "secrets.json"
 BEFORE_FILE = "secrets.before.json"

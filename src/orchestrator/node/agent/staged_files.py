@@ -12,8 +12,9 @@ import pathlib
 import pwd
 import stat
 
-from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, Run
+from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.protocol.staging import StagingRequest
 
 _AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME`"

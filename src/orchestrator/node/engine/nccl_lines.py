@@ -6,15 +6,14 @@ The controller interprets them; here they are only extracted, without their proc
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterable
 
 from orchestrator.node import files
-from orchestrator.node.agent.run import ENGINE_LOG, Run
+from orchestrator.node.agent.run import Run
+from orchestrator.node.files import ENGINE_LOG
 from orchestrator.protocol.report import TransportLines
 
-FILE = "transport.json"
 MOST_LINES = 300
 PLANNED = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_DEBUG")
 
@@ -35,12 +34,7 @@ def note(run: Run) -> None:
             _pick(file, found)
     planned = {name: run.env[name] for name in PLANNED if name in run.env}
     with contextlib.suppress(OSError):
-        files.write_json(run.path(FILE), TransportLines(planned=planned, lines=tuple(found)).as_json())
-
-
-def noted(folder: str) -> TransportLines | None:
-    """The lines saved for a run; None if none were."""
-    return files.read_as(TransportLines, f"{folder}/{FILE}") if os.path.exists(f"{folder}/{FILE}") else None
+        files.write_json(run.path(files.TRANSPORT_FILE), TransportLines(planned=planned, lines=tuple(found)).as_json())
 
 
 def _pick(lines: Iterable[bytes], found: dict[str, None]) -> None:

@@ -19,7 +19,8 @@ import stat
 from collections.abc import Collection
 
 from orchestrator.node import processes
-from orchestrator.node.agent.run import RUN_FILE, Run
+from orchestrator.node.agent.run import Run
+from orchestrator.node.files import RUN_FILE
 
 LONGEST = 74
 """Longest path of a folder for sockets: sun_path holds 107 characters (unix(7)), and Python's multiprocessing adds 33

@@ -15,13 +15,14 @@ from functools import partial
 from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.disk import Now
-from orchestrator.node.agent.run import PROCESSES_FILE, Run
+from orchestrator.node.agent.run import Run
 from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import deaths
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.engine_container import Container
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.watch import rank_of_title
+from orchestrator.node.files import PROCESSES_FILE
 from orchestrator.protocol.report import RankReport, RankState
 
 SEARCH_EVERY_S = 0.25

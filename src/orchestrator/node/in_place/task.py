@@ -20,10 +20,11 @@ from typing import BinaryIO, cast
 
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import preflight, staged_files
-from orchestrator.node.agent.run import REPORT_FILE, Run, run_of
+from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine import beside, engine_container, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import REPORT_FILE
 from orchestrator.node.in_place import container
 from orchestrator.node.os_failure import os_failures
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell

@@ -15,8 +15,9 @@ from typing import Any
 
 from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import AGENT_LOG, GOAL_FILE, Run, staged_in
+from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import AGENT_LOG, GOAL_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.report import AgentState, Report

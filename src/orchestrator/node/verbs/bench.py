@@ -21,12 +21,13 @@ from functools import partial
 from typing import Any
 
 from orchestrator.node import files, kernel
-from orchestrator.node.agent.run import ENGINE_LOG, Run, staged_in
+from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.engine import beside, engine_container, scratch
 from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import ENGINE_LOG
 from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell

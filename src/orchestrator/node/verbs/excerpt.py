@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.agent.run import ENGINE_LOG
 from orchestrator.node.engine.logfile import lines_at
 from orchestrator.node.engine.watch import shown
+from orchestrator.node.files import ENGINE_LOG
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest
 

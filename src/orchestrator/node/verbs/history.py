@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.agent.run import EVENTS_LOG
+from orchestrator.node.files import EVENTS_LOG
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import report
 from orchestrator.node.verbs.lock import AUDIT

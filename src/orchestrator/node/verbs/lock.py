@@ -65,7 +65,7 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
     if asked.op in ("begin", "finish"):
         return _begun(gang, asked.token, asked.begun if asked.op == "begin" else None)
     if asked.op == "show":
-        return LockAnswer(held=_read(path), begun=files.read_json(f"{gang}/{files.BEGUN}") or None)
+        return LockAnswer(held=_read(path), begun=files.read_json(f"{gang}/{files.BEGUN_FILE}") or None)
     raise Failure("bad-request", f"lock has no op {asked.op!r}", "request")
 
 
@@ -162,9 +162,9 @@ def _begun(gang: str, token: str, begun: object) -> LockAnswer:
     if found is None or found.token != token:
         return LockAnswer(held=found)
     if isinstance(begun, dict):
-        files.write_json(f"{gang}/{files.BEGUN}", begun)
+        files.write_json(f"{gang}/{files.BEGUN_FILE}", begun)
     else:
-        files.remove(f"{gang}/{files.BEGUN}")
+        files.remove(f"{gang}/{files.BEGUN_FILE}")
     return LockAnswer(held=found, mine=True)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
-from orchestrator.node.agent.run import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE
-from orchestrator.node.engine import nccl_lines
+from orchestrator.node.files import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE, TRANSPORT_FILE
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
+from orchestrator.protocol.report import AgentState, RankReport, RankState, Report, TransportLines
 from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
 from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import ReportAnswer, ReportRequest
@@ -47,7 +46,7 @@ def _names(state: str, gang: str) -> list[str]:
 
 
 def _has_begun(gang: str) -> bool:
-    return os.path.exists(f"{gang}/{files.BEGUN}")
+    return os.path.exists(f"{gang}/{files.BEGUN_FILE}")
 
 
 def _signs(state: str, gang: str) -> list[object]:
@@ -134,7 +133,7 @@ def _read(folder: str) -> Report | Unreadable | None:
     if isinstance(report, Unreadable):
         return report
     alive = processes.alive(*agent(folder))
-    report = replace(report, alive=alive, now=_now(report), transport=nccl_lines.noted(folder))
+    report = replace(report, alive=alive, now=_now(report), transport=_transport(folder))
     if alive or report.state.over or report.state is AgentState.STAGED:
         return report
     living = {pid for pid, _ in left_over(folder)}
@@ -143,6 +142,11 @@ def _read(folder: str) -> Report | Unreadable | None:
         rebooted=bool(report.boot_id) and report.boot_id != processes.boot_id(),
         ranks=tuple(_looked_up(rank, living) for rank in report.ranks),
     )
+
+
+def _transport(folder: str) -> TransportLines | None:
+    path = f"{folder}/{TRANSPORT_FILE}"
+    return files.read_as(TransportLines, path) if os.path.exists(path) else None
 
 
 def _looked_up(rank: RankReport, living: set[int]) -> RankReport:

@@ -42,13 +42,13 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         run = replace(run, engine_user=engine_user(run.engine_user), launch_sha256=staged_files.digest_of(run))
         owner = _owner(run)
         make_cache(state, run, owner)
-        files.write_json(run.path(runs.RUN_FILE), run.kept())
-        files.write(run.path(runs.KEY_FILE), run.key)
+        files.write_json(run.path(files.RUN_FILE), run.kept())
+        files.write(run.path(files.KEY_FILE), run.key)
         before = os.path.basename(files.current_run(state, run.gang) or "")
         if run.secrets is not None:
             secret_files.keep(files.gang_dir(state, run.gang), run.secrets, owner, before=before)
-        files.write(run.path(runs.LAUNCH_FILE), run.launch_script, mode=0o700)
-        files.write_json(run.path(runs.REPORT_FILE), record.staged(run, time.time()).as_json())
+        files.write(run.path(files.LAUNCH_FILE), run.launch_script, mode=0o700)
+        files.write_json(run.path(files.REPORT_FILE), record.staged(run, time.time()).as_json())
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
     _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)
     return StageAnswer(folder=folder).as_json()
@@ -138,5 +138,5 @@ def _forget_old_runs(gang: str, current: str) -> None:
 
 def _failed(folder: pathlib.Path) -> bool:
     """Something in it has ended for a reason: an agent writes down the first cause, its own or the gang's."""
-    kept = files.read_as(Report, str(folder / runs.REPORT_FILE))
+    kept = files.read_as(Report, str(folder / files.REPORT_FILE))
     return kept is not None and (kept.cause or kept.verdict) is not None

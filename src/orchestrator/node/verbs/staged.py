@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import LAUNCH_FILE, RUN_FILE, run_of
+from orchestrator.node.agent.run import run_of
+from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 

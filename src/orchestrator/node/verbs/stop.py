@@ -12,10 +12,11 @@ from typing import Any
 from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import causes, goal
 from orchestrator.node.agent.ending import MEMORY_FREE_S
-from orchestrator.node.agent.run import REPORT_FILE, staged_in
+from orchestrator.node.agent.run import staged_in
 from orchestrator.node.engine import engine_container, scratch
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import REPORT_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
 from orchestrator.node.verbs.report import left_over

@@ -12,7 +12,7 @@ from orchestrator.gang.pace import late
 from orchestrator.node import files
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.record import Record
-from orchestrator.node.agent.run import REPORT_FILE
+from orchestrator.node.files import REPORT_FILE
 from orchestrator.node.verbs import report
 from orchestrator.protocol.report import Phase
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.engines.nccl_log import read
+from orchestrator.node import files
 from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine import nccl_lines
 from orchestrator.protocol.report import TransportLines
@@ -25,12 +26,17 @@ def run(folder: Path) -> Run:
     return run_of(staged, str(folder))
 
 
+def kept_in(folder: Path) -> TransportLines:
+    found = files.read_as(TransportLines, f"{folder}/{files.TRANSPORT_FILE}")
+    assert found is not None
+    return found
+
+
 def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     (tmp_path / "engine.log.1").write_bytes(RECORDED.read_bytes() * 3)
     (tmp_path / "engine.log").write_bytes(b"\xff progress 1%\r" + RECORDED.read_bytes())
     nccl_lines.note(run(tmp_path))
-    noted = nccl_lines.noted(str(tmp_path))
-    assert noted is not None
+    noted = kept_in(tmp_path)
     assert noted.planned == {"NCCL_NET": "IB"}
     assert len(noted.lines) < 12
     kept, whole = read(noted.lines), read(RECORDED.read_text().splitlines())
@@ -43,6 +49,5 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
 
 
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
-    assert nccl_lines.noted(str(tmp_path)) is None
     nccl_lines.note(run(tmp_path))
-    assert nccl_lines.noted(str(tmp_path)) == TransportLines(planned={"NCCL_NET": "IB"})
+    assert kept_in(tmp_path) == TransportLines(planned={"NCCL_NET": "IB"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.engines import router as words
 from orchestrator.model.inventory import NodeSpec, Ports, Reach, RouterSpec
-from orchestrator.node.agent.run import RUN_FILE
+from orchestrator.node.files import RUN_FILE
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.router import routing
 from orchestrator.workflows.router.host import GANG, router_gang, started_with
