@@ -20,9 +20,9 @@ from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import RestartRequest, Watcher, restart, stop
 from orchestrator.workflows.gang.rolling import RollingRequest, roll
-from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.status.unfinished import interrupted
 from orchestrator.workflows.survive.relaunch import facts_of_now
 
 

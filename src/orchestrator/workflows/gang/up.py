@@ -38,10 +38,10 @@ from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
 from orchestrator.workflows.gang.strict import refusal
 from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns, put_back
-from orchestrator.workflows.gang.unfinished import begun_on
 from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
 from orchestrator.workflows.status.reports import as_they_run, see
+from orchestrator.workflows.status.unfinished import begun_on
 from orchestrator.workflows.survive.leaving import leave
 from orchestrator.workflows.survive.relaunch import facts_of_now
 

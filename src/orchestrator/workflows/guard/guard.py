@@ -56,13 +56,13 @@ from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import Against, again, against_a_start, objection
 from orchestrator.workflows.gang.resume import finish
-from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.guard.hooks import Hook, run_hook
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.measure.still_right import ask_again
 from orchestrator.workflows.monitor.notify import Notifier
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_it_runs, see
+from orchestrator.workflows.status.unfinished import interrupted
 from orchestrator.workflows.survive.fewer import Terms, asked_of, go_on, return_to_all, words_to_return
 
 LOOK_EVERY_S = 2.0

@@ -14,8 +14,8 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.rollback import previous_plans
-from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.unfinished import interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

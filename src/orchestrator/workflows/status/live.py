@@ -26,10 +26,10 @@ from orchestrator.protocol.verbs import AskRequest, HttpRequest, ReportAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_S
-from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
 from orchestrator.workflows.status.overview import Overview, RouterGlance, glance, overview_json
 from orchestrator.workflows.status.reports import ask_report, views_of, where
+from orchestrator.workflows.status.unfinished import interrupted
 from orchestrator.workflows.status.why import run_events
 
 LOOK_S = 0.7

@@ -21,9 +21,9 @@ from orchestrator.quick import dataclass
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.workflows.gang.standing import standing_gangs
-from orchestrator.workflows.gang.unfinished import interrupted
 from orchestrator.workflows.status.reports import everything, see, views_of
 from orchestrator.workflows.status.status import status_json
+from orchestrator.workflows.status.unfinished import interrupted
 
 if TYPE_CHECKING:
     from orchestrator.engines.router import Worker

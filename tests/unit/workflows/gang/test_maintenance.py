@@ -20,7 +20,7 @@ from orchestrator.workflows.gang import maintenance
 from orchestrator.workflows.gang import restart as restarting
 from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
-from orchestrator.workflows.gang.unfinished import interrupted
+from orchestrator.workflows.status.unfinished import interrupted
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
