@@ -10,6 +10,7 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MOST = 15
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _ONE = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
 
 
@@ -19,10 +20,12 @@ def complexity(function: ast.AST) -> int:
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, Function | ast.ClassDef):
-            yield child
-            yield from _own(child)
+    waiting = [node]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(child, _APART):
+                waiting.append(child)
+                yield child
 
 
 def _decisions(node: ast.AST) -> int:
