@@ -45,7 +45,7 @@ HOME = {
 NODE_PURE = {
     "agent/causes", "agent/course", "agent/membership", "agent/moments", "agent/statements", "agent/verdicts",
     "engine/kernel_words", "engine/ras_words", "engine/tracebacks", "engine/watch", "failure", "network/broken",
-    "network/events",
+    "network/link_events",
 }  # fmt: skip
 """What an agent decides with: values in, values out, though it stands among code that is all sockets and files."""
 IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}

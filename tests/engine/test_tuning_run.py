@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.loading.templates import template
-from orchestrator.protocol.shape import parsed
+from orchestrator.protocol.message import parsed
 from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
 from orchestrator.workflows.tuning.packs import load_pack
 

@@ -37,10 +37,10 @@ from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.protocol import jobs, verbs
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache
-from orchestrator.protocol.shape import Message
 from orchestrator.protocol.tuning import TuneLine
 from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import fleet as fleets

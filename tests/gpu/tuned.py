@@ -15,7 +15,7 @@ from tests.gpu.stage import MODELS, Otherwise, Stage, engine_python, find_node_i
 
 from orchestrator.lab.processes import wait_until
 from orchestrator.loading.templates import template
-from orchestrator.protocol.shape import parsed
+from orchestrator.protocol.message import parsed
 from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
 
 SHARE = "share-of-v3"

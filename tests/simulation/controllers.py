@@ -31,9 +31,9 @@ from orchestrator.node.agent.course import OVER
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.run_files import Order
-from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app

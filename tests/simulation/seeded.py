@@ -14,7 +14,7 @@ from tests.simulation.node import SimulatedAgent
 from orchestrator.node.agent import agent, course, membership, verdicts
 from orchestrator.node.engine.vigil import Vigil
 from orchestrator.node.network import broken, wire
-from orchestrator.node.network.events import Message
+from orchestrator.node.network.link_events import Message
 from orchestrator.node.verbs import lock
 from orchestrator.workflows.gang import down
 

@@ -8,8 +8,8 @@ import typing
 
 from orchestrator.node.dispatch import VERBS
 from orchestrator.protocol.every_verb import ANSWERS, LINES, LISTS, REQUESTS
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import StagingRequest, Watch
 from orchestrator.protocol.verbs import REQUESTS as GANG_REQUESTS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.protocol.shape import M, Unreadable
+from orchestrator.protocol.message import M, Unreadable
 
 
 def message(kind: type[M], raw: Any) -> M:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.gang.last_failure import last_verdict
 from orchestrator.gang.start_time import Took, took
-from orchestrator.gang.verdict import last_verdict
 from orchestrator.gang.view import view
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, Report

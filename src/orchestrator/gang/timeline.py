@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.protocol.shape import MOST_SECONDS
+from orchestrator.protocol.message import MOST_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from orchestrator.nettest.verdict import Expectation
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestStep
 from orchestrator.topology.bandwidth import Bandwidths, Version
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.halves import Groups, gpu_groups
+from orchestrator.topology.gpu_groups import Groups, gpu_groups
 
 LESS_HEADERS = 0.92
 """Of a port's rate at RoCE MTU 4096 (line rate less headers)."""

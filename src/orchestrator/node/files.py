@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import FULL, disk_full
-from orchestrator.protocol.shape import M, Unreadable, parsed
+from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 
 LOG_LIMIT = 8 << 20

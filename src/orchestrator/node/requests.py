@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.shape import M, Unreadable
+from orchestrator.protocol.message import M, Unreadable
 
 
 def request_of(kind: type[M], raw: Mapping[str, Any]) -> M:

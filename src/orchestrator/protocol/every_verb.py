@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.protocol import figures, jobs, labels, looks, nettest, rails, staging, tuning, verbs, ways
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 
 REQUESTS: Mapping[str, type[Message]] = {
     **verbs.REQUESTS,

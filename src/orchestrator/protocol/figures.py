@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 from orchestrator.protocol.gauges import GaugesAnswer, XidCount
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest, LockHolder
 from orchestrator.quick import dataclass
 

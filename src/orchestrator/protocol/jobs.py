@@ -7,8 +7,8 @@ from dataclasses import field
 from enum import Enum
 from typing import Any
 
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import PageCache
-from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import CacheOrder
 from orchestrator.quick import dataclass
 

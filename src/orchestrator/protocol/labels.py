@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.quick import dataclass
 
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from orchestrator.protocol.message import Message, Unreadable
 from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState, Cause, Phase
-from orchestrator.protocol.shape import Message, Unreadable
 from orchestrator.quick import dataclass
 
 FORMAT = 1

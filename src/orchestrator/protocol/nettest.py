@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from orchestrator.protocol.in_place import InPlaceOrder
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import GangRequest
 from orchestrator.quick import dataclass
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 from orchestrator.quick import dataclass

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.quick import dataclass
 
 FORMAT = 1

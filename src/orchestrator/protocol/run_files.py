@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import Because
 from orchestrator.quick import dataclass
 

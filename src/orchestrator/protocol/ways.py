@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.quick import dataclass
 
 

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from orchestrator.model.errors import NodeError
 from orchestrator.model.exit_codes import Exit
-from orchestrator.protocol.shape import M, Message, Unreadable, parsed
+from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.remote import session as session_limits
 from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.session import CommandFailed, Completed, Conversant, Conversation, Session

@@ -11,7 +11,7 @@ from orchestrator.rules.support.blame import blamed
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import hears_itself
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.halves import gpu_groups
+from orchestrator.topology.gpu_groups import gpu_groups
 
 RULE = Rule(
     id="RAILS-ISOLATED",

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Gpu, Interface, Link, RdmaPort, Topology
 from orchestrator.topology.cards import nic_cards
-from orchestrator.topology.layout import Branch, Card, Domain, places_of
 from orchestrator.topology.names import part_name
 from orchestrator.topology.network import Choice, gid_index
 from orchestrator.topology.pci import card
+from orchestrator.topology.places import Branch, Card, Domain, places_of
 from orchestrator.topology.shape import counted, shape
 
 Marks = Mapping[str, str]

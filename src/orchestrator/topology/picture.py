@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.model.topology import Gpu, Interface, Link, RdmaPort, Topology
-from orchestrator.topology.layout import Branch, Card, Domain, places_of
 from orchestrator.topology.names import part_name
 from orchestrator.topology.pci import card
+from orchestrator.topology.places import Branch, Card, Domain, places_of
 from orchestrator.topology.switches import SwitchPlaces
 
 GPU_W, GPU_H = 82, 40

@@ -14,7 +14,7 @@ from orchestrator.protocol.jobs import WeightsAheadLine, WeightsAheadRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.background import ahead
 
 Reads = Mapping[str, WeightsAheadRequest]
 """By node name."""

@@ -25,8 +25,8 @@ from tests.unit.workflows.measure.test_bench_page import SWEEP, record
 from orchestrator.cli.main import main
 from orchestrator.cli.web import serve
 from orchestrator.gang.history import PastRun
+from orchestrator.gang.last_failure import Verdict
 from orchestrator.gang.start_time import Took
-from orchestrator.gang.verdict import Verdict
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory

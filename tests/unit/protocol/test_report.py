@@ -17,13 +17,13 @@ from orchestrator.cli.gangs import progress as progress_block
 from orchestrator.gang.actions import Goal, Want, actions
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.guarding import Memory, Policy, decide
-from orchestrator.gang.verdict import last_verdict
+from orchestrator.gang.last_failure import last_verdict
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.shape import Unreadable, unknown_keys
 from orchestrator.protocol.verbs import HistoryAnswer, ReportAnswer
 from orchestrator.workflows.status.reports import views_of
 from orchestrator.workflows.status.status import status_json

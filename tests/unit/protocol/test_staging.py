@@ -16,7 +16,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.agent.run import run_of
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.shape import unknown_keys
+from orchestrator.protocol.message import unknown_keys
 from orchestrator.protocol.staging import APART, Endpoint, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
 from orchestrator.workflows.gang.replay import staged_request

@@ -21,7 +21,7 @@ import pytest
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
 from orchestrator.remote.app_archive import App

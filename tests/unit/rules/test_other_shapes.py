@@ -14,7 +14,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Overrides
 from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
-from orchestrator.topology.halves import gpu_groups
+from orchestrator.topology.gpu_groups import gpu_groups
 from orchestrator.workflows.look.doctor import examine_saved
 
 BAD = (Severity.STOP, Severity.SLOW)

@@ -10,7 +10,7 @@ from tests.support.machine_files import MachineFiles, reference_machine
 from orchestrator.model.topology import CpuModel, Link, Topology
 from orchestrator.topology.bandwidth import Bandwidths, between_sockets_gbs, network_gbs, pci_gbs
 from orchestrator.topology.build import build
-from orchestrator.topology.halves import gpu_groups, nccl_log
+from orchestrator.topology.gpu_groups import gpu_groups, nccl_log
 
 TODAY, ARTICLES = (2, 30, 7), (2, 21, 5)
 SKX, SPR, EMR = (CpuModel(vendor="GenuineIntel", family=6, model=model) for model in (0x55, 0x8F, 0xCF))

@@ -14,7 +14,7 @@ from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.bandwidth import Bandwidths
 from orchestrator.topology.build import build
 from orchestrator.topology.distance import path_type
-from orchestrator.topology.halves import gpu_groups
+from orchestrator.topology.gpu_groups import gpu_groups
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.paths import matrix
 from orchestrator.topology.shape import shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.namespaces import pace
+from orchestrator.lab.namespaces import cable_speed
 from orchestrator.lab.node.living import LivingNode, find_node
 from orchestrator.model.errors import InputError
 
@@ -31,14 +31,14 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     rate = words.rate(asked, 1)
     ends = [(node, peer), (peer, node)]
     for receiver, sender in ends:
-        pace.run(node.supervisor, pace.slow(_link(receiver), rate, senders=_addresses(sender)))
+        cable_speed.run(node.supervisor, cable_speed.slow(_link(receiver), rate, senders=_addresses(sender)))
     return {"links": [_link(receiver) for receiver, _ in ends]}
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
     """The queues have no other contents."""
     for link in undo["links"]:
-        pace.run(node.supervisor, pace.as_before(str(link)))
+        cable_speed.run(node.supervisor, cable_speed.as_before(str(link)))
 
 
 def _link(node: LivingNode) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
-from orchestrator.lab.namespaces import pace
+from orchestrator.lab.namespaces import cable_speed
 from orchestrator.lab.node.living import LivingNode
 
 FAULT = Fault(
@@ -23,12 +23,12 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     rate = words.rate(asked, 0)
     port = words.any_port(node.machine, asked[1:])
     link = node.link(port.name)
-    pace.run(node.supervisor, pace.slow(link, rate))
-    pace.run(node.pid, pace.slow(port.name, rate))
+    cable_speed.run(node.supervisor, cable_speed.slow(link, rate))
+    cable_speed.run(node.pid, cable_speed.slow(port.name, rate))
     return {"link": link, "port": port.name}
 
 
 def heal(node: LivingNode, undo: Undo) -> None:
     """A restarted node has a new interface, without the queue."""
-    pace.run(node.supervisor, pace.as_before(str(undo["link"])))
-    pace.run(node.pid, pace.as_before(str(undo["port"])))
+    cable_speed.run(node.supervisor, cable_speed.as_before(str(undo["link"])))
+    cable_speed.run(node.pid, cable_speed.as_before(str(undo["port"])))

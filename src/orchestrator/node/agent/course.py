@@ -16,7 +16,7 @@ from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
-from orchestrator.node.network.events import Joined, Left, Said
+from orchestrator.node.network.link_events import Joined, Left, Said
 from orchestrator.protocol.link import (
     ONE_RELEASE,
     Account,
@@ -32,9 +32,9 @@ from orchestrator.protocol.link import (
     from_leader,
     from_member,
 )
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import Order
-from orchestrator.protocol.shape import Message
 
 if TYPE_CHECKING:
     from orchestrator.node.agent.run import Run

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orchestrator import quick
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
-from orchestrator.node.network.events import Joined, Left, Said
+from orchestrator.node.network.link_events import Joined, Left, Said
 from orchestrator.protocol.report import SILENT_S, Cause
 
 QUIET_S = 2.0

@@ -11,8 +11,8 @@ from orchestrator.node import files
 from orchestrator.node.agent import secret_files
 from orchestrator.node.engine import redact
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.run_files import KeptSecrets
-from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.quick import dataclass
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from orchestrator.node import kernel
 from orchestrator.node.cache import weight_files
 from orchestrator.protocol import page_cache
-from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.staging import CacheOrder
 
 CHUNK = 4 << 20

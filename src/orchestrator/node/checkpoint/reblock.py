@@ -29,7 +29,7 @@ from orchestrator.node.checkpoint.directory import (
     read_exactly,
 )
 from orchestrator.node.checkpoint.files import files_below
-from orchestrator.node.checkpoint.layout import NewScale, Piece, ShardLayout, lay_out
+from orchestrator.node.checkpoint.shard_layout import NewScale, Piece, ShardLayout, lay_out
 from orchestrator.node.checkpoint.target import PARTIAL, Request, Standing
 from orchestrator.node.checkpoint.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
 from orchestrator.node.failure import Failure

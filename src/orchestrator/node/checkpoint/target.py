@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.checkpoint.directory import CONFIG, INDEX
-from orchestrator.node.checkpoint.layout import ShardLayout
+from orchestrator.node.checkpoint.shard_layout import ShardLayout
 from orchestrator.node.checkpoint.transfer import write_at
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import DENIED, FULL, disk_full, os_failure

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.node.checkpoint.layout import PAGE, Piece
+from orchestrator.node.checkpoint.shard_layout import PAGE, Piece
 
 FICLONERANGE = 0x4020940D
 """_IOW(0x94, 13, struct file_clone_range) of linux/fs.h."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.node.agent import clock
 from orchestrator.node.engine.vitality import Patience, Probe
-from orchestrator.node.network import web
+from orchestrator.node.network import http_connection
 from orchestrator.protocol.staging import CanaryOrder
 
 PROBE_EVERY_S = 0.2
@@ -174,7 +174,7 @@ class Service:
             return self.model
 
     def _ask(self, method: str, path: str, body: object, timeout: float) -> tuple[int, bytes]:
-        connection = web.connection(self.url, timeout, self.certificate)
+        connection = http_connection.connection(self.url, timeout, self.certificate)
         try:
             payload = None if body is None else json.dumps(body)
             headers = {"Authorization": self.authorization} if self.authorization else {}

@@ -30,8 +30,8 @@ from orchestrator.node.os_failure import os_failures
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.in_place import InPlaceOrder
+from orchestrator.protocol.message import Message, parsed
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.shape import Message, parsed
 from orchestrator.protocol.staging import ContainerOrder
 from orchestrator.protocol.verbs import GangRequest
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from orchestrator.node import itself
 from orchestrator.node.look.hardware import Part
+from orchestrator.node.look.kept_child import Standing, serve
 from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, started
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import Reader
-from orchestrator.node.look.standing import Standing, serve
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
 
 _RDMA = "/sys/class/infiniband"

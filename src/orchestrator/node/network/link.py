@@ -18,11 +18,11 @@ from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
-from orchestrator.node.network.events import Event, Joined, Left, Message, Said
+from orchestrator.node.network.link_events import Event, Joined, Left, Message, Said
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.node.network.wire import Closed, Wire
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
-from orchestrator.protocol.shape import Message as LinkMessage
+from orchestrator.protocol.message import Message as LinkMessage
 
 HANDSHAKE_S = 5.0
 CONNECT_S = 3.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
-from orchestrator.node.network.events import Joined
 from orchestrator.node.network.link import Hub, Spoke
+from orchestrator.node.network.link_events import Joined
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import AgentEnded
 

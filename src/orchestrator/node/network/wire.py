@@ -16,7 +16,7 @@ import select
 import socket
 from dataclasses import dataclass, field
 
-from orchestrator.node.network.events import Message
+from orchestrator.node.network.link_events import Message
 
 LONGEST_MESSAGE = 256 * 1024
 LONGEST_GREETING = 1024

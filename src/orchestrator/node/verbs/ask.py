@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.node import files
 from orchestrator.node.agent import secret_files
 from orchestrator.node.failure import Failure
-from orchestrator.node.network import web
+from orchestrator.node.network import http_connection
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.verbs import AskAnswer, AskRequest, GangRequest, HttpAnswer, HttpRequest
 
@@ -35,7 +35,7 @@ def answers(asked: GangRequest, asks: Iterable[HttpRequest]) -> tuple[HttpAnswer
 def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:
     """Raises Failure for what is no URL of a web server; a refused connection is an answer."""
     try:
-        connection = web.connection(ask.url, ask.timeout_s, secret_files.path(gang_dir, ask.certificate))
+        connection = http_connection.connection(ask.url, ask.timeout_s, secret_files.path(gang_dir, ask.certificate))
     except ValueError:
         raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request") from None
     except OSError as error:
@@ -44,7 +44,7 @@ def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:
         headers = {"Content-Type": "application/json"} if ask.body is not None else {}
         if authorization:
             headers["Authorization"] = authorization
-        connection.request(ask.method, web.target(ask.url), ask.body, headers)
+        connection.request(ask.method, http_connection.target(ask.url), ask.body, headers)
         answered = connection.getresponse()
         return HttpAnswer(status=answered.status, body=answered.read(LONGEST_BODY).decode("utf-8", "replace"))
     except (OSError, http.client.HTTPException) as error:

@@ -11,7 +11,7 @@ from orchestrator.node.files import EVENTS_LOG
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import report
 from orchestrator.node.verbs.lock import AUDIT
-from orchestrator.protocol.shape import parsed
+from orchestrator.protocol.message import parsed
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest
 
 MOST_EVENTS = 400

@@ -22,8 +22,8 @@ from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import sharing
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.run_files import Renewal
-from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import GangRequest, LockAnswer, LockHolder, LockRequest
 
 STALE_S = 60.0

@@ -11,9 +11,9 @@ from orchestrator.node import files, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.files import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE, TRANSPORT_FILE
 from orchestrator.node.requests import request_of
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report, TransportLines
 from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
-from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import ReportAnswer, ReportRequest
 
 LONGEST_WAIT_S = 10.0

@@ -15,7 +15,7 @@ from orchestrator.model.topology import Gpu, PathType
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.topology.bandwidth import Bandwidths, p2p_level
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.halves import Groups, gpu_groups
+from orchestrator.topology.gpu_groups import Groups, gpu_groups
 from orchestrator.topology.speed import Traffic, price
 
 _OFF = ("", "0")

@@ -14,7 +14,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.below import FIX
 from orchestrator.node.push.target import MOST_FILES, Entry, entries_of
 from orchestrator.protocol.jobs import Giving, ReceiveRequest
-from orchestrator.protocol.shape import Message, parsed
+from orchestrator.protocol.message import Message, parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal

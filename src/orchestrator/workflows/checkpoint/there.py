@@ -10,7 +10,7 @@ from orchestrator.checkpoint.judgement import Judgement, judge
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.protocol.jobs import InspectAnswer, InspectRequest, ReblockLine, ReblockRequest, WouldReblock
-from orchestrator.protocol.shape import parsed
+from orchestrator.protocol.message import parsed
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal

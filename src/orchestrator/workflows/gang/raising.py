@@ -28,15 +28,15 @@ from orchestrator.model.survivors import with_spares
 from orchestrator.model.topology import Topology
 from orchestrator.planning.document import plan_json
 from orchestrator.protocol.jobs import WeightsAheadRequest
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
-from orchestrator.protocol.shape import Message
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.runs import RunRecord
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.background import ahead
 from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S, TEST_BEFORE_GO_S
 from orchestrator.workflows.gang.locks import GangLock, fence, still_ours
 from orchestrator.workflows.gang.staging import cache_order, staging_requests

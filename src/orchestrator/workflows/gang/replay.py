@@ -13,7 +13,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.planning.redaction import shown_env
 from orchestrator.protocol.jobs import WeightsAheadRequest
-from orchestrator.protocol.shape import Unreadable, unknown_keys
+from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet

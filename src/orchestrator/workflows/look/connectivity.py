@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.reach import Outcome, Trial
-from orchestrator.protocol.shape import parsed
+from orchestrator.protocol.message import parsed
 from orchestrator.protocol.ways import DialAnswer, Dialed, DialRequest, DialTarget, Listening, ListenRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

@@ -25,7 +25,7 @@ from orchestrator.rules.support.cluster import Cluster, gangs_of
 from orchestrator.rules.support.registry import LISTED_BY, all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
-from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.background import ahead
 from orchestrator.workflows.look.connectivity import try_ways
 from orchestrator.workflows.look.look import look, named_stack
 from orchestrator.workflows.status.reports import see

@@ -11,7 +11,7 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.topology import Topology
 from orchestrator.rules.support.cluster import Cluster, Node
-from orchestrator.topology.halves import Groups, gpu_groups, nccl_log
+from orchestrator.topology.gpu_groups import Groups, gpu_groups, nccl_log
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.look.recordings import file_name

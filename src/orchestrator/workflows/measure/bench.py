@@ -44,7 +44,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
-from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.background import ahead
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.measure import quiet

@@ -34,8 +34,8 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
-from orchestrator.topology.halves import gpu_groups
-from orchestrator.topology.halves import nccl_log as predicted_log
+from orchestrator.topology.gpu_groups import gpu_groups
+from orchestrator.topology.gpu_groups import nccl_log as predicted_log
 from orchestrator.workflows.deadlines import NETTEST_S
 from orchestrator.workflows.gang.locks import GangLock, fence
 from orchestrator.workflows.gang.replay import staged_plan

@@ -27,13 +27,13 @@ from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.plan_file import SavedPlan, refuse_changes
 from orchestrator.planning.redaction import fingerprint
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
-from orchestrator.protocol.shape import Unreadable, parsed
+from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.rendering import launch_script, launch_template, unit_file
 from orchestrator.topology.build import build
-from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.background import ahead
 from orchestrator.workflows.deadlines import PREREQUISITES_S
 from orchestrator.workflows.look.look import look
 

@@ -14,9 +14,9 @@ from orchestrator.model.errors import DeployError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.survivors import in_order
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
-from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask

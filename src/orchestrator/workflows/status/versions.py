@@ -8,8 +8,8 @@ from typing import Any
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.status.reports import ask_report, unreadable

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.gang.last_failure import Kept, Verdict, last_verdict
 from orchestrator.gang.timeline import Happened, NodeEvents, timeline
-from orchestrator.gang.verdict import Kept, Verdict, last_verdict
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory

@@ -28,11 +28,11 @@ from orchestrator.node.agent.course import (
 )
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.network.broken import RECONNECT_S
-from orchestrator.node.network.events import Event, Joined, Left, Said
+from orchestrator.node.network.link_events import Event, Joined, Left, Said
 from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import Order
-from orchestrator.protocol.shape import Message
 from orchestrator.protocol.verbs import Because
 
 ANCHOR = (1e9, 0.0)

@@ -17,8 +17,8 @@ from tests.support.linked_run import linked_run
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
-from orchestrator.node.network.events import Event, Joined, Left, Message, Said
 from orchestrator.node.network.link import MOST_STRANGERS, Hub, Spoke
+from orchestrator.node.network.link_events import Event, Joined, Left, Message, Said
 from orchestrator.protocol.link import Ended, Go, Stop
 from orchestrator.protocol.report import AgentState
 

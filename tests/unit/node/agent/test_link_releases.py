@@ -19,8 +19,8 @@ from tests.support.waiting import until
 from orchestrator import __version__
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
-from orchestrator.node.network.events import Said
 from orchestrator.node.network.link import Hub, Spoke
+from orchestrator.node.network.link_events import Said
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Pulse, Stop, from_leader, from_member
 from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState

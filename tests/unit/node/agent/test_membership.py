@@ -17,7 +17,7 @@ from orchestrator.node.agent.membership import (
     Tick,
 )
 from orchestrator.node.network.broken import RECONNECT_S
-from orchestrator.node.network.events import Joined, Left, Said
+from orchestrator.node.network.link_events import Joined, Left, Said
 
 LEASE_S = 20.0
 ANCHOR = (1e9, 0.0)

@@ -21,8 +21,8 @@ from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine import deaths
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import lock, report, stage, stop
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.shape import Unreadable
 from orchestrator.protocol.verbs import GangRequest, StopAnswer
 
 if TYPE_CHECKING:

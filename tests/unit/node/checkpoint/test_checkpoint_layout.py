@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.node.checkpoint.header import LENGTH_BYTES, Header, Tensor, parse_header
-from orchestrator.node.checkpoint.layout import PAGE, Piece, ShardLayout, lay_out
+from orchestrator.node.checkpoint.shard_layout import PAGE, Piece, ShardLayout, lay_out
 
 WIDTH = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
 

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import arm, go, lock, stage, stop
-from orchestrator.protocol.shape import Unreadable
+from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.verbs import LockAnswer
 
 HOLDER = {"token": "mine", "who": "ann", "host": "h", "pid": 7, "command": "up"}

@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.protocol.shape import Message
+from orchestrator.protocol.message import Message
 from orchestrator.protocol.ways import Listening
 from orchestrator.remote import node_app
 from orchestrator.workflows.deadlines import UNHEARD_TRY_S

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.certificates import certified_key
 
-from orchestrator.node.network import web
+from orchestrator.node.network import http_connection
 from orchestrator.node.verbs import ask
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
@@ -70,5 +70,5 @@ def test_any_other_is_an_error_before_anything_is_said(gang_dir: Path, url: str,
 
 def test_what_is_no_web_address() -> None:
     with pytest.raises(ValueError, match="not an HTTP URL"):
-        web.connection("file:///etc/passwd", 1.0)
-    assert web.target("http://a:1") == "/" and web.target("http://a/b?c=d") == "/b?c=d"
+        http_connection.connection("file:///etc/passwd", 1.0)
+    assert http_connection.target("http://a:1") == "/" and http_connection.target("http://a/b?c=d") == "/b?c=d"

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from orchestrator.model.errors import InputError
-from orchestrator.workflows.ahead import ahead
+from orchestrator.workflows.background import ahead
 
 
 def test_it_goes_on_beside_us() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.node.look.standing import Standing
+from orchestrator.node.look.kept_child import Standing
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 DIES = "import sys; sys.stdin.readline(); print('{\"n\": 1}', flush=True)"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.protocol.shape import DEEPEST, Message, Unreadable, parsed, unknown_keys
+from orchestrator.protocol.message import DEEPEST, Message, Unreadable, parsed, unknown_keys
 
 
 class Colour(str, Enum):

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.gang.last_failure import last_verdict
 from orchestrator.gang.timeline import NodeEvents, timeline
-from orchestrator.gang.verdict import last_verdict
 from orchestrator.model.errors import Unreachable
 from orchestrator.protocol.report import AgentState, Cause, Report
 
