@@ -114,11 +114,17 @@ class Memory:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do, and why, as text for the audit log and the hooks. without: nodes that a DEGRADE or a REPLAN leaves
-    out."""
+    out; counting: what happens after a pause, and when, which changes from look to look."""
 
     do: Do
-    why: str = ""
+    reason: str = ""
     without: tuple[str, ...] = ()
+    counting: str = ""
+
+    @property
+    def why(self) -> str:
+        """All of it."""
+        return "; ".join(filter(None, (self.reason, self.counting)))
 
 
 def decide(
@@ -352,12 +358,12 @@ def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Polic
         away = ", ".join(_not_to_be_had(view, memory))
         return Decision(Do.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
     if lost:
-        later = "" if goes_on_s is None else f"; continuing without it in {max(0.0, goes_on_s):.0f} s"
-        return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back{later}")
+        later = "" if goes_on_s is None else f"continuing without it in {max(0.0, goes_on_s):.0f} s"
+        return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back", counting=later)
     if left_s > 0 and memory.against:
-        return Decision(Do.WAIT, f"{reason}; {memory.against}; checking again in {left_s:.0f} s")
+        return Decision(Do.WAIT, f"{reason}; {memory.against}", counting=f"checking again in {left_s:.0f} s")
     if left_s > 0:
-        return Decision(Do.WAIT, f"{reason}; the next restart is in {left_s:.0f} s")
+        return Decision(Do.WAIT, reason, counting=f"the next restart is in {left_s:.0f} s")
     if memory.outdated_since is not None and now >= memory.outdated_since + policy.waits_for_rails_s:
         return Decision(Do.REPLAN, f"{reason}; {memory.against}", _left_out(view, memory))
     return Decision(Do.RESTART, reason)

@@ -52,13 +52,6 @@ def staffed(gang: GangSpec, left_out: Collection[str]) -> GangSpec:
     return replace(found, short=gang.short or len(nodes) < len([one for one in gang.nodes if not one.spare]))
 
 
-def stand_ins(gang: GangSpec, left_out: Collection[str]) -> dict[str, str]:
-    """Which spare takes the place of which node, by the node's name, where these are left out."""
-    absent = [node.name for node in gang.nodes if node.name in left_out]
-    waiting = [node.name for node in gang.spares if node.name not in left_out]
-    return dict(zip(absent, waiting, strict=False))
-
-
 def without(inventory: Inventory, names: Sequence[str]) -> Inventory:
     """The inventory without these nodes, and with spares in their places. Raises InputError for a node that it does
     not have, and for a gang's last."""

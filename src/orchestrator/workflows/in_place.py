@@ -1,4 +1,4 @@
-"""What runs in the place of a gang's engine while it is down: a network test, the tuners (node/verbs/in_place.py)."""
+"""What runs in the place of a gang's engine while it is down: a network test, the tuners (node/in_place/task.py)."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound(
     assert pauses[:4] == [10, 20, 40, 80] and set(pauses[4:]) == {120}
     assert guarded.memory.restarts == 0 and not guarded.memory.given_up and guarded.told == [30]
     assert guarded.last is not None and guarded.last.do is Do.WAIT
-    assert FIREWALL in guarded.last.why and "checking again in" in guarded.last.why
+    assert FIREWALL in guarded.last.reason and guarded.last.counting.startswith("checking again in")
 
 
 def test_an_operator_who_stops_it_ends_the_waiting() -> None:
@@ -230,6 +230,7 @@ def test_a_node_that_stays_away_is_left_out_after_its_time() -> None:
     first, before, then = decisions(four("failed", lost=("node2",)), Memory(), 100, 159, 160)
     assert first.do is before.do is Do.WAIT
     assert "waiting for node2 to come back; continuing without it in 60 s" in first.why
+    assert first.reason == before.reason and first.why != before.why, "a countdown is no news"
     assert (then.do, then.without) == (Do.DEGRADE, ("node2",))
     (never,) = decisions(four("failed", lost=("node2",)), Memory(away_since=0.0), 9e9, policy=POLICY)
     assert never.do is Do.WAIT, "unless asked for, it waits"

@@ -476,7 +476,7 @@ class Course:
         if waited <= (LEADERS_CHECKS_S if link.reached else LINK_S):
             return []
         address = f"{self.run.leader.address}:{self.run.leader.port}"
-        text = f"the leader's agent does not respond at {address} ({{link.trouble or 'no answer'}})"
+        text = f"the leader's agent does not respond at {address} ({link.trouble or 'no answer'})"
         fix = "open that TCP port between the nodes"
         return self._fail(self.because(now, text, fix=fix, secondary=True))  # a dead leader comes first
 

@@ -8,7 +8,6 @@ breaks half-way leaves the gang failed on its nodes, so that the next look sees 
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -76,7 +75,6 @@ NO_HOOK = Hook()
 OVER_TCP = ("TRAFFIC-ON-TCP", TCP)
 NO_DECISION = Decision(Do.NOTHING)
 Remember = Callable[[Memory, float, Policy, str, tuple[str, ...]], Memory]
-_COUNTDOWN = re.compile("; (?:the next restart is|looking again|going on without it) in ")
 
 
 class Watcher(raising.Watcher, Protocol):
@@ -460,8 +458,7 @@ class _Post:
 
     def _tell(self, decision: Decision) -> None:
         """Only what is new: a countdown says the same again."""
-        steady = _COUNTDOWN.split(decision.why)[0]
-        said = f"{decision.do.value} {steady}"
+        said = f"{decision.do.value} {decision.reason}"
         if said != self._told:
             self._told = said
             self.watcher.decided(self.gang.name, decision)
