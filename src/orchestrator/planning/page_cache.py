@@ -73,7 +73,7 @@ def findings(nodes: Fits) -> Iterator[Finding]:
             node=name,
             title=f"{_gib(one.needed)} GiB of weight files do not fit into the page cache: room for {_gib(one.room)}"
             " GiB beside the engine",
-            evidence=("MemTotal less 8 GiB and 4 GiB per rank, an allowance",),
+            evidence=(f"MemTotal less {page_cache.KEPT}, an allowance",),
             effect=_price(one.needed - one.room),
             fix="add memory, or use a layout with pipeline stages, whose nodes read their own layers only",
         )

@@ -6,6 +6,8 @@ GIB = 1 << 30
 SYSTEM_BYTES = 8 * GIB
 A_RANK_BYTES = 4 * GIB
 """Host memory of one rank's process with its libraries and pinned buffers: an allowance, not measured on L40S."""
+KEPT = f"{SYSTEM_BYTES // GIB} GiB and {A_RANK_BYTES // GIB} GiB per rank"
+"""In words."""
 
 
 def room(total: int, available: int, ranks: int) -> int:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from orchestrator.engines import causes, router
 from orchestrator.engines.engine import LogCause
+from orchestrator.protocol.page_cache import KEPT
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 from orchestrator.rules.support.registry import all_rules
@@ -75,8 +76,8 @@ _OTHERS = (
           "Speed and memory of this model, stack and layout are calculated, not measured.", "the model's profile"),
     _plan("PAGE-CACHE-SMALL", "the weight files that a node reads do not fit into its page cache",
           "The agent reads a node's weight files into memory while a run is armed, as many as fit beside the engine. "
-          "Files that do not fit come from the disk at every start. Calculated from the node's memory, less 8 GiB and "
-          "4 GiB per rank. `doctor` checks the running model; the cost is the time to read the rest again.",
+          f"Files that do not fit come from the disk at every start. Calculated from the node's memory, less {KEPT}. "
+          "`doctor` checks the running model; the cost is the time to read the rest again.",
           "proc_meminfo(5), NUMA domains of the snapshot"),
     _plan("RANK-FILES-ABSENT", "per-rank weight files are wanted, and not all nodes have theirs",
           "`checkpoint preshard` writes them for one checkpoint, stack and layout. Another layout, a spare, or a file "

@@ -21,12 +21,13 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
+from orchestrator.node.agent.course import LEADERS_CHECKS_S
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.workflows.deadlines import NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
+from orchestrator.workflows.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
 from orchestrator.workflows.gang.down import DownRequest, down, stop_gangs
 from orchestrator.workflows.gang.holder import this_process
 from orchestrator.workflows.gang.locks import GangLock
@@ -277,6 +278,10 @@ def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | Non
 
 def test_the_time_for_a_test_holds_all_its_parts() -> None:
     assert TEST_BEFORE_GO_S > NETTEST_S + MOST_ROUNDS * RAILS_ROUND_S
+
+
+def test_a_member_waits_for_its_leaders_checks_as_long_as_up_does() -> None:
+    assert LEADERS_CHECKS_S == ARM_S
 
 
 def test_what_a_killed_up_left_armed_makes_room_for_the_next(local: Local) -> None:
