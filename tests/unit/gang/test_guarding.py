@@ -196,6 +196,7 @@ def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound(
     assert pauses[:4] == [10, 20, 40, 80] and set(pauses[4:]) == {120}
     assert guarded.memory.restarts == 0 and not guarded.memory.given_up and guarded.told == [30]
     assert guarded.last is not None and guarded.last.do is Do.WAIT
+    assert FIREWALL in guarded.last.why and "checking again in" in guarded.last.why
     assert FIREWALL in guarded.last.reason and guarded.last.counting.startswith("checking again in")
 
 

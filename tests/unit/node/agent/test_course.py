@@ -79,7 +79,7 @@ def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patien
     facts = Facts(link=LinkFacts(reached=reached, trouble="connection refused" if reached else ""))
     assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
     assert entered(member.step(100.0 + patience_s + 1, Tick(), facts)) == ["failed"]
-    assert member.cause is not None and member.cause.secondary
+    assert member.cause is not None and "does not respond" in member.cause.text and member.cause.secondary
     assert member.cause.text.endswith("(connection refused)" if reached else "(no answer)")
 
 

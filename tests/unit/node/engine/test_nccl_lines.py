@@ -6,8 +6,10 @@ from pathlib import Path
 
 from orchestrator.engines.nccl_log import read
 from orchestrator.node import files
+from orchestrator.node.agent import record
 from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine import nccl_lines
+from orchestrator.node.verbs import report
 from orchestrator.protocol.report import TransportLines
 
 RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.log"
@@ -26,17 +28,20 @@ def run(folder: Path) -> Run:
     return run_of(staged, str(folder))
 
 
-def kept_in(folder: Path) -> TransportLines:
-    found = files.read_as(TransportLines, f"{folder}/{files.TRANSPORT_FILE}")
+def noted_in(folder: Path) -> TransportLines | None:
+    """As the run's report shows them."""
+    files.write_json(f"{folder}/{files.REPORT_FILE}", record.staged(run(folder), 1.0).as_json())
+    found = report.of_run(str(folder))
     assert found is not None
-    return found
+    return found.transport
 
 
 def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     (tmp_path / "engine.log.1").write_bytes(RECORDED.read_bytes() * 3)
     (tmp_path / "engine.log").write_bytes(b"\xff progress 1%\r" + RECORDED.read_bytes())
     nccl_lines.note(run(tmp_path))
-    noted = kept_in(tmp_path)
+    noted = noted_in(tmp_path)
+    assert noted is not None
     assert noted.planned == {"NCCL_NET": "IB"}
     assert len(noted.lines) < 12
     kept, whole = read(noted.lines), read(RECORDED.read_text().splitlines())
@@ -49,5 +54,6 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
 
 
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
+    assert noted_in(tmp_path) is None
     nccl_lines.note(run(tmp_path))
-    assert kept_in(tmp_path) == TransportLines(planned={"NCCL_NET": "IB"})
+    assert noted_in(tmp_path) == TransportLines(planned={"NCCL_NET": "IB"})
