@@ -15,22 +15,20 @@ CORE = {
     "topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning", "golden", "bench",
     "nettest", "monitoring",
 }  # fmt: skip
-BASE = {"quick"}
-SHARED = {"model", "protocol", *BASE}
+SHARED = {"model", "protocol"}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
 MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"cli", "workflows", "lab", "loading", *SHARED, *CORE},
     "workflows": {"workflows", *SHARED, *OUTSIDE, *CORE},
     "lab": {"lab", "workflows", *SHARED, *OUTSIDE, *CORE},
     "remote": {"remote", "loading", *SHARED},
-    "host_setup": {"host_setup", "loading", "model", *BASE},
-    "node": {"node", "protocol", *BASE},
-    "records": {"records", "node", "model", *BASE},
-    "loading": {"loading", "model", *BASE},
+    "host_setup": {"host_setup", "loading", "model"},
+    "node": {"node", "protocol"},
+    "records": {"records", "node", "model"},
+    "loading": {"loading", "model"},
     **{core: {*SHARED, *CORE} for core in CORE},
-    "model": {"model", *BASE},
-    "protocol": {"protocol", *BASE},
-    **{base: set() for base in BASE},
+    "model": {"model"},
+    "protocol": {"protocol"},
 }
 HOME = {
     "paramiko": {"remote"},
@@ -119,3 +117,21 @@ def test_the_node_needs_the_standard_library_only(path: Path) -> None:
     for line, name in imported(path):
         top = name.split(".")[0]
         assert top in sys.stdlib_module_names or top in {"orchestrator", "pynvml"}, f"{path}:{line}: {name}"
+
+
+IN_A_CHILD = {
+    "node/agent/preflight.py", "node/engine/beside.py", "node/engine/guardian.py", "node/in_place/container.py",
+    "node/look/nvml.py", "node/look/patience.py", "node/verbs/arm.py", "node/verbs/stay.py",
+}  # fmt: skip
+"""They fork: the child must end without running its parent's code (os._exit's own documentation)."""
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in modules() if layer(path) != "lab"], ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_nothing_is_clever_with_the_interpreter(path: Path) -> None:
+    """Modules and the garbage collector stay as Python has them; only a forked child leaves at once."""
+    text = path.read_text()
+    names = {ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    assert not names & {"sys.modules", "sys.meta_path", "gc.freeze", "gc.disable"}
+    assert "os._exit" not in names or str(path.relative_to(SOURCE)) in IN_A_CHILD

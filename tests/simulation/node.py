@@ -13,7 +13,6 @@ from typing import Any
 from tests.simulation.network import Net, SimulatedSockets
 from tests.simulation.world import World
 
-from orchestrator import quick
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.disk import Job, Now
 from orchestrator.node.agent.record import Record
@@ -41,7 +40,7 @@ GUARDIAN_LOOKS_S = 1.0
 KILLED_S = 0.02
 
 
-@quick.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun(Run):
     """A run without files."""
 

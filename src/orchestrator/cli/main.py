@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -74,17 +73,8 @@ VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.i
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns its exit code. argv: None for this process's own, with which it ends."""
-    if argv is not None:
-        return _main(list(argv))
-    gc.disable()  # imports make no garbage: to look for some takes a tenth of a short command's time
-    try:
-        return _main(sys.argv[1:])
-    finally:
-        gc.freeze()  # nor need the interpreter's last search look at what the process leaves
-
-
-def _main(words: list[str]) -> int:
+    """Run one command line, by default this process's own; returns its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
     screen = Screen(as_json="--json" in words)
     try:
         config = load_config()
@@ -97,7 +87,6 @@ def _main(words: list[str]) -> int:
         args, unknown = parser.parse_known_args(words)
         if unknown:
             raise strange(unknown, args.verb)
-        gc.enable()
         with detaching():
             code = int(modules[args.verb].run(args, screen))
         sys.stdout.flush()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.layout import Layout
-from orchestrator.quick import dataclass
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
 _NETWORK = re.compile(r"^Using network (\S+)")

@@ -9,13 +9,12 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orchestrator.engines.launch_files import ARGUMENTS_FILE, STUB_FILE
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
-from orchestrator.quick import dataclass
 
 if TYPE_CHECKING:  # `status` reads a router's answer, and needs nothing of any engine
     from orchestrator.engines.engine import Engine

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from orchestrator import quick
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import NodeView
 
@@ -17,7 +16,7 @@ _TELLING = 3
 """Shards after which the pace can be used."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reading:
     """How far a node is with its weight files. Each node reads all of them. rate: bytes per second, 0 if unknown"""
 
@@ -48,7 +47,7 @@ def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> fl
     return max(0.0, ready - last[node.phase.name] - node.phase_s)
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Took:
     """Duration of a start that reached ready. seconds: from staging until ready; phases: of each, in order; the slowest
     node counts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.gang import pace, rails
 from orchestrator.gang.contact import Contact, contact, sentence
@@ -12,7 +12,6 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, RankState, Report
-from orchestrator.quick import dataclass
 
 STALE_PROBE_S = 60.0
 """Seconds after which a leader's last HTTP probe no longer counts: twice the engine's own 20 s plus our pause."""

@@ -17,7 +17,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator import quick
 from orchestrator.loading.host_pattern import BadPattern, expand
 from orchestrator.loading.marked_yaml import Marked, parse_yaml, read_yaml
 from orchestrator.model.errors import InputError
@@ -27,7 +26,7 @@ _VARS_EXTENSIONS = ("", ".yml", ".yaml", ".json")  # Ansible's YAML_FILENAME_EXT
 VAULT_HEADER = "$ANSIBLE_VAULT;"
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Where a variable was written: the file as shown to a user, the line, the path of keys inside the file."""
 
@@ -44,7 +43,7 @@ class Origin:
         return Origin(self.file, line or self.line, f"{self.path}/{key}" if self.path else str(key))
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A variable's value, untouched (templates are text, vaulted values are `Vaulted`), and its place."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.loading.config import load_config
 from orchestrator.model.errors import InputError
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.model.notify import Recipient
-from orchestrator.quick import dataclass
 
 Transport = Literal["auto", "rdma", "tcp"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from orchestrator.model.errors import DeployError, Unreachable
-from orchestrator.quick import dataclass
 
 T = TypeVar("T")
 

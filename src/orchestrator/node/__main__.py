@@ -5,7 +5,6 @@ The answer is {"ok": true, "value": ...} or {"ok": false, "error": {"kind", "wha
 """
 
 import json
-import os
 import sys
 
 OLDEST = (3, 10)
@@ -27,14 +26,5 @@ def main():  # type: ignore[no-untyped-def]
     return dispatch.serve(sys.argv[1:])
 
 
-def end(status):  # type: ignore[no-untyped-def]
-    """Without taking the interpreter apart, an eighth of a short verb's time: no thread that is left is waited for."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        status = status or 1
-    os._exit(status)
-
-
 if __name__ == "__main__":
-    end(main())  # type: ignore[no-untyped-call]
+    sys.exit(main())  # type: ignore[no-untyped-call]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.gauges import GaugesAnswer, XidCount
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest, LockHolder
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

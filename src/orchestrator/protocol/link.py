@@ -10,13 +10,12 @@ Handshake, one message each, HMAC-SHA256 with the run's key, hex:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message, Unreadable
 from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState, Cause, Phase
-from orchestrator.quick import dataclass
 
 FORMAT = 1
 """Counts up where an agent of the release before could no longer follow: unknown messages and keys are passed over."""

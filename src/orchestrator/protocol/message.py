@@ -12,10 +12,9 @@ import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
-
-from orchestrator.quick import dataclass
 
 MOST_SECONDS = 1e11
 """All numbers with a fraction are seconds here, of an epoch or of a duration; this is the year 5138."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from orchestrator.protocol.in_place import InPlaceOrder
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import GangRequest
-from orchestrator.quick import dataclass
 
 ALL_REDUCE = "all-reduce"
 PAIRS = "pairs"

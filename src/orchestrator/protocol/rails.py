@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

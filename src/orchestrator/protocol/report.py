@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
 from orchestrator.protocol.message import Message
-from orchestrator.quick import dataclass
 
 FORMAT = 1
 SILENT_S = 10.0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import Because
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

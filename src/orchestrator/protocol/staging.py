@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.message import Message
-from orchestrator.quick import dataclass
 
 LOG_LIMIT = 64 * 1024 * 1024
 ARMED_FOR_S = 120.0

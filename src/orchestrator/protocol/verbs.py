@@ -6,12 +6,11 @@ A checkpoint's and a look's are in jobs.py and looks.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,7 @@ Source: NVIDIA, Xid Errors, Xid Catalog. 13, 31, 43 and 45 are left out: they ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from orchestrator.quick import dataclass
+from dataclasses import dataclass
 
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`) or reboot the node; if it happens again, replace the card"
 _DRIVER = "reboot the node; if it happens again, update the driver"

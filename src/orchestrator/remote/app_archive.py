@@ -14,9 +14,8 @@ import marshal
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-
-from orchestrator.quick import dataclass
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold: no clock in the result
@@ -78,7 +77,7 @@ def sources() -> dict[str, bytes]:
     node = _PACKAGE / "node"
     ours = [*node.rglob("*.py"), *(_PACKAGE / "protocol").rglob("*.py")]
     files = {f"orchestrator/{path.relative_to(_PACKAGE)}": path for path in ours}
-    files |= {f"orchestrator/{name}": _PACKAGE / name for name in ("__init__.py", "quick.py")}
+    files["orchestrator/__init__.py"] = _PACKAGE / "__init__.py"
     files["__main__.py"] = node / "__main__.py"
     files["pynvml.py"] = _pynvml()
     return {name: path.read_bytes() for name, path in files.items()}

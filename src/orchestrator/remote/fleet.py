@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TypeVar
@@ -14,7 +15,6 @@ from typing import TypeVar
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.quick import dataclass
 from orchestrator.remote.connect import connect
 from orchestrator.remote.handover import leave, take
 from orchestrator.remote.session import Connection, Session

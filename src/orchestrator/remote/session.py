@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.quick import dataclass
 
 MOST_OUTPUT = 512 << 20
 """Bytes of a command's output that are taken: above every list and file that a node is asked for."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import importlib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -48,8 +47,6 @@ def look_up(host: str, file: str | None, said: tuple[tuple[str, str], ...] = ())
 def _parsed(files: tuple[str, ...], said: tuple[tuple[str, str], ...]) -> paramiko.SSHConfig:
     first = "\n".join(f"{name} {value}" for name, value in said)
     text = "\nHost *\n".join((first, *(_text(Path(file), Path(file).parent, 0) for file in files)))
-    if "exec" in text.lower():  # Match exec: the one thing that paramiko needs invoke for (see this package)
-        vars(paramiko.config)["invoke"] = importlib.import_module("invoke")
     try:
         return paramiko.SSHConfig.from_text(text)
     except (paramiko.SSHException, ValueError) as error:

@@ -10,11 +10,11 @@ NCCL src/graph/tuning.cc (ncclTopoTuneModel) for the latency of a rightly wired 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.model.finding import Severity
 from orchestrator.model.layout import Layout
-from orchestrator.quick import dataclass
 
 BATCHES = (1, 4, 32, 128)
 RANKS = 32

@@ -56,7 +56,7 @@ def test_the_name_holds_the_digest_of_the_bytes() -> None:
 def test_it_holds_node_and_protocol_and_pynvml_and_nothing_else() -> None:
     names = set(app_archive.sources())
     assert {"__main__.py", "pynvml.py", "orchestrator/__init__.py", "orchestrator/node/dispatch.py"} <= names
-    rest = names - {"__main__.py", "pynvml.py", "orchestrator/__init__.py", "orchestrator/quick.py"}
+    rest = names - {"__main__.py", "pynvml.py", "orchestrator/__init__.py"}
     ours = ("orchestrator/node/", "orchestrator/protocol/")
     assert all(name.startswith(ours) and name.endswith(".py") for name in rest)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.node.agent.statements import Statement, Weight
@@ -14,7 +14,6 @@ from orchestrator.node.engine.ras_words import RasVerdict
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import Because
-from orchestrator.quick import dataclass
 
 if TYPE_CHECKING:
     from orchestrator.node.engine.deaths import Death

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import quick
 from orchestrator.node.agent import causes, membership, verdicts
 from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
 from orchestrator.node.agent.moments import Anchor, at
@@ -53,7 +52,7 @@ OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
 ENDING = (AgentState.DRAINING, *OVER)
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LinkFacts:
     """A member's side of the link. reached: the connection was accepted; refused: nothing listens there; trouble: why
     the newest attempt failed; misfit: why this member can't work with the leader's agent at all."""
@@ -64,7 +63,7 @@ class LinkFacts:
     misfit: str = ""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is true at an event. complete: every rank's process is alive; living: some process of the engine still runs
     (only checked while it drains); link: a member's side of the link."""
@@ -74,46 +73,46 @@ class Facts:
     link: LinkFacts = LinkFacts()
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Checked:
     """The node's own checks have passed."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Ordered:
     """The controller's order: run, stop or stop-now. It is read repeatedly."""
 
     order: Order
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class EngineStarted:
     """The engine's parent process runs."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class EngineGone:
     """The engine has stopped; the reason comes as `verdicts.Happened`."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Healthy:
     """The engine's HTTP service answers (leader)."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Accepted:
     """The canary generation was accepted (leader)."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Broke:
     """An error that ends this part, whatever the others report."""
 
     cause: Cause
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -135,14 +134,14 @@ Event = (
 )
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Enter:
     """This part has a new state: tell the other agents at once."""
 
     state: AgentState
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Send:
     """Send over the link: to the leader's agent (member), to all members or to one (leader)."""
 
@@ -150,22 +149,22 @@ class Send:
     only: str | None = None
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StartEngine:
     """Start the engine, and its HTTP probes on the leader."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class AskEngineToEnd:
     """Ask the engine to shut down gracefully: it may finish its running requests (leader)."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Look:
     """Read the log and the ranks' states now; findings come as events, then `verdicts.Looked`."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Note:
     """An entry for the run's events."""
 

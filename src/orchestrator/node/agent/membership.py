@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchestrator import quick
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
 from orchestrator.node.network.link_events import Joined, Left, Said
@@ -19,21 +18,21 @@ QUIET_S = 2.0
 """Two messages missed: `status` no longer reports that this node's agent is heard."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class HasEnded:
     """A node reported that no process of its part runs any more."""
 
     node: str
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GuardianReported:
     """A node's guardian reported that its agent is gone, and the engine with it."""
 
     node: str
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed. refused: nothing listens on the leader's port (member)."""
 
@@ -43,14 +42,14 @@ class Tick:
 Event = Joined | Said | Left | HasEnded | GuardianReported | Tick
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class AgentGone:
     """An agent has ended without reporting it."""
 
     cause: Cause
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LeaseOver:
     """A node was silent for a lease, or all were: then this node is cut off."""
 

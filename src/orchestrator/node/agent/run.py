@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node import files
@@ -14,7 +15,6 @@ from orchestrator.node.failure import Failure
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.run_files import KeptSecrets
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.quick import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

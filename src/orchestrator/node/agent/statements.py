@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 
 from orchestrator.protocol.link import Account
 from orchestrator.protocol.report import Cause
-from orchestrator.quick import dataclass
 
 
 class Weight(enum.IntEnum):

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator import quick
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.protocol.report import Cause
@@ -24,14 +23,14 @@ HOLD_S = 3.0
 """A member that waits in vain for the leader's verdict names its own cause."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Happened:
     """An error that ends this node's part."""
 
     statement: Statement
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Heard:
     """A member's account (leader). None: it has seen nothing."""
 
@@ -39,31 +38,31 @@ class Heard:
     statement: Statement | None
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Gone:
     """A member can no longer answer (leader)."""
 
     node: str
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Asked:
     """The leader asks what this node has seen (member)."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Looked:
     """`Look` is done."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Ruled:
     """The leader's verdict (member)."""
 
     verdict: Cause
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -71,24 +70,24 @@ class Tick:
 Event = Happened | Heard | Gone | Asked | Looked | Ruled | Tick
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Look:
     """Read the log and the ranks' states now; findings come as `Happened`, then `Looked`."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Ask every member what it has seen (leader)."""
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Send this node's account to the leader (member)."""
 
     statement: Statement | None
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """The gang's verdict: send it to all nodes, and end (leader). cause: that of this node's own part."""
 
@@ -96,7 +95,7 @@ class Rule:
     cause: Cause
 
 
-@quick.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Fail:
     """End this node's part with this cause (member)."""
 

@@ -6,9 +6,9 @@ import fcntl
 import os
 import signal
 import struct
+from dataclasses import dataclass
 
 from orchestrator.node import processes
-from orchestrator.quick import dataclass
 
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_INFO_SIZE = 64

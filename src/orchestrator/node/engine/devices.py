@@ -6,10 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from orchestrator.node.engine.kernel_words import ASKED_FOR, Dead, KernelWord, gpu_gone, link_down
-from orchestrator.quick import dataclass
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ONES = b"\xff\xff\xff\xff"

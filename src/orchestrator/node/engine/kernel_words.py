@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from orchestrator.protocol.xids import XIDS
-from orchestrator.quick import dataclass
 
 NEAR_S = 30.0
 """The driver reports a lost GPU when it notices; the rank may end only after NCCL's watchdog or its own next call."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
-
-from orchestrator.quick import dataclass
 
 MOST_NAMED = 4
 _ERRORS = {1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError", 6: "ncclRemoteError"}

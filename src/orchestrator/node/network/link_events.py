@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
-
-from orchestrator.quick import dataclass
 
 Message = dict[str, Any]
 """As it was read from the wire; protocol/link.py has the types."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from orchestrator.gang.begun import Begun
@@ -17,7 +17,6 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
-from orchestrator.quick import dataclass
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.workflows.gang.standing import standing_gangs
