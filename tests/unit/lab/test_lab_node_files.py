@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import platform
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from orchestrator.lab.hardware.machine import NodeMachine
+from orchestrator.lab.life.blueprint import Blueprint
 from orchestrator.lab.node import files as node_files
 from orchestrator.lab.node import tree
 
@@ -40,3 +44,22 @@ def test_the_launchers_pass_on_how_ranks_die(tmp_path: Path) -> None:
     launcher = "/venvs/sglang-0.5.23/bin/python3"
     assert b"STANDIN_DEATHS" not in plain.files[launcher]
     assert b"export STANDIN_DEATHS=cuda\n" in cuda.files[launcher]
+
+
+@pytest.mark.parametrize("folder", [f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib64"])
+@pytest.mark.parametrize("has", [True, False])
+def test_libraries_go_where_the_nodes_root_has_none_whatever_this_machine_has(
+    tmp_path: Path, node: Callable[..., NodeMachine], folder: str, has: bool
+) -> None:
+    libraries = tmp_path / folder
+    libraries.mkdir(parents=True)
+    if has:
+        (libraries / "libibverbs.so.1.14.44.0").touch()
+        (libraries / "libibverbs.so.1").symlink_to("libibverbs.so.1.14.44.0")
+    lab = Blueprint(
+        name="lab", directory="/lab", level=2, prefix="10.9.8", nodes=("node0",), gangs={"gang0": ("node0",)},
+        engine="standin", wiring_name="right", wiring={}, fingerprint="f", rootfs=str(tmp_path),
+    )  # fmt: skip
+    files = node_files.render(lab, node()).files
+    assert (f"/{folder}/libibverbs.so.1" in files) is not has
+    assert f"/{folder}/libnvidia-ml.so.1" in files

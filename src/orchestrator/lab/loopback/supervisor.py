@@ -68,7 +68,7 @@ def node_folder(blueprint: Blueprint, name: str) -> Path:
 def _write_shared(blueprint: Blueprint) -> None:
     shared = models.render("/workspace")
     shared.put(f"/lib/{library.NAME}", library.build().read_bytes(), 0o755)
-    shared.update(node_files.verbs_library("/lib"))
+    shared.update(node_files.verbs_library("/lib", blueprint.rootfs))
     tree.write(shared, blueprint.path)
     for show in blueprint.shows:
         if show.inside.startswith("/workspace/"):

@@ -36,8 +36,9 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
         return identity(blueprint, node)
     tree = identity(blueprint, node)
     tree.opaque |= {MODELS, "/opt/l40s"}
-    tree.put(f"{_library_folder()}/{library.NAME}", library.build().read_bytes(), 0o755)
-    tree.update(verbs_library(_library_folder()))
+    libraries = _library_folder(blueprint.rootfs)
+    tree.put(f"{libraries}/{library.NAME}", library.build().read_bytes(), 0o755)
+    tree.update(verbs_library(libraries, blueprint.rootfs))
     tree.update(engine_files(LAB_HOME, VENVS, exports=played(blueprint.deaths)))
     tree.update(models.render(MODELS))
     if node.recording is not None:
@@ -58,10 +59,10 @@ def identity(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     return tree
 
 
-def verbs_library(folder: str) -> FileTree:
-    """A file to load as libibverbs if this machine has none: the only check is whether it can be loaded."""
+def verbs_library(folder: str, rootfs: str) -> FileTree:
+    """A file to load as libibverbs if the nodes' root has none: the only check is whether it can be loaded."""
     tree = FileTree()
-    if not (Path(_library_folder()) / _VERBS).exists():
+    if not Path(f"{rootfs}/{_library_folder(rootfs)}/{_VERBS}").exists():
         tree.put(f"{folder}/{_VERBS}", library.build().read_bytes(), 0o755)
     return tree
 
@@ -177,7 +178,7 @@ PidFile /run/sshd/sshd.pid
 {sshd.ALL_LEVELS}{sshd.WITHOUT_PAM}"""
 
 
-def _library_folder() -> str:
-    """The directory that the dynamic linker searches by default on this distribution."""
+def _library_folder(rootfs: str) -> str:
+    """The directory that the dynamic linker searches by default in that root's distribution."""
     debian = f"/usr/lib/{platform.machine()}-linux-gnu"
-    return debian if Path(debian).is_dir() else "/usr/lib64"
+    return debian if Path(rootfs + debian).is_dir() else "/usr/lib64"
