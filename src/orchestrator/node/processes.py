@@ -53,6 +53,15 @@ def read(pid: int) -> Process | None:
     )
 
 
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that a process has had (proc(5): schedstat, in nanoseconds); 0.0 where not told."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:
+            return int(file.read(_LONGEST_STAT).split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def start_of(pid: int) -> int:
     """Start time of a process; 0 where it does not exist."""
     process = read(pid)

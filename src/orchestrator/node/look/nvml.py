@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.node import processes
+from orchestrator.node.look.patience import POLL_S, Patience
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
@@ -37,24 +38,33 @@ class NvmlChild:
         os.close(writing)
 
     def answer(self, deadline_s: float) -> dict[str, Any]:
-        """The child's answer; {'error': ...} if there was none in time (seconds from now) or nonsense."""
-        text = self._read(deadline_s)
+        """The child's answer; {'error': ...} if there was none in time (seconds from now) or nonsense, with 'unread'
+        where nothing follows from that: for most of that time the child had no processor."""
+        patience = Patience(self._child)
+        text = self._read(deadline_s, patience)
+        hangs = text is None and patience.spent_s(None) >= deadline_s / 2
         status = self._end()
         if text is None:
-            return {"error": f"NVML did not respond within {deadline_s:g} s; the driver may hang"}
+            late = f"NVML did not respond within {deadline_s:g} s"
+            if hangs:
+                return {"error": f"{late}; the driver may hang"}
+            return {"error": f"{late}: the machine is too busy", "unread": "ETIMEDOUT"}
         try:
             said = json.loads(text)
         except ValueError:
             return {"error": f"the process that queries NVML ended with status {status} and no answer"}
         return said if isinstance(said, dict) else {"error": "the process that queries NVML did not return an object"}
 
-    def _read(self, deadline_s: float) -> bytes | None:
+    def _read(self, deadline_s: float, patience: Patience) -> bytes | None:
         end = time.monotonic() + deadline_s
         text = bytearray()
         while True:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([self._descriptor], [], [], left)[0]:
+            if left <= 0:
                 return None
+            if not select.select([self._descriptor], [], [], min(left, POLL_S))[0]:
+                patience.spent_s(None)
+                continue
             data = os.read(self._descriptor, 1 << 16)
             if not data:
                 return bytes(text)

@@ -3,6 +3,9 @@
 A read that sleeps in the kernel can't be ended, so the child is left behind; it holds none of our
 descriptors. What it touched last is known from shared memory: that path is recorded as ETIMEDOUT, and another child
 goes on without it.
+
+A child that waits for a processor does not hang: what counts against a path is the time that the child sleeps there
+(states D and S), and the processor time that it takes there.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ from orchestrator.node.look.hardware import PARTS, Part
 from orchestrator.node.look.reading import Reader
 
 FILE_DEADLINE_S = 1.0
+"""Asleep, or computing, at one path."""
 DEADLINE_S = 10.0
+"""By the wall clock, for everything: what is not read by then is unknown, on a busy machine too."""
 _LONGEST_PATH = 1000
-_POLL_S = 0.1
+POLL_S = 0.1
 
 
 class Heartbeat:
@@ -45,6 +50,36 @@ class Heartbeat:
         return int.from_bytes(head[:8], "little"), self._page[10 : 10 + length].decode("utf-8", "surrogateescape")
 
 
+class Patience:
+    """How long a process has been at the same place, as far as it had what it needs to go on.
+
+    Each look adds the time since the last one if the process sleeps (D, S, T: proc(5)), at most twice the pause that
+    is meant between two looks, since whoever looks may have waited for a processor too; and the processor time that it
+    used. One that is runnable and waits for its turn gets no older.
+    """
+
+    def __init__(self, pid: int, pause_s: float = POLL_S) -> None:
+        self._pid, self._pause_s = pid, pause_s
+        self._place: object = None
+        self.begin(None)
+
+    def begin(self, place: object) -> None:
+        """It moved: count anew."""
+        self._place, self._last = place, time.monotonic()
+        self._used, self._asleep_s = processes.processor_s(self._pid), 0.0
+
+    def spent_s(self, place: object) -> float:
+        """Seconds that count against it at this place."""
+        if place != self._place:
+            self.begin(place)
+            return 0.0
+        now, process = time.monotonic(), processes.read(self._pid)
+        if process is None or process.state in "DST":
+            self._asleep_s += min(now - self._last, 2 * self._pause_s)
+        self._last = now
+        return self._asleep_s + processes.processor_s(self._pid) - self._used
+
+
 def read_hardware(
     root: str,
     *,
@@ -56,6 +91,7 @@ def read_hardware(
 ) -> dict[str, Any]:
     """{'files', 'links', 'errors'} of all parts.
 
+    file_deadline_s: see Patience; deadline_s: by the wall clock
     A path that hangs is an error of its own (ETIMEDOUT); parts that were not read before the deadline are named in
     errors under their own names. hung: paths that are known to hang, and those that are found to, for the next time.
     """
@@ -94,24 +130,21 @@ def _one_child(
     os.close(writing)
     stuck = ""
     buffer = bytearray()
-    count, since = heartbeat.now()[0], time.monotonic()
+    patience = Patience(child)
     try:
         while True:
-            if select.select([reading], [], [], _POLL_S)[0]:
+            if select.select([reading], [], [], POLL_S)[0]:
                 data = os.read(reading, 1 << 20)
                 if not data:
                     break
                 buffer += data
-                since = time.monotonic()
+                patience.begin(heartbeat.now())
                 continue
-            beat, path = heartbeat.now()
-            now = time.monotonic()
-            if beat != count:
-                count, since = beat, now
-            elif now - since > file_deadline_s:
-                stuck = path
+            place = heartbeat.now()
+            if patience.spent_s(place) > file_deadline_s:
+                stuck = place[1]
                 break
-            if now > end:
+            if time.monotonic() > end:
                 break
     finally:
         os.close(reading)

@@ -111,7 +111,9 @@ class Reader:
             return []
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is a folder at a path; a link to one counts."""
+        """Whether there is a folder at a path; a link to one counts. False for a path that is skipped."""
+        if self._skipped(path):
+            return False
         self.begin(path)
         return os.path.isdir(self._at(self.real(path)))
 

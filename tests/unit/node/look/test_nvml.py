@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.support.waiting import slack
 
+from orchestrator.node import processes
 from orchestrator.node.look.nvml import NvmlChild, everything
 
 
@@ -40,6 +41,16 @@ def test_a_child_that_hangs_costs_its_deadline_and_holds_nothing_of_ours() -> No
     os.close(ours)
     assert question.answer(0.2) == {"error": "NVML did not respond within 0.2 s; the driver may hang"}
     assert time.monotonic() - started < 10 * slack()
+
+
+def test_a_child_without_a_processor_tells_nothing_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = NvmlChild(lambda: time.sleep(60))
+    runnable = processes.Process(pid=1, parent=0, start=0, state="R", exit_code=0)
+    with monkeypatch.context() as busy:
+        busy.setattr(processes, "read", lambda _: runnable)
+        busy.setattr(processes, "processor_s", lambda _: 0.0)
+        said = question.answer(0.2)
+    assert said == {"error": "NVML did not respond within 0.2 s: the machine is too busy", "unread": "ETIMEDOUT"}
 
 
 @pytest.mark.parametrize(

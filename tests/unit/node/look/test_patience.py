@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.machine_files import reference_machine
 from tests.support.waiting import slack
 
 from orchestrator.node import processes
+from orchestrator.node.look import patience as patience_of
 from orchestrator.node.look.hardware import Part
-from orchestrator.node.look.patience import Heartbeat, read_hardware
+from orchestrator.node.look.patience import Heartbeat, Patience, read_hardware
 from orchestrator.node.look.reading import Reader
 
 pytestmark = pytest.mark.filterwarnings(
@@ -76,6 +78,45 @@ def test_the_whole_has_a_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert read["files"]["/sys/last"] == "last"
     assert read["errors"]["second"] == "ETIMEDOUT"
     assert time.monotonic() - started < 5 * slack()
+
+
+def process_in(state: str) -> processes.Process:
+    return processes.Process(pid=1, parent=0, start=0, state=state, exit_code=0)
+
+
+@pytest.mark.parametrize(
+    ("state", "used", "counted"),
+    [("R", 0.0, 0.0), ("D", 0.0, 0.2), ("S", 0.0, 0.2), ("T", 0.0, 0.2), ("R", 7.0, 7.0)],
+    ids=["waits for a processor", "sleeps in the kernel", "sleeps", "stopped", "computes"],
+)
+def test_only_sleep_and_processor_time_count(
+    state: str, used: float, counted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 60.0, 60.0])  # whoever looks had no processor for a minute either
+    monkeypatch.setattr(patience_of, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(processes, "read", lambda _: process_in(state))
+    had = iter([0.0, used, used])
+    monkeypatch.setattr(processes, "processor_s", lambda _: next(had))
+    patience = Patience(1)
+    assert patience.spent_s(None) == pytest.approx(counted)
+    assert patience.spent_s("/the/next/path") == 0.0
+
+
+def test_a_reader_without_a_processor_does_not_hang_at_a_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hang_at("/sys/stuck", monkeypatch)  # all that can be seen of it: runnable, and no processor time
+    monkeypatch.setattr(processes, "read", lambda _: process_in("R"))
+    monkeypatch.setattr(processes, "processor_s", lambda _: 0.0)
+    hung: dict[str, str] = {}
+    parts = [Part("first", last), Part("second", plain)]
+    read = read_hardware(str(root), parts=parts, file_deadline_s=0.1, deadline_s=0.5, hung=hung)
+    assert {"second"} <= set(read["errors"]) <= {"first", "second"}
+    assert hung == {}
+
+
+def test_a_folder_that_hangs_is_left_alone_the_next_time(root: Path) -> None:
+    reader = Reader(root=str(root), skip={"/sys": "ETIMEDOUT"})
+    assert not reader.is_folder("/sys")
+    assert reader.errors == {"/sys": "ETIMEDOUT"}
 
 
 def test_a_part_that_dies_does_not_take_the_others_along(root: Path) -> None:
