@@ -128,7 +128,7 @@ class _Gang:
         budget = self._budget(self.layout)
         self.tcp = tcp_choices(self.gang, self.topologies)
         self.rdma = {
-            node.name: rdma_choice(node, self.topologies[node.name], self.tcp[node.name])
+            node.name: rdma_choice(node, self.topologies[node.name], self.tcp[node.name], self.topologies)
             for node in self.gang.nodes
             if node.name in self.topologies and self._cuda
         }

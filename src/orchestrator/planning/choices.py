@@ -18,7 +18,7 @@ from orchestrator.topology.network import (
     rails,
     tcp_interface,
 )
-from orchestrator.topology.pci import card
+from orchestrator.topology.rdma import ports_by_card
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ class RdmaChoice:
 
 def two_ports_of_a_card(choice: RdmaChoice) -> bool:
     """Whether one card has two of these ports: NCCL makes one device of them (NCCL_IB_MERGE_NICS)."""
-    cards = [card(port.key) for port in choice.ports]
-    return len(cards) > len(set(cards))
+    return len(ports_by_card(choice.ports)) < len(choice.ports)
 
 
 def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str, Choice]:
@@ -131,10 +130,14 @@ def _listing(interfaces: Sequence[Interface]) -> str:
     return ", ".join(f"{item.name} {' '.join(_addresses(item))}" for item in interfaces) or "none"
 
 
-def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
-    """The node's RDMA ports for NCCL: the pinned ones, else the rails. Raises InputError for a pin that fits none."""
+def rdma_choice(
+    node: NodeSpec, topology: Topology, tcp: Choice, known: Mapping[str, Topology] | None = None
+) -> RdmaChoice:
+    """The node's RDMA ports for NCCL: the pinned ones, else the rails; and the GID in the network of the other `known`
+    nodes. Raises InputError for a pin that fits none."""
+    others = [other for name, other in (known or {}).items() if name != node.name]
     if node.overrides.ib_hca:
-        return _pinned_ports(node, node.overrides.ib_hca, topology)
+        return _pinned_ports(node, node.overrides.ib_hca, topology, others)
     chosen = rails(topology, tcp)
     if not chosen:
         return RdmaChoice((), _why_none(topology, tcp))
@@ -142,11 +145,11 @@ def rdma_choice(node: NodeSpec, topology: Topology, tcp: Choice) -> RdmaChoice:
     reason = "the ACTIVE RDMA ports (none is under a GPU's switch)"
     if chosen[0].near:
         reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
-    gid = _gid(node, ports, topology)
-    return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology))
+    gid = _gid(node, ports, topology, others)
+    return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology, others))
 
 
-def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
+def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, others: Sequence[Topology]) -> RdmaChoice:
     """The operator may also take the port that carries TCP: a single card can do both."""
     ports = tuple(port for port in topology.rdma if port.active and takes(pin, port.device, port.port))
     if not ports:
@@ -156,13 +159,13 @@ def _pinned_ports(node: NodeSpec, pin: str, topology: Topology) -> RdmaChoice:
             where=f"inventory: {node.name}: l40s_ib_hca",
             fix="set it to ports that are up, or remove it",
         )
-    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology))
+    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology, others))
 
 
-def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology) -> GidChoice:
+def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology, others: Sequence[Topology]) -> GidChoice:
     if node.overrides.gid_index is not None:
         return GidChoice(node.overrides.gid_index, "override: l40s_gid_index in the inventory")
-    return common_gid_index(ports, topology)
+    return common_gid_index(ports, topology, others)
 
 
 def _why_none(topology: Topology, tcp: Choice) -> str:

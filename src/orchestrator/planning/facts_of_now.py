@@ -34,17 +34,19 @@ class Moved:
     words: str
 
 
-def moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> tuple[Moved, ...]:
+def moved(
+    request: StagingRequest, spec: NodeSpec, node: Topology, known: Mapping[str, Topology] | None = None
+) -> tuple[Moved, ...]:
     """Settings of a node's staged environment that no longer name what they meant; empty if nothing has changed.
 
-    spec: the node in the inventory, for what is pinned there; node: as it is now. What is gone altogether (an address,
-    every usable RDMA port) can't be found again: `still_there.gone` says so.
+    spec: the node in the inventory, for what is pinned there; node: as it is now; known: the gang's nodes as they are
+    now. What is gone altogether (an address, every usable RDMA port) can't be found again: `still_there.gone` says so.
     """
     kept = {name for name, _ in spec.overrides.env}
-    return tuple(one for one in _moved(request, spec, node) if one.name not in kept)
+    return tuple(one for one in _moved(request, spec, node, known or {}) if one.name not in kept)
 
 
-def _moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> Iterator[Moved]:
+def _moved(request: StagingRequest, spec: NodeSpec, node: Topology, known: Mapping[str, Topology]) -> Iterator[Moved]:
     env = request.env
     side = _side(request, spec, node)
     was = env.get(_GLOO, "")
@@ -53,7 +55,7 @@ def _moved(request: StagingRequest, spec: NodeSpec, node: Topology) -> Iterator[
         if env.get(_NCCL) == f"={was}":
             yield Moved(_NCCL, f"={side.interface}", "")
     if env.get("NCCL_IB_DISABLE") != "1" and env.get(HCA):
-        yield from _rdma(env, spec, node, side)
+        yield from _rdma(env, spec, node, side, known)
 
 
 def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bool:
@@ -80,9 +82,11 @@ def _side(request: StagingRequest, spec: NodeSpec, node: Topology) -> Choice:
     return Choice(was, known[0], "as staged")
 
 
-def _rdma(env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice) -> Iterator[Moved]:
+def _rdma(
+    env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice, known: Mapping[str, Topology]
+) -> Iterator[Moved]:
     try:
-        choice = rdma_choice(spec, node, side)
+        choice = rdma_choice(spec, node, side, known)
     except InputError:
         return  # the ports that are pinned are not there
     if not choice.ports:

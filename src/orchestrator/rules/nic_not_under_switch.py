@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RdmaPort, Switch
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import card
+from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.slots import empty_slots
 from orchestrator.topology.speed import Traffic, price
 
@@ -29,18 +30,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding a card, naming the slot it is in and the switch that has none; unknown where a card may be either
     misplaced or the main card."""
     for node in cluster.nodes:
-        for ports in by_card(node.roles.away).values():
+        for ports in ports_by_card(node.roles.away).values():
             yield _finding(node, ports)
         if node.roles.unclear:
-            yield _unknown(node, by_card(node.roles.unclear))
-
-
-def by_card(ports: Iterable[RdmaPort]) -> dict[str, list[RdmaPort]]:
-    """{card: its ports}."""
-    cards: dict[str, list[RdmaPort]] = {}
-    for port in ports:
-        cards.setdefault(card(port.key), []).append(port)
-    return cards
+            yield _unknown(node, ports_by_card(node.roles.unclear))
 
 
 def _finding(node: Node, ports: Sequence[RdmaPort]) -> Finding:

@@ -12,7 +12,7 @@ from orchestrator.model.topology import Gpu, Link
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import gid_index
-from orchestrator.topology.pci import card
+from orchestrator.topology.rdma import card_of, ports_by_card
 
 RULE = Rule(
     id="NODE-DIFFERS",
@@ -56,7 +56,7 @@ def _gpu_links(node: Node) -> str | None:
 
 
 def _card_links(node: Node) -> str | None:
-    cards = {card(port.key): node.devices.get(port.key) for port in node.rail_ports}
+    cards = {card_of(port): node.devices.get(port.key) for port in node.rail_ports}
     return _counted(words for device in cards.values() if device and (words := _best_link(device.link_max)))
 
 
@@ -70,7 +70,7 @@ def _card_slots(node: Node) -> str | None:
 
 
 def _card_count(node: Node) -> str | None:
-    return str(len({card(port.key) for port in node.rail_ports})) if node.topology.pci else None
+    return str(len(ports_by_card(node.rail_ports))) if node.topology.pci else None
 
 
 def _firmware(node: Node) -> str | None:
@@ -87,7 +87,9 @@ def _switch_groups(node: Node) -> str | None:
     groups = []
     for switch in node.gpu_switches:
         gpus = sum(gpu.switch == switch.key for gpu in node.topology.gpus)
-        cards = len({card(port.key) for port in node.topology.rdma if port.switch == switch.key and not port.virtual})
+        cards = len(
+            ports_by_card(port for port in node.topology.rdma if port.switch == switch.key and not port.virtual)
+        )
         groups.append(f"{gpus} GPUs + {cards} RDMA cards")
     return "; ".join(sorted(groups)) or None
 

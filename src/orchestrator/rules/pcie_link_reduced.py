@@ -9,7 +9,8 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Link, PciDevice
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.pci import both_ends, card
+from orchestrator.topology.pci import both_ends
+from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -51,13 +52,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 def _watched(node: Node) -> Iterator[_Watched]:
     yield from (_Watched(gpu.key, f"GPU {gpu.index}", judge_speed=False) for gpu in node.topology.gpus)
-    cards: dict[str, list[str]] = {}
-    for port in node.rail_ports:
-        cards.setdefault(card(port.key), []).append(port.device)
-    for port in node.rail_ports:
-        devices = cards.pop(card(port.key), None)
-        if devices:
-            yield _Watched(port.key, f"RDMA card {', '.join(devices)}", judge_speed=True)
+    for ports in ports_by_card(node.rail_ports).values():
+        yield _Watched(ports[0].key, f"RDMA card {', '.join(port.device for port in ports)}", judge_speed=True)
     needed = {key for gpu in node.topology.gpus for key in node.places.above(gpu.key)}
     yield from (
         _Watched(switch.key, "the switch's uplink", judge_speed=True)

@@ -11,7 +11,7 @@ from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import is_bonded
-from orchestrator.topology.pci import card
+from orchestrator.topology.rdma import card_of
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 RULE = Rule(
@@ -42,8 +42,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 def _spare_ports_down(node: Node) -> list[Trouble]:
     """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
     meant, tcp = set(node.rail_ports), node.tcp.interface if node.tcp else ""
-    main = {card(port.key) for port in node.topology.rdma if tcp and port.netdev == tcp}
-    spare = [port for port in _own_ports(node) if port not in meant and card(port.key) in main]
+    main = {card_of(port) for port in node.topology.rdma if tcp and port.netdev == tcp}
+    spare = [port for port in _own_ports(node) if port not in meant and card_of(port) in main]
     found = [trouble(port, node) for port in spare if not port.active]
     return [one for one in found if one]
 

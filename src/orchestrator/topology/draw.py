@@ -83,6 +83,7 @@ class _Drawing:
             title += f"  driver {topology.driver}"
         children = [self._domain(domain) for domain in places.domains]
         children += [self._gpu(gpu) for gpu in places.loose_gpus]
+        children += [self._port(port) for port in places.loose_ports]
         children += [self._interface(one) for one in topology.interfaces if self._stands_alone(one)]
         if topology.nvml_error and topology.gpus:
             children.append(Tree(kind="note", label=f"NVML: {topology.nvml_error}"))

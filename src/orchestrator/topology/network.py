@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.topology import Gid, Interface, RdmaPort, Topology
@@ -183,7 +183,7 @@ def _usable(topology: Topology, tcp: str) -> Iterator[Rail]:
         yield Rail(port, gid, address, _network_of(address, port.netdev, topology), near)
 
 
-def _network_of(address: str, netdev: str, topology: Topology) -> str:
+def _network_of(address: str | None, netdev: str, topology: Topology) -> str:
     interface = topology.interface(netdev)
     for text in interface.ipv4 if interface else ():
         if text.partition("/")[0] == address:
@@ -191,12 +191,12 @@ def _network_of(address: str, netdev: str, topology: Topology) -> str:
     return ""
 
 
-def common_gid_index(ports: Sequence[RdmaPort], topology: Topology) -> GidChoice:
+def common_gid_index(ports: Sequence[RdmaPort], topology: Topology, others: Sequence[Topology] = ()) -> GidChoice:
     """The lowest index that serves all of these ports, as NCCL_IB_GID_INDEX wants it."""
     roce = [port for port in ports if port.link_layer != "InfiniBand"]
     if not roce:
         return GidChoice(None, "InfiniBand ports need no GID index")
-    tables = [{gid.index for gid in _version_2(port) if not _why_not(gid, port, topology)} for port in roce]
+    tables = [{gid.index for gid in _fit(port, topology, others)} for port in roce]
     common = set.intersection(*tables)
     if not common:
         each = ", ".join(f"{port.name}: {sorted(table)}" for port, table in zip(roce, tables, strict=True))
@@ -205,22 +205,22 @@ def common_gid_index(ports: Sequence[RdmaPort], topology: Topology) -> GidChoice
     return GidChoice(index, f"GID {index} is RoCE v2 over IPv4 on all {len(roce)} chosen ports of this node")
 
 
-def address_range(ports: Sequence[RdmaPort], topology: Topology) -> str:
+def address_range(ports: Sequence[RdmaPort], topology: Topology, others: Sequence[Topology] = ()) -> str:
     """The smallest IPv4 network that holds the wanted address of every one of these ports and no other RoCE v2
     address of theirs, as NCCL_IB_ADDR_RANGE wants it; '' where there is none."""
-    wanted, others = set[int](), set[int]()
+    wanted, unwanted = set[int](), set[int]()
     for port in ports:
-        chosen = gid_index(port, topology).index
+        chosen = gid_index(port, topology, others).index
         mapped = {gid.index: int(ipaddress.IPv4Address(gid.ipv4)) for gid in _version_2(port) if gid.ipv4}
         if chosen not in mapped:
             return ""
         wanted.add(mapped[chosen])
-        others |= set(mapped.values()) - {mapped[chosen]}
+        unwanted |= set(mapped.values()) - {mapped[chosen]}
     if not wanted:
         return ""
     length = 32 - (min(wanted) ^ max(wanted)).bit_length()
     network = ipaddress.IPv4Network((min(wanted), length), strict=False)
-    return str(network) if length and not any(ipaddress.IPv4Address(other) in network for other in others) else ""
+    return str(network) if length and not any(ipaddress.IPv4Address(other) in network for other in unwanted) else ""
 
 
 def _version_2(port: RdmaPort) -> list[Gid]:
@@ -228,8 +228,25 @@ def _version_2(port: RdmaPort) -> list[Gid]:
     return [gid for gid in port.gids if gid.ipv4 and gid.type == ROCE_V2]
 
 
-def gid_index(port: RdmaPort, topology: Topology) -> GidChoice:
-    """The lowest index whose entry is RoCE v2 over IPv4, of an interface that is up and has the address."""
+def _fit(port: RdmaPort, topology: Topology, others: Sequence[Topology]) -> list[Gid]:
+    """Its GIDs that can be used, as far as they are in the network that most other nodes are in."""
+    met = {gid: _met(gid, port, topology, others) for gid in _version_2(port) if not _why_not(gid, port, topology)}
+    return [gid for gid, count in met.items() if count == max(met.values())]
+
+
+def _met(gid: Gid, port: RdmaPort, topology: Topology, others: Iterable[Topology]) -> int:
+    """How many other nodes have an address in the network of this GID."""
+    network = _network_of(gid.ipv4, gid.netdev or port.netdev, topology)
+    return sum(bool(network) and network in _networks(other) for other in others)
+
+
+def _networks(topology: Topology) -> set[str]:
+    return {str(ipaddress.IPv4Interface(text).network) for one in topology.interfaces for text in one.ipv4}
+
+
+def gid_index(port: RdmaPort, topology: Topology, others: Sequence[Topology] = ()) -> GidChoice:
+    """The index whose entry is RoCE v2 over IPv4, of an interface that is up and has the address: of several the one
+    in the network that most other nodes are in, then the lowest."""
     if port.link_layer == "InfiniBand":
         return GidChoice(None, "InfiniBand ports need no GID index")
     if not port.gids_recorded:
@@ -241,13 +258,9 @@ def gid_index(port: RdmaPort, topology: Topology) -> GidChoice:
     if not version_2:
         kinds = ", ".join(sorted({gid.type or "type unread" for gid in mapped}))
         return GidChoice(None, f"the GIDs of IPv4 addresses are {kinds}, none is RoCE v2")
-    refused = []
-    for gid in version_2:
-        why_not = _why_not(gid, port, topology)
-        if not why_not:
-            return GidChoice(gid.index, f"GID {gid.index} is RoCE v2, {gid.ipv4} on {gid.netdev or port.netdev}")
-        refused.append(f"GID {gid.index}: {why_not}")
-    return GidChoice(None, "; ".join(refused))
+    for gid in _fit(port, topology, others):
+        return GidChoice(gid.index, f"GID {gid.index} is RoCE v2, {gid.ipv4} on {gid.netdev or port.netdev}")
+    return GidChoice(None, "; ".join(f"GID {gid.index}: {_why_not(gid, port, topology)}" for gid in version_2))
 
 
 def _why_not(gid: Gid, port: RdmaPort, topology: Topology) -> str:

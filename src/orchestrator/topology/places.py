@@ -56,10 +56,12 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Everything of a node. loose_gpus: those that NVML shows and sysfs does not"""
+    """Everything of a node. loose_gpus: those that NVML shows and sysfs does not; loose_ports: those of no PCI
+    function (software RoCE)"""
 
     domains: tuple[Domain, ...]
     loose_gpus: tuple[Gpu, ...]
+    loose_ports: tuple[RdmaPort, ...]
 
 
 def places_of(topology: Topology, keep: Callable[[Card], bool] | None = None) -> Places:
@@ -84,6 +86,7 @@ class _Layout:
         return Places(
             tuple(self._domain(number) for number in sorted(numbers)),
             tuple(gpu for gpu in self.topology.gpus if gpu.key not in self.devices),
+            tuple(port for port in self.topology.rdma if port.key not in self.devices),
         )
 
     def _card(self, functions: tuple[PciDevice, ...]) -> Card:

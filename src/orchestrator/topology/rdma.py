@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gid, Interface, PciDevice, RdmaPort
-from orchestrator.topology.pci import nearest_function, number, small_number
+from orchestrator.topology.pci import card, nearest_function, number, small_number
 from orchestrator.topology.switches import SwitchPlaces
 
 _CLASS = "/sys/class/infiniband"
@@ -124,9 +124,14 @@ def _netdev(
     return mine[0].name if mine else ""
 
 
-def ports_by_card(ports: Sequence[RdmaPort]) -> Mapping[str, tuple[RdmaPort, ...]]:
-    """{card's address without function: its ports}; ports without a PCI function are under their device's name."""
+def card_of(port: RdmaPort) -> str:
+    """A name of the port's card that its other ports share; without a PCI function the device is a card by itself."""
+    return card(port.key) or port.device
+
+
+def ports_by_card(ports: Iterable[RdmaPort]) -> Mapping[str, tuple[RdmaPort, ...]]:
+    """{card_of: its ports}."""
     cards: dict[str, list[RdmaPort]] = {}
     for port in ports:
-        cards.setdefault(port.address.rpartition(".")[0] or port.device, []).append(port)
+        cards.setdefault(card_of(port), []).append(port)
     return {card: tuple(members) for card, members in cards.items()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.reference_cluster import gang, node, topologies, topology
+from tests.support.reference_cluster import gang, node, rdma_port, topologies, topology
 
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import Interface, RdmaPort, Topology
-from orchestrator.planning.choices import rdma_choice, tcp_choices
+from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices, two_ports_of_a_card
 from orchestrator.planning.transport import decide
-from orchestrator.topology.network import Choice, usable_rails
+from orchestrator.topology.network import Choice, gid_index, usable_rails
 
 BOND = Choice("bond0", "10.0.0.11", "")
 
@@ -197,6 +197,42 @@ def test_where_no_index_serves_all_ports_one_network_may() -> None:
     twice = replace(mixed.rdma[0], gids=(*mixed.rdma[0].gids, second))
     beside = replace(mixed, rdma=(twice, *mixed.rdma[1:]))
     assert rdma_choice(node(), beside, BOND).range == ""  # 10.5.0.1 of the same port is in it too
+
+
+def with_networks_of_its_own(facts: Topology, number: int) -> Topology:
+    """Each rail's interface has another address before the common one, in a network that no other node has."""
+    ports, interfaces = [], {one.name: one for one in facts.interfaces}
+    for place, port in enumerate(facts.rdma):
+        own = f"10.{100 + number}.{place}.9"
+        first = [gid for gid in rdma_port("x", "", port.netdev, address=own, gid_index=3).gids if gid.ipv4]
+        if port.netdev.startswith("rdma"):
+            ports.append(replace(port, gids=(*port.gids[:2], *first, *port.gids[2:])))
+            interfaces[port.netdev] = replace(
+                interfaces[port.netdev], ipv4=(f"{own}/24", *interfaces[port.netdev].ipv4)
+            )
+    return replace(facts, rdma=tuple(ports), interfaces=tuple(interfaces.values()))
+
+
+def test_the_gid_in_the_other_nodes_network_is_taken() -> None:
+    spec = node()
+    known = {f"node{n}": with_networks_of_its_own(topology(f"node{n}", n, gid_index=5), n) for n in range(3)}
+    assert rdma_choice(spec, known["node0"], BOND).gid.index == 3, "alone, the lowest one"
+    assert rdma_choice(spec, known["node0"], BOND, known).gid.index == 5
+    first = known["node0"].rdma[0]
+    assert gid_index(first, known["node0"], list(known.values())[1:]).reason == "GID 5 is RoCE v2, 10.1.0.11 on rdma0"
+    moved = replace(first, gids=tuple(replace(gid, index=gid.index + 2) for gid in first.gids))
+    mixed = replace(known["node0"], rdma=(moved, *known["node0"].rdma[1:]))
+    chosen = rdma_choice(spec, mixed, BOND, known | {"node0": mixed})
+    assert (chosen.gid.index, chosen.range) == (None, "10.0.0.0/13"), "index 5 is the first port's own network"
+
+
+def test_ports_without_a_pci_function_are_cards_of_their_own() -> None:
+    """Software RoCE: two devices are not two ports of one card."""
+    soft = tuple(replace(port, key="", address="", switch="") for port in topology().rdma[:2])
+    assert not two_ports_of_a_card(RdmaChoice(soft, ""))
+    assert two_ports_of_a_card(
+        RdmaChoice(tuple(replace(port, key=f"/a/0000:1b:00.{n}") for n, port in enumerate(soft)), "")
+    )
 
 
 @pytest.mark.parametrize(("pinned", "taken"), [("=rdma1", "rdma1"), ("^docker", ""), ("bond0,rdma1", "")])

@@ -54,7 +54,7 @@ def renamed(node: Topology, was: str, now: str) -> Topology:
 
 
 def resolved(request: StagingRequest, node: Topology, spec: NodeSpec = NODE) -> tuple[StagingRequest, str]:
-    return resolved_on(spec, request, node)
+    return resolved_on(spec, request, {spec.name: node})
 
 
 def test_nothing_moved(request_: StagingRequest) -> None:

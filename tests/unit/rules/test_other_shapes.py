@@ -96,3 +96,17 @@ def test_a_gpu_without_a_near_card_joins_both_halves_into_one_group() -> None:
     whole = build(healthy_node().machine.snapshot())
     assert gpu_groups(whole, (2, 21, 5)).groups == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert gpu_groups(replace(whole, rdma=()), (2, 21, 5)).groups == (tuple(range(8)),)
+
+
+def test_each_port_without_a_pci_function_has_a_place_of_its_own() -> None:
+    machine = MachineFiles()
+    for number in range(2):
+        machine.interface(f"eth{number}")
+        machine.address(f"eth{number}", f"10.{number}.0.1/24")
+        machine.rdma(f"rxe{number}", "/sys/devices/virtual", f"eth{number}", ipv4=f"10.{number}.0.1/24")
+    main_card(machine, 0)
+    (node,) = cluster_of({"node0": dressed(machine)}).nodes
+    assert [(place.card, place.port, port.device) for place, port in node.rail_places.items()] == [
+        (1, 1, "rxe0"),
+        (2, 1, "rxe1"),
+    ]

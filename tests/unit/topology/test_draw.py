@@ -127,3 +127,12 @@ def test_a_machine_with_one_domain_has_everything_in_it() -> None:
     assert [part.label for part in walk(drawn(machine)) if part.kind == "numa"] == ["NUMA 0  CPUs 0-31"]
     machine.processors(2)
     assert "NUMA domain not known" in [part.label for part in walk(drawn(machine)) if part.kind == "numa"]
+
+
+def test_ports_without_a_pci_function_are_drawn() -> None:
+    machine = MachineFiles()
+    machine.interface("eth1")
+    machine.rdma("rxe0", "/sys/devices/virtual", "eth1", ipv4="10.1.0.1/24")
+    root = drawn(machine)
+    assert one(root, "port", "rxe0").label.startswith("rxe0  port 1  ACTIVE")
+    assert "1 of 1 RDMA port active" in summary(build(machine.snapshot()))

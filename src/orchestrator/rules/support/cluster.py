@@ -22,7 +22,8 @@ from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.homes import slotted_switches
 from orchestrator.topology.network import Choice, usable_rails
-from orchestrator.topology.pci import card, normal_address, sort_key
+from orchestrator.topology.pci import normal_address, sort_key
+from orchestrator.topology.rdma import card_of
 from orchestrator.topology.switches import SwitchPlaces
 
 V = TypeVar("V", bound=Hashable)
@@ -111,10 +112,11 @@ class Node:
             above = next((key for key in self.places.above(port.key) if key in order), "")
             switch = order.get(above, 0)
             known = cards.setdefault(switch, [])
-            if card(port.key) not in known:
-                known.append(card(port.key))
-            number = sum(place[:2] == (switch, len(known)) for place in places) + 1
-            places[Slot(switch, len(known), number)] = port
+            if card_of(port) not in known:
+                known.append(card_of(port))
+            place = known.index(card_of(port)) + 1
+            number = sum(slot[:2] == (switch, place) for slot in places) + 1
+            places[Slot(switch, place, number)] = port
         return places
 
     @cached_property

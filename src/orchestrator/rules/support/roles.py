@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from orchestrator.model.topology import RdmaPort, Switch, Topology
 from orchestrator.topology.homes import make
 from orchestrator.topology.network import is_bonded
-from orchestrator.topology.pci import card
+from orchestrator.topology.rdma import card_of
 from orchestrator.topology.switches import SwitchPlaces
 
 
@@ -62,7 +62,7 @@ def _meant(topology: Topology, places: SwitchPlaces, tcp: str, asked: Collection
     main = _cards(port for port in carriers if not is_near(port, topology, places))
     if _cards(own) <= main:
         main = set()
-    return [port for port in own if port.device in asked or (card(port.key) not in main and port not in carriers)]
+    return [port for port in own if port.device in asked or (card_of(port) not in main and port not in carriers)]
 
 
 def _may_be_a_rail(port: RdmaPort, topology: Topology) -> bool:
@@ -129,4 +129,4 @@ def _main_card_is_another(
 
 
 def _cards(ports: Iterable[RdmaPort]) -> set[str]:
-    return {card(port.key) for port in ports}
+    return {card_of(port) for port in ports}

@@ -147,7 +147,7 @@ def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: raising.Watch
         name = node.name
         if name not in nodes:
             continue
-        request, _ = resolved_on(node, plan.requests[name], nodes[name])
+        request, _ = resolved_on(node, plan.requests[name], nodes)
         words = ", ".join(gone(request, nodes[name]))
         if words:
             words = f"{name} no longer has what its plan needs: {words}"

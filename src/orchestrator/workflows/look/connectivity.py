@@ -16,7 +16,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import hears_itself
-from orchestrator.topology.pci import card
+from orchestrator.topology.rdma import card_of
 from orchestrator.workflows.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, UNHEARD_TRY_S
 
 TRIES, SPACING_S = 4, 0.5
@@ -150,7 +150,7 @@ def _across(
 
 def _within(node: Node, mine: Rails, listening: Listening) -> Iterator[dict[str, Any]]:
     """From each port of a node to those of its other cards, out by that port and in by the other one."""
-    cards = {port.device: card(port.key) for port in node.usable}
+    cards = {port.device: card_of(port) for port in node.usable}
     for device in mine:
         others = {far: way for far, way in mine.items() if cards[far] != cards[device]}
         heard = all(hears_itself(node, way[1]) for way in (mine[device], *others.values()))

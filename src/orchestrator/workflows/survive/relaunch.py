@@ -34,21 +34,22 @@ def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -
     """These requests as they are to be staged now; what moved is said, a line a node. A node that can't be looked at
     is left as it was: staging finds out why."""
     looked = look(fleet, list(gang.nodes)).values
+    known = {name: build(snapshot) for name, snapshot in looked.items()}
     resolved = {}
     for node in gang.nodes:
         request, words = requests[node.name], ""
-        if node.name in looked:
-            request, words = resolved_on(node, request, build(looked[node.name]))
+        if node.name in known:
+            request, words = resolved_on(node, request, known)
         if words:
             watcher.step(gang.name, f"{words} on {node.name}")
         resolved[node.name] = request
     return else_the_checkpoint(fleet, gang, resolved, watcher)
 
 
-def resolved_on(node: NodeSpec, request: StagingRequest, topology: Topology) -> tuple[StagingRequest, str]:
+def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:
     """The request with what moved on this node, and that in words; ('' and as it was where nothing did, or where its
-    launch script is not one of ours)."""
-    found = moved(request, node, topology)
+    launch script is not one of ours). known: the gang's nodes as they are now, this one among them."""
+    found = moved(request, node, known[node.name], known)
     if not found:
         return request, ""
     script = exported_anew(request.launch_script, request.env, {one.name: one.now for one in found})
