@@ -529,14 +529,14 @@ FAULTS = (
           SLOW, (TUNED,)),
     Fault("tuned config that gives wrong text", _set(lambda n: n.files.update({TUNED_PATH: tuned(BLOCK_SIZE_K=128)})),
           "TUNED-CONFIGS", SLOW, (TUNED,)),
-    Fault("firewall drops everything", lambda _: None, "WAY-BLOCKED", STOP, trials=trials(Outcome.SILENT)),
-    Fault("firewall drops one port", lambda _: None, "WAY-BLOCKED", STOP, ("tcp/5000",),
+    Fault("firewall drops everything", lambda _: None, "PORT-BLOCKED", STOP, trials=trials(Outcome.SILENT)),
+    Fault("firewall drops one port", lambda _: None, "PORT-BLOCKED", STOP, ("tcp/5000",),
           trials=trials(Outcome.SILENT, kind="tcp", port=5000, inbound=True)),
-    Fault("ephemeral ports refused", lambda _: None, "WAY-BLOCKED", STOP, ("tcp/ephemeral",),
+    Fault("ephemeral ports refused", lambda _: None, "PORT-BLOCKED", STOP, ("tcp/ephemeral",),
           trials=trials(Outcome.UNREACHABLE, kind="tcp", port=41234, inbound=True)),
     Fault("rails that can't reach each other", lambda _: None, "RAILS-ISOLATED", STOP,
           ("mlx5_0", "mlx5_2"), trials=across(ODD)),
-    Fault("large packets dropped between nodes", lambda _: None, "WAY-BLOCKED", SLOW, ("tcp",),
+    Fault("large packets dropped between nodes", lambda _: None, "PORT-BLOCKED", SLOW, ("tcp",),
           trials=trials(Outcome.SILENT, kind="mtu", size=1500)),
 )  # fmt: skip
 

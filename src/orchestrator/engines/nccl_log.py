@@ -1,7 +1,8 @@
 """Proof of transport: what NCCL says that it uses, against what was planned.
 
 Its lines: `NET/IB : Using`, `Using network`, `Channel ... via NET/...` and `comm ... nNodes`, from NCCL
-src/transport/net_ib, src/plugin/net.cc, src/transport/net.cc and src/init.cc, as 2.21 to 2.28 write them.
+src/transport/net_ib, src/plugin/net.cc, src/transport/net.cc and src/init.cc, as 2.18 to 2.30 write them: 2.20 to 2.22
+merge the ports of a card in `Using`, newer ones in `Made virtual device`; a network plugin has a name of its own.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.layout import Layout
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
-_NETWORK = re.compile(r"^Using network (\S+)")
-_USING = re.compile(r"^NET/IB : Using (.*)")
-_DEVICE = re.compile(r"\[\d{1,4}\]([^\s/]{1,64})/\S+")
-_CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([A-Za-z]+)/(\d+)(\(\d+\))?(/GDRDMA)?")
+_NETWORK = re.compile(r"^Using network (\S.*?)\s*$")
+_USING = re.compile(r"^NET/IB\w* : Using (.*)")
+_ENTRY = re.compile(r"\[\d{1,4}\](?:=\{([^}]*)\}|([^\s/]{1,64})/)")
+_PORT = re.compile(r"(?:^|[\s\]])([^\s/:\]]{1,64}:\d{1,3})")
+"""Before the rail and the plane that 2.30 appends."""
+_MERGED = re.compile(r"^NET/IB\w* : Made virtual device \[(\d{1,4})\] name=(\S+) .*ndevs=")
+_CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([^/]{1,64})/(\d+)(\(\d+\))?(/GDRDMA)?")
+_TCP = re.compile(r"socket|tcp", re.IGNORECASE)
+"""In the name of a network: Socket, FastSocket, GPUDirectTCPX. Other plugins (IBext, UCX, AWS Libfabric) are RDMA."""
 _COMM = re.compile(r"^comm .*nRanks (\d+) nNodes (\d+) localRanks (\d+)")
 _CHANNELS = re.compile(r"^(\d+) coll channels")
 
@@ -26,7 +32,7 @@ _CHANNELS = re.compile(r"^(\d+) coll channels")
 class Transport:
     """One node's part of a start.
 
-    networks:  every network that a communicator of several nodes took: IB, Socket
+    networks:  every network that a communicator of several nodes took: IB, Socket, or a plugin's name
     devices:   RDMA ports that NCCL opened, as mlx5_0:1
     carrying:  those of them that channels of this node were seen to use
     direct:    channels between nodes with GPUDirect RDMA, and staged: those without
@@ -46,14 +52,16 @@ class Transport:
     def words(self) -> str:
         """'IB over mlx5_0:1, mlx5_1:1 with GPUDirect RDMA'."""
         over = f" over {', '.join(self.devices)}" if self.devices else ""
+        rdma = any(not _TCP.search(network) for network in self.networks)
         direct = " with GPUDirect RDMA" if self.direct and not self.staged else ""
-        return f"{' and '.join(self.networks) or 'unknown'}{over}{direct}"
+        without = " without GPUDirect RDMA" if rdma and self.staged and not self.direct else ""
+        return f"{' and '.join(self.networks) or 'unknown'}{over}{direct or without}"
 
 
 def read(lines: Iterable[str]) -> Transport:
     """Out of NCCL's lines, without the words before `NCCL INFO` and including it or not."""
     networks: dict[str, None] = {}
-    devices: list[str] = []
+    entries: dict[int, tuple[str, ...]] = {}
     used: dict[int, None] = {}
     direct = staged = channels = 0
     largest = (0, 0, 0)
@@ -62,10 +70,12 @@ def read(lines: Iterable[str]) -> Transport:
         if match := _NETWORK.match(line):
             networks.setdefault(match.group(1))
         elif match := _USING.match(line):
-            devices = devices or _DEVICE.findall(match.group(1))
+            entries = entries or dict(enumerate(_opened(match.group(1))))
+        elif match := _MERGED.match(line):
+            entries.setdefault(int(match.group(1)), _parts(match.group(2), entries))
         elif match := _CHANNEL.match(line):
             direct, staged = (direct + 1, staged) if match.group(4) else (direct, staged + 1)
-            if match.group(1) == "IB":
+            if not _TCP.search(match.group(1)):
                 used.setdefault(int(match.group(2)))
         elif match := _COMM.match(line):
             ranks, nodes, local = map(int, match.groups())
@@ -74,14 +84,29 @@ def read(lines: Iterable[str]) -> Transport:
             channels = max(channels, int(match.group(1)))
     return Transport(
         networks=tuple(networks),
-        devices=tuple(devices),
-        carrying=tuple(devices[index] for index in sorted(used) if index < len(devices)),
+        devices=_each(entries.values()),
+        carrying=_each(entries.get(index, ()) for index in sorted(used)),
         direct=direct,
         staged=staged,
         nodes=largest[1],
         local_ranks=largest[2],
         channels=channels,
     )
+
+
+def _opened(text: str) -> list[tuple[str, ...]]:
+    """The ports of each of NCCL's devices, in the order of their numbers."""
+    return [tuple(_PORT.findall(merged or single)) for merged, single in _ENTRY.findall(text.partition("; OOB")[0])]
+
+
+def _parts(name: str, entries: Mapping[int, tuple[str, ...]]) -> tuple[str, ...]:
+    """The ports of a virtual device: it is named after its cards' devices, mlx5_0+mlx5_1."""
+    known = _each(entries.values())
+    return tuple(port for part in name.split("+") for port in known if port.rpartition(":")[0] == part)
+
+
+def _each(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(port for group in groups for port in group))
 
 
 def findings(
@@ -109,7 +134,7 @@ def _differences(
             fix="set NCCL_DEBUG to INFO, and include INIT and NET in NCCL_DEBUG_SUBSYS",
         )
         return
-    wrong = [network for network in seen.networks if network != "IB"]
+    wrong = [network for network in seen.networks if _TCP.search(network)]
     if wrong:
         yield Finding(
             id="TRANSPORT-NOT-RDMA",

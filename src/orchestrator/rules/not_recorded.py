@@ -68,7 +68,7 @@ _KINDS = (
            "MODEL-ROOT-REMOTE", "NCCL-FILES", "NCCL-SETTINGS", "HOST-SETTING")),
     _Kind("devices other than GPUs and network cards", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
     _Kind("what the processor says of itself", _any_path("/proc/cpuinfo"), ("ATS-OFF", "PCIE-TREE-HIDDEN")),
-    _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "WAY-BLOCKED", "RAILS-ISOLATED")),
+    _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "PORT-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip
 
 

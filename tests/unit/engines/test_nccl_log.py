@@ -15,6 +15,13 @@ OPEN = "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB bond0:10.0.0.
 ON_IB = ["Using network IB", "comm 0x5f rank 3 nRanks 32 nNodes 8 localRanks 4 localRank 3 MNNVL 0"]
 
 
+MERGED = "NET/IB : Using [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [RO]; OOB eth0:10.0.0.9<0>"
+RAILS = "NET/IB : Using [0]mlx5_0:1:0:1/RoCE [1]mlx5_1:1::1/IB [RO]; OOB eth0:10.0.0.9<0>"
+BOTH = ("mlx5_0:1", "mlx5_1:1")
+VIRTUAL = "NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=800000 ndevs=2 rail=-1 plane=0"
+PLUGIN = "Channel 00/0 : 11[3] -> 3[3] [receive] via NET/IBext_v8/1/GDRDMA"
+
+
 def channel(index: int, gdr: str = "/GDRDMA") -> str:
     return f"Channel 00/0 : 3[1] -> 0[0] [receive] via NET/IB/{index}{gdr}"
 
@@ -39,10 +46,30 @@ def test_rdma_as_planned() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "carrying", "words"),
+    [
+        ([MERGED, *ON_IB, channel(0)], BOTH, "IB over mlx5_0:1, mlx5_1:1 with GPUDirect RDMA"),
+        ([OPEN, VIRTUAL, *ON_IB, channel(2, "")], BOTH, "IB over mlx5_0:1, mlx5_1:1 without GPUDirect RDMA"),
+        ([OPEN, "Using network IBext_v8", PLUGIN], BOTH[1:], "IBext_v8 over mlx5_0:1, mlx5_1:1 with GPUDirect RDMA"),
+        ([RAILS, *ON_IB, channel(1)], BOTH[1:], "IB over mlx5_0:1, mlx5_1:1 with GPUDirect RDMA"),
+    ],
+)
+def test_merged_ports_and_plugins(lines: list[str], carrying: tuple[str, ...], words: str) -> None:
+    seen = read(lines)
+    assert (seen.devices, seen.carrying, seen.words) == (BOTH, carrying, words)
+
+
+@pytest.mark.parametrize(
     ("planned", "lines", "ids"),
     [
         pytest.param(PLANNED, [OPEN, *ON_IB, channel(0)], [], id="as planned"),
         pytest.param(PLANNED, ["Using network Socket"], ["TRANSPORT-NOT-RDMA"], id="a silent fallback to TCP"),
+        pytest.param(PLANNED, ["Using network FastSocket"], ["TRANSPORT-NOT-RDMA"], id="another network over TCP"),
+        pytest.param(PLANNED, [MERGED, *ON_IB, channel(0)], [], id="the ports of a card as one device"),
+        pytest.param(PLANNED, [RAILS, *ON_IB, channel(0)], [], id="with rail and plane"),
+        pytest.param(PLANNED, [OPEN, "Using network IBext_v8", PLUGIN], [], id="a plugin"),
+        pytest.param(PLANNED, [OPEN, "Using network AWS Libfabric"], [], id="a plugin with a blank in its name"),
+        pytest.param(PLANNED, [OPEN, "Using network IBext_v10", PLUGIN[:-7]], ["TRANSPORT-NO-GDR"], id="staged"),
         pytest.param(PLANNED, [*ON_IB, "Using network Socket"], ["TRANSPORT-NOT-RDMA"], id="one communicator fell"),
         pytest.param(
             PLANNED,

@@ -18,7 +18,7 @@ MOST_LINES = 300
 PLANNED = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_DEBUG")
 
 _SAYS = re.compile(
-    rb"NCCL INFO (NET/\w+ : (?:Using|GPU Direct)|Using network|comm 0x\w+ rank \d+ nRanks|"
+    rb"NCCL INFO (NET/\w+ : (?:Using|GPU Direct|Made virtual)|Using network|comm 0x\w+ rank \d+ nRanks|"
     rb"\d+ coll channels|Channel \d+/\d+ : .{0,128} via NET/|NCCL version|NET/\w+ : No device)"
 )
 _WHO = re.compile(rb"^.*NCCL INFO ")

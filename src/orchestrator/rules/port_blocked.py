@@ -12,7 +12,7 @@ from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
-    id="WAY-BLOCKED",
+    id="PORT-BLOCKED",
     title="a node can't be reached from another node",
     explain=(
         "Tested with real packets between all nodes: the plan's ports and an ephemeral one over TCP, and datagrams of"
