@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -68,6 +70,47 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
     assert [gang["state"] for gang in after] == ["ready"] * 3
     assert not set(before) & {gang["run_id"] for gang in after}
     assert len(workers(lab)) == 3
+
+
+def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallLab) -> None:
+    from tests.support.guarding import guarding
+    from tests.support.preloaded import L40S_DEPLOY
+
+    def answers() -> bool:
+        try:
+            urllib.request.urlopen(f"{ROUTER}/liveness", timeout=2).close()
+        except OSError:
+            return False
+        return True
+
+    def kill() -> None:
+        report = json.loads((lab.folder / "router/gangs/router" / lab_run(lab) / "report.json").read_text())
+        os.kill(report["engine_pid"], signal.SIGKILL)
+        until(lambda: lab.json("router", "status")["state"] == "failed", 10.0)
+
+    kill()
+    told = lab.deploy("router", "status", check=False)
+    assert told.returncode == 5 and "start it again: l40s-deploy router up" in told.stdout, told.stdout
+    assert "\\x1b" not in told.stdout
+    assert lab.json("status")["router"]["error"]["fix"] == "l40s-deploy router up"
+    (said,) = lab.json("why", "--gang", "router")["gangs"]
+    assert (said["name"], said["cause"]["signal"]) == ("router", 9)
+    assert {run["gang"] for run in lab.json("history")["runs"]} == {"gang0", "gang1", "gang2", "router"}
+    lab.deploy("logs", "--gang", "router")
+    words = [*L40S_DEPLOY, "guard", "--gang", "gang0", "--golden-every", "0", "--pause", "0.1"]
+    with guarding(words, lab.environment, lab.folder / "guard.txt"):
+        until(answers, 20.0, (lab.folder / "guard.txt").read_text)
+        until(lambda: len(workers(lab)) == 3, 30.0)
+        kill_at = time.monotonic()
+        kill()
+        until(answers, 10.0, (lab.folder / "guard.txt").read_text)
+        print(f"answered again after {time.monotonic() - kill_at:.1f} s", (lab.folder / "guard.txt").read_text())
+        until(lambda: len(workers(lab)) == 3, 30.0)
+
+
+def lab_run(lab: SmallLab) -> str:
+    """The router's newest run, below its gang's folder."""
+    return "runs/" + (lab.folder / "router/gangs/router/current").read_text().strip()
 
 
 def forget(lab: SmallLab, gang: str) -> None:

@@ -11,6 +11,7 @@ from orchestrator.cli.options import add_examples, add_inventory, add_json, add_
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
+from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.deadlines import ROUTER_START_S, STOP_S
 from orchestrator.workflows.router.rehearsal import would_start_router, would_stop_router
 from orchestrator.workflows.router.routing import RouterState, router_state, start_router, stop_router
@@ -40,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when it is as it was asked for."""
+    """0 when it is as it was asked for; `status`: 5 when it failed, 4 when its host does not answer, 3 when it sends
+    requests to no gang."""
     inventory = open_cluster(args, screen)
     if args.router_verb != "status" and args.dry_run:
         would = would_start_router if args.router_verb == "up" else would_stop_router
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         state = router_state(inventory)
     screen.json(_json(state)) if args.json else _show(state, screen)
-    return 0
+    return state.exit_code
 
 
 def _show(state: RouterState, screen: Screen) -> None:
@@ -66,6 +68,10 @@ def _show(state: RouterState, screen: Screen) -> None:
     if state.view.cause is not None:
         for line in cause_lines(state.view.cause):
             screen.out.print(line)
+    if state.view.state is GangState.FAILED:
+        screen.out.print("  start it again: l40s-deploy router up")
+    for node in state.view.unreachable:
+        screen.out.print(printable(f"  {node.name}: {node.error}"))
     for worker in state.workers:
         health = "healthy" if worker.healthy else "not healthy"
         screen.out.print(printable(f"  {worker.url}  {health}, {worker.load} requests"))

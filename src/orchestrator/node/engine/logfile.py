@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -11,6 +12,8 @@ from typing import BinaryIO
 CHUNK = 1 << 20
 LONGEST_LINE = 64 * 1024
 DEFAULT_LIMIT = 64 * 1024 * 1024
+_STYLE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+"""A control sequence (ECMA-48, 5.4): the router colours its log even where no terminal reads it."""
 
 
 @dataclass
@@ -53,8 +56,8 @@ class LogFile:
 
 @dataclass
 class LineCutter:
-    """Bytes into text lines. A progress bar's carriage return ends a line too. Of a long line only the beginning is
-    kept."""
+    """Bytes into text lines, without colours. A progress bar's carriage return ends a line too. Of a long line only
+    the beginning is kept."""
 
     _rest: bytearray = field(default_factory=bytearray)
 
@@ -63,7 +66,7 @@ class LineCutter:
         *ended, begun = data.replace(b"\r", b"\n").split(b"\n")
         for piece in ended:
             self._keep(piece)
-            line, self._rest = self._rest, bytearray()
+            line, self._rest = _STYLE.sub(b"", self._rest), bytearray()
             if line.strip():
                 yield line.decode("utf-8", "replace").rstrip()
         self._keep(begun)

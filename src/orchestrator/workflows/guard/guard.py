@@ -4,6 +4,8 @@ What to do is decided by `gang.guarding`; this module reads the nodes, acts, and
 doctor, ends what is left on every node, and starts the plan that the nodes have. A stop finding, or a node that does
 not answer the doctor, holds it back: both may pass, so it is looked at again, and no restart is counted. One that
 breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
+
+The router before the gangs is watched beside them, by one guard at a time.
 """
 
 from __future__ import annotations
@@ -53,13 +55,13 @@ from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.gang.restart import Against, again, against_a_start, objection
+from orchestrator.workflows.gang.restart import Against, again, against_a_start, objection, stop
 from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
 from orchestrator.workflows.look.doctor import examine
 from orchestrator.workflows.measure.still_right import ask_again
 from orchestrator.workflows.monitor.notify import Notifier
-from orchestrator.workflows.router.routing import rejoin
+from orchestrator.workflows.router.routing import Router, raise_router, rejoin
 from orchestrator.workflows.status.reports import as_it_runs, see
 from orchestrator.workflows.status.unfinished import interrupted
 from orchestrator.workflows.survive.fewer import Terms, asked_of, go_on, return_to_all, words_to_return
@@ -114,7 +116,8 @@ class Guarded:
 
 
 def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tuple[Guarded, ...]:
-    """Guard the chosen gangs, each by a loop of its own; ends when all are given up, or at once with `once`.
+    """Guard the chosen gangs and the router, each by a loop of its own; ends when all are given up, or at once with
+    `once`.
 
     A gang that is given up is still checked with the others: it is guarded again once it has been fixed.
     Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
@@ -125,6 +128,9 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tupl
         for gang in gangs:
             held.enter_context(_guard_lock(fleet, gang, request))
         posts = [_Post(inventory, fleet, gang, request, watcher) for gang in gangs]
+        if inventory.router is not None:
+            router = held.enter_context(Router(inventory.router))
+            posts.append(_RouterPost(inventory, router.fleet, router.gang, request, watcher, router=router, held=held))
         _side_by_side(posts)
         return tuple(
             Guarded(decision=post.surrender or post.decision, view=post.seen) for post in posts if post.seen is not None
@@ -462,6 +468,46 @@ class _Post:
         if said != self._told:
             self._told = said
             self.watcher.decided(self.gang.name, decision)
+
+
+@dataclass(kw_only=True)
+class _RouterPost(_Post):
+    """The loop about the router. Another guard may watch it already: this one takes over when that one has ended."""
+
+    router: Router
+    held: ExitStack
+    """Gives its guard lock back."""
+
+    def stand(self) -> None:
+        """As for a gang, once no other guard holds its guard lock."""
+        try:
+            while not self._is_ours():
+                if self.request.once or self.ended.wait(LOOK_EVERY_S):
+                    return
+        except BaseException as defect:
+            self.defect = defect
+        else:
+            super().stand()
+
+    def _is_ours(self) -> bool:
+        try:
+            self.held.enter_context(_guard_lock(self.fleet, self.gang, self.request))
+        except LockHeld:
+            return False
+        return True
+
+    def _is_due(self) -> bool:
+        return False
+
+    def _against(self, *_: object) -> Against | None:
+        """It needs nothing that the doctor checks."""
+        return None
+
+    def _again(self, now: GangView, why: str) -> None:
+        if now.running:
+            cause = now.cause or Cause(node=self.gang.leader.name, text=why)
+            stop(self.fleet, [self.gang], self.watcher, now=True, cause=cause)
+        self.seen = raise_router(self.router, self.inventory, self.watcher)
 
 
 def _active_ports(cluster: Cluster) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.engines.router import CERTIFICATE_FILE
-from orchestrator.model.inventory import GangSpec, RouterSpec
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet
@@ -24,6 +25,15 @@ GANG = "router"
 def router_gang(spec: RouterSpec) -> GangSpec:
     """The router as a gang of one node."""
     return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG),))
+
+
+def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[GangSpec, ...], ...]:
+    """The gangs of these names, and the router's own where it is named or nothing is: apart from each other, since its
+    host may be a gang's node too, with other settings. Raises InputError for an unknown name."""
+    gangs = tuple(name for name in names if inventory.router is None or name != GANG)
+    chosen = chosen_gangs(inventory, gangs) if gangs or not names else ()
+    routers = () if inventory.router is None or (names and GANG not in names) else (router_gang(inventory.router),)
+    return tuple(filter(None, (chosen, routers)))
 
 
 def local_url(spec: RouterSpec) -> str:

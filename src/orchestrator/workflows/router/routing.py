@@ -26,12 +26,14 @@ from orchestrator.loading.templates import template
 from orchestrator.loading.tls_files import CertifiedKey, read_certified_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
+from orchestrator.model.exit_codes import Exit
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
 from orchestrator.planning.redaction import fingerprint
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
@@ -59,6 +61,16 @@ class RouterState:
     view: GangView
     url: str
     workers: tuple[Worker, ...] = ()
+
+    @property
+    def exit_code(self) -> Exit:
+        """As `status` ends for a gang: it failed, its host did not answer, it answers every request with an error."""
+        if self.view.state is GangState.FAILED:
+            return Exit.GANG_FAILED
+        if self.view.unreachable:
+            return Exit.UNREACHABLE
+        sick = self.workers and not any(worker.healthy for worker in self.workers)
+        return Exit.FINDINGS if sick or self.view.state is GangState.DEGRADED else Exit.DONE
 
 
 class Router:
@@ -164,7 +176,8 @@ class Router:
         return NodeError(
             f"the router {what}{status} {(answer.error or answer.body)[:200]}".strip(),
             where=self.spec.node.name,
-            fix="run `l40s-deploy router status`; the router's log is in gangs/router below the node's state directory",
+            fix="run `l40s-deploy router up`, which starts it unless it serves; read its log with"
+            f" `l40s-deploy logs --gang {GANG}`",
         )
 
 
@@ -197,11 +210,12 @@ def start_router(
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
         gangs = see(fleet, inventory.gangs)
         path, front = _health_path(router, inventory, gangs), _front(router.spec)
-        wanted = _rising(router, path, front)
         if not router.view().serves:
             _refuse_expired(router.spec)
             with GangLock(router.fleet, router.gang, command):
-                raise_all(router.fleet, [_or_what_runs(wanted, router.view())], watcher, timeout_s=timeout_s)
+                wanted = _or_what_runs(_rising(router, path, front), router.view())
+                raise_all(router.fleet, [wanted], watcher, timeout_s=timeout_s)
+            gangs = see(fleet, inventory.gangs)  # one that became ready meanwhile found no router
         suiting = {_plan_id(_argv(router.spec, one), front) for one in (path, words.ANY_HEALTH)}
         suits = router.view().plan_id in suiting
         if not suits:
@@ -212,6 +226,18 @@ def start_router(
         if not suits:
             failure.fix = f"it checks the gangs' health at a path that some gangs may not have: {_ANEW} fixes that"
         raise failure
+
+
+def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> GangView:
+    """Start a router of which nothing is left, and whose lock is held, with every gang that serves behind it. Raises as
+    `up` does; why a gang could not be taken in is said."""
+    with Fleet(inventory.nodes) as fleet:
+        _refuse_expired(router.spec)
+        gangs = see(fleet, inventory.gangs, patience=Patience())
+        rising = _rising(router, _health_path(router, inventory, gangs), _front(router.spec))
+        raise_all(router.fleet, [rising], watcher, timeout_s=ROUTER_START_S)
+        take_in_serving(router, fleet, inventory, watcher)
+    return router.view()
 
 
 def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.gang.history import PastRun, past_runs
-from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Report
@@ -16,6 +15,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
+from orchestrator.workflows.router.host import gangs_and_router
 from orchestrator.workflows.status.reports import where
 
 
@@ -30,10 +30,12 @@ class Kept:
 
 
 def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[Kept, ...]:
-    """Ask every node of the chosen gangs once."""
-    chosen = chosen_gangs(inventory, gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(_kept(fleet, gang) for gang in chosen)
+    """Ask every node of the chosen gangs, and the router's, once."""
+    found: list[Kept] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            found += [_kept(fleet, gang) for gang in chosen]
+    return tuple(found)
 
 
 def _kept(fleet: Fleet, gang: GangSpec) -> Kept:

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.model.chosen import chosen_gangs, chosen_nodes
+from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.protocol.verbs import LogsRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
+from orchestrator.workflows.router.host import gangs_and_router
 from orchestrator.workflows.status.reports import where
 
 MOST_WAITING = 10_000
@@ -32,7 +33,8 @@ class Line:
 def logs(
     inventory: Inventory, *, gangs: tuple[str, ...] = (), nodes: tuple[str, ...] = (), lines: int, follow: bool
 ) -> Iterator[Line]:
-    """All nodes side by side; without `follow` node after node. No gang or node named means all.
+    """All nodes side by side; without `follow` node after node. No gang or node named means all, without
+    the router.
 
     Raises InputError for an unknown gang or node.
     """
@@ -58,5 +60,6 @@ def logs(
 
 
 def _chosen(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...]) -> list[NodeSpec]:
-    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
+    parts = gangs_and_router(inventory, gangs) if gangs else (inventory.gangs,)
+    nodes = [node for chosen in parts for gang in chosen for node in gang.nodes]
     return list(chosen_nodes(nodes, names, f"{inventory.path}: --node").values())

@@ -147,12 +147,16 @@ def glance(spec: RouterSpec) -> RouterGlance:
             why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
         except (DeployError, ValueError, TimeoutError) as failure:
             workers, why = None, str(failure) or "it did not answer in time"
+    stranger = workers is not None and not view.running
     wrong = ""
     if workers is None and state is GangState.READY:
         wrong = f"it does not list its workers: {why[:200]}"
-    elif workers is not None and not view.running:
+    elif stranger:
         workers, wrong = None, f"another router, not started by l40s-deploy, answers on port {spec.port}"
-    error = NodeError(wrong, where=spec.node.name, fix="l40s-deploy router status") if wrong else None
+    elif state is GangState.FAILED:
+        wrong = view.cause.text if view.cause else "it ended without a known cause"
+    fix = "find it there with `ss -ltnp`, or set another l40s_router_port" if stranger else "l40s-deploy router up"
+    error = NodeError(wrong, where=spec.node.name, fix=fix) if wrong else None
     return RouterGlance(url=spec.url, node=spec.node.name, state=state, workers=workers, error=error)
 
 

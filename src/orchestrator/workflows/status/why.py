@@ -9,7 +9,6 @@ from typing import Any
 
 from orchestrator.gang.last_failure import Kept, Verdict, last_verdict
 from orchestrator.gang.timeline import Happened, NodeEvents, timeline
-from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Report
@@ -18,6 +17,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S, EXCERPT_S
+from orchestrator.workflows.router.host import gangs_and_router
 from orchestrator.workflows.status.reports import where
 from orchestrator.workflows.status.status import cause_json
 
@@ -42,10 +42,12 @@ class Excerpt:
 
 
 def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False) -> tuple[Account, ...]:
-    """Ask every node of the chosen gangs once, and once more for the events of the failed run."""
-    chosen = chosen_gangs(inventory, gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        return tuple(_account(fleet, gang, events=events) for gang in chosen)
+    """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run."""
+    accounts: list[Account] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            accounts += [_account(fleet, gang, events=events) for gang in chosen]
+    return tuple(accounts)
 
 
 def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int) -> tuple[Excerpt, ...]:
@@ -53,10 +55,11 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
 
     Raises InputError where none has, and what the node's answer raises.
     """
-    chosen = chosen_gangs(inventory, gangs)
-    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-        accounts = [_account(fleet, gang, events=False) for gang in chosen]
-        found = [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+    found: list[Excerpt] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            accounts = [_account(fleet, gang, events=False) for gang in chosen]
+            found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
     if not found:
         raise InputError(
             "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"

@@ -148,6 +148,11 @@ def test_a_progress_bar_is_lines() -> None:
     assert list(LineCutter().feed(b"1/3\r2/3\r3/3")) == ["1/3", "2/3"]
 
 
+def test_colours_are_no_part_of_a_line() -> None:
+    coloured = b"\x1b[2m2026-01-01T00:00:00Z\x1b[0m \x1b[33m WARN\x1b[0m no worker\x1b[K\n\x1b[0m\nlone \x1b escape\n"
+    assert list(LineCutter().feed(coloured)) == ["2026-01-01T00:00:00Z  WARN no worker", "lone \x1b escape"]
+
+
 def test_of_an_endless_line_the_beginning_is_kept_and_no_piece_of_it_is_a_line() -> None:
     cutter = LineCutter()
     for _ in range(100):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,13 @@ import pytest
 
 from orchestrator.gang.guarding import Decision, Do, Policy
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import Unreachable
+from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.report import Cause, Rail
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, guard
+from orchestrator.workflows.router import routing
 
 BUSY = Policy(limit=0)
 FAILED = GangState.FAILED
@@ -101,6 +102,56 @@ def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyP
     thread.start()
     thread.join(20.0)
     assert [type(defect) for defect in ended] == [ZeroDivisionError]
+
+
+ROUTER = RouterSpec(node=NodeSpec(name="front", gang="router", node_rank=0, reach=Reach(host="none")))
+
+
+@pytest.mark.parametrize(("running", "ended"), [(False, []), (True, ["router"])])
+def test_a_router_that_failed_or_hangs_is_restarted_as_a_gang_is(
+    monkeypatch: pytest.MonkeyPatch, *, running: bool, ended: list[str]
+) -> None:
+    hung = GangView(
+        name="",
+        state=GangState.DEGRADED,
+        trouble="hung",
+        nodes=(NodeView(name="front", node_rank=0, state=NodeState.READY, alive=True),),
+    )
+    ill = hung if running else FAILED
+    script = Script(monkeypatch, router=[ill, ill, READY, FAILED, FAILED])
+    stopped, raised = list[str](), list[str]()
+    monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(guarding, "stop", lambda _, gangs, *__, **___: stopped.append(gangs[0].name))
+
+    def raise_router(*_: object) -> GangView:
+        raised.append("router")
+        return GangView(name="router", state=READY)
+
+    monkeypatch.setattr(guarding, "raise_router", raise_router)
+    front = routing.Router(ROUTER)
+    request = GuardRequest(policy=Policy(limit=1), once=True)
+    with ExitStack() as held:
+        routed = replace(inventory("a"), router=ROUTER)
+        post = guarding._RouterPost(routed, front.fleet, front.gang, request, Quiet(), router=front, held=held)
+        for _ in range(3):
+            post.stand()
+    assert (stopped, raised) == (ended, ["router"])
+    assert script.told == ["ready router", "failed router"] and post.decision.do is Do.GIVE_UP
+
+
+def test_a_router_that_another_guard_watches_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Script(monkeypatch, a=[READY], router=[FAILED])
+
+    def guard_lock(_: object, gang: GangSpec, __: object) -> Any:
+        if gang.name == "router":
+            raise LockHeld("held", where="front", fix="wait")
+        return nullcontext()
+
+    monkeypatch.setattr(guarding, "_guard_lock", guard_lock)
+    (left,) = guard(
+        replace(inventory("a"), router=ROUTER), GuardRequest(once=True, policy=BUSY, golden_every_s=0), Quiet()
+    )
+    assert left.view.name == "a"
 
 
 def on_rails(run_id: str, *, up: bool) -> GangView:

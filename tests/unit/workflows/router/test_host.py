@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from orchestrator.engines import router as words
-from orchestrator.model.inventory import NodeSpec, Ports, Reach, RouterSpec
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.router import routing
-from orchestrator.workflows.router.host import GANG, router_gang, started_with
+from orchestrator.workflows.router.host import GANG, gangs_and_router, router_gang, started_with
 from orchestrator.workflows.router.routing import Router
+
+
+def test_the_router_is_found_by_its_name_and_beside_all_gangs() -> None:
+    def at(gang: str) -> NodeSpec:
+        return NodeSpec(name="n", gang=gang, node_rank=0, reach=Reach(connection="local", host="localhost"))
+
+    gangs = tuple(GangSpec(name=name, nodes=(at(name),)) for name in ("a", "b"))
+    alone = Inventory(path="hosts.yml", gangs=gangs)
+    routed = replace(alone, router=RouterSpec(node=at("other")))
+
+    def found(inventory: Inventory, *names: str) -> list[list[str]]:
+        return [[gang.name for gang in part] for part in gangs_and_router(inventory, names)]
+
+    assert found(routed) == [["a", "b"], [GANG]] and found(alone) == [["a", "b"]]
+    assert (
+        found(routed, GANG) == [[GANG]]
+        and found(routed, "b") == [["b"]]
+        and found(routed, "a", GANG) == [["a"], [GANG]]
+    )
+    with pytest.raises(InputError, match="no gang is called"):
+        found(alone, GANG)
 
 
 def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:

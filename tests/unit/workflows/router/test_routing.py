@@ -65,7 +65,7 @@ class World:
     missing: tuple[str, ...] = ()
     """Urls that answer 404."""
 
-    def see(self, _: object, gangs: Sequence[GangSpec]) -> tuple[GangView, ...]:
+    def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
         names = [spec.name for spec in gangs]
         return tuple(view for view in (*self.gangs, self.router) if view.name in names)
 
@@ -289,6 +289,37 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
     failed = roll(world, max_unavailable=2)
     assert "stopped at a, b; not restarted: c" in failed.what
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
+
+
+SICK, WELL = (Worker(id="1", url="http://a", healthy=healthy, load=0) for healthy in (False, True))
+LOST = NodeView(name="front", node_rank=0, state=NodeState.UNREACHABLE, error=NO_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("view", "workers", "code"),
+    [
+        (router(GangState.FAILED), (), 5),
+        (GangView(name="router", state=GangState.DEGRADED, nodes=(LOST,)), (), 4),
+        (GangView(name="router", state=GangState.DEGRADED, trouble="hung"), (), 3),
+        (router(GangState.READY), (SICK,), 3),
+        (router(GangState.READY), (SICK, WELL), 0),
+        (router(GangState.READY), (), 0),
+        (router(GangState.STARTING), (), 0),
+        (router(GangState.ABSENT), (), 0),
+    ],
+)
+def test_a_script_learns_from_status_whether_the_router_serves(
+    view: GangView, workers: tuple[Worker, ...], code: int
+) -> None:
+    assert routing.RouterState(view=view, url="", workers=workers).exit_code == code
+
+
+def test_a_failed_router_comes_back_with_every_gang_that_serves(world: World) -> None:
+    world.router = router(GangState.FAILED)
+    with routing.Router(INVENTORY.router) as front:  # type: ignore[arg-type]
+        world.gangs, world.unhealthy = (*world.gangs, gang("d", healthy=False)), ("http://b",)
+        assert routing.raise_router(front, INVENTORY, world).serves  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://c"] and len(world.started) == 1
 
 
 class Front:
