@@ -107,7 +107,6 @@ def facts_of(archive: zipfile.ZipFile) -> dict[str, Any]:
         "loads": _loads(sources),
         "moe_name": _moe_name(sources),
         "paths": sorted(_paths(sources)),
-        "presharded": "def _collect_extra_tensors" in sources["sglang/srt/model_loader/loader.py"],
         "ranks_die_with_launcher": _dies_with_parent(sources),
         "shared_names": _shared_names(sources),
         "tuned_kernels": _tuned_kernels(sources),

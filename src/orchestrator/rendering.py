@@ -83,23 +83,6 @@ def _add(lines: list[str], beginning: str, new: Sequence[str]) -> bool:
     return place >= 0
 
 
-def without_flags(script: str, flags: Sequence[Sequence[str]], *, unseen: str = "") -> str | None:
-    """A launch script without these flags, each with its values, and what it says of their sources.
-
-    unseen: a directory that its container need not see any more. None where the script does not have each flag once
-    and before another one, as `launch_script` writes them.
-    """
-    lines = script.split("\n")
-    for words in flags:
-        line = f"    {_quote(tuple(words))} \\"
-        if lines.count(line) != 1:
-            return None
-        lines.remove(line)
-        lines = [one for one in lines if not one.startswith(f"#   {_comment(words[0])}: ")]
-    mount = _quote(f"type=bind,src={unseen},dst={unseen}")
-    return "\n".join(one for one in lines if one != f"    --mount {mount} \\")
-
-
 def unit_file(node: NodePlan, properties: Sequence[str], template: str) -> str:
     """The transient unit that `up` starts on a node with systemd, as a unit file.
 

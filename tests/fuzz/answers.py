@@ -50,7 +50,7 @@ from orchestrator.remote.lines import lines
 from orchestrator.remote.session import Completed, Session
 from orchestrator.topology.build import build
 from orchestrator.workflows import asking, weights_ahead
-from orchestrator.workflows.checkpoint import chain, download, preshard, there, verify
+from orchestrator.workflows.checkpoint import chain, download, there, verify
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.gang.replay import staged_request
 from orchestrator.workflows.gang.standing import runs_in
@@ -359,8 +359,6 @@ def every_verb() -> Mapping[str, Verb]:
                         every(_digests)),
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
                         every(lambda session: there.followed(session, ASKED, nothing))),
-        "rank-files": Verb(said(jobs.RankFilesLine(total=1), jobs.RankFilesLine(files=1)),
-                           every(lambda session: preshard._last(session, ASKED))),
         "weights-ahead": Verb(said(*[jobs.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
                               every(lambda session: weights_ahead._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),

@@ -27,12 +27,6 @@ The machine of the newest results; every result names its GPUs:
 _SHOWN = {"as it should": "as expected", "otherwise": "failed", "not done": "not run"}
 
 _NOTES = {
-    "per-rank files": """\
-On *per-rank files*: both failures are at 64x64. On 2026-11-23 at 02:07 the tokens of five random prompts differed from
-the plain start's, and since then the product refuses such files there. At 02:34 the step compared log-probabilities of
-prompts with float32, which are right in both cases. It now compares tokens, and found the same five prompts again.
-The error, with the kernel's own figures: [decisions/0010](decisions/0010-no-per-rank-files-for-fp8-mla.md).
-""",
     "bench": """\
 On *bench*: tokens a second rose from run to run, and the client by hand always ran after ours. Ours is now
 measured first and last.

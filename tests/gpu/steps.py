@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.gpu import answers, cards, graphs, measuring, per_rank, survive, tuned
+from tests.gpu import answers, cards, graphs, measuring, survive, tuned
 from tests.gpu.figures import Result, now
 from tests.gpu.stage import (
     HOME,
@@ -621,14 +621,6 @@ STEPS = (
         "tuning",
         "kernels tuned, killed, resumed, read",
         lambda stage, _: tuned.tuning(stage),
-        one_gang,
-        240,
-        alone=True,
-    ),
-    Step(
-        "per-rank files",
-        "written once, read by rank",
-        lambda stage, _: per_rank.per_rank(stage),
         one_gang,
         240,
         alone=True,

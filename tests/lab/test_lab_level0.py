@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,12 +14,10 @@ from pathlib import Path
 
 import pynvml
 import pytest
-import yaml
 
 from orchestrator.lab.processes import Identity, wait_until
 
 from .conftest import RunningLab, needs_root
-from .test_gang_in_lab import Operator, write_inventory
 
 pytestmark = pytest.mark.lab
 
@@ -159,66 +156,3 @@ def test_exec_passes_output_and_exit_code_on(lab: RunningLab) -> None:
 def test_a_shell_is_on_the_node(lab: RunningLab) -> None:
     done = lab.console("shell", "node1", stdin="echo at $L40S_LAB_NVML; exit 5\n")
     assert (done.returncode, done.stdout.split()[-2:]) == (5, ["at", str(lab.directory / "nodes/node1/nvml.conf")])
-
-
-MODEL = ("--model", "DeepSeek-R1-Channel-INT8")
-
-
-@pytest.mark.long
-def test_per_rank_files_are_written_once_and_read_where_every_node_has_its_own(
-    labs: Callable[[str], RunningLab],
-) -> None:
-    """Nodes of level 0 share this machine's files: one directory for all of them, and one per node."""
-    lab = labs("ranks")
-    lab.run("up", "--level", "0", "--nodes", "4")
-    document = yaml.safe_load(write_inventory(lab, "ranks.yml").read_text())
-    (gang,) = document["all"]["children"]["gangs"]["children"].values()
-    own = {name: lab.directory / "own" / name for name in gang["hosts"]}
-    for name, folder in own.items():
-        gang["hosts"][name]["l40s_presharded"] = str(folder)
-    (lab.directory / "ranks.yml").write_text(yaml.safe_dump(document))
-    at_work = Operator(lab, lab.directory / "ranks.yml")
-    shared = lab.directory / "shared"
-    shared.mkdir()
-
-    def planned() -> tuple[set[bool], list[str]]:
-        plan = json.loads(at_work.type("plan", *MODEL, "--json").stdout)
-        lacking = [one["node"] for one in plan["findings"] if one["id"] == "RANK-FILES-ABSENT"]
-        return {"presharded" in node["argv"] for node in plan["nodes"]}, lacking
-
-    try:
-        assert planned() == ({False}, list(own)), "nobody has any: the checkpoint is read"
-        said = at_work.type("checkpoint", "preshard", *MODEL, "--shared", str(shared)).stdout
-        assert "`up` reads these files from now on" in said
-        assert at_work.gang()["state"] == "absent"
-        (name,) = (path.name for path in shared.iterdir())
-        for rank, folder in enumerate(own.values()):
-            kept = sorted(int(path.stem[-3:]) for path in folder.rglob("*.safetensor"))
-            assert kept == list(range(8 * rank, 8 * rank + 8)), "its own ranks' and no others"
-        assert planned() == ({True}, [])
-        shutil.rmtree(shared)
-        at_work.type("up", *MODEL)
-        log = at_work.type("logs", "--node", "node3", "--lines", "2000").stdout
-        assert f"Loading from presharded checkpoint at {own['node3']}/{name}" in log
-        lost = next(own["node2"].rglob("*-rank-020.safetensor"))
-        kept_aside = lost.rename(lab.directory / lost.name)
-        said = at_work.type("restart", "--now").stderr
-        assert "no complete per-rank weight files of its checkpoint on node2: all nodes read the checkpoint" in said
-        assert at_work.gang()["state"] == "ready"
-        log = at_work.type("logs", "--node", "node3", "--lines", "2000").stdout
-        assert "presharded" not in log, "neither read nor written"
-        kept_aside.rename(lost)
-        at_work.type("down", "--now")
-        again = at_work.type("checkpoint", "preshard", *MODEL, "--shared", str(lab.directory / "gone")).stdout
-        assert again.count("already there") == 4
-        damaged = next(own["node2"].rglob("*-rank-020.safetensor"))
-        text = damaged.read_text()
-        damaged.write_text(text.upper())
-        verified = ("checkpoint", "verify", f"{own['node2']}/{name}", "--node", "node2", "--json")
-        told = json.loads(at_work.type(*verified, code=7).stdout)
-        assert (told["same"], told["nodes"][0]["differ"]) == (False, [f"{damaged.parent.name}/{damaged.name}"])
-        damaged.unlink()
-        assert planned() == ({False}, ["node2"]), "where one lacks a file, all read the checkpoint"
-    finally:
-        at_work.type("down", "--now", code=None)
-        lab.run("down")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.judgement import Judgement
-from orchestrator.cli import checkpoint_download, checkpoint_preshard, checkpoint_push, checkpoint_verify
+from orchestrator.cli import checkpoint_download, checkpoint_push, checkpoint_verify
 from orchestrator.cli.checkpoint_sizes import duration, size
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
@@ -58,8 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json(inspect)
     pushing = actions.add_parser("push", help="copy a checkpoint to all nodes; each byte leaves the source once")
     checkpoint_push.configure(pushing)
-    writing = actions.add_parser("preshard", help="have the engine write per-rank weight files once, for fast starts")
-    checkpoint_preshard.configure(writing)
     verifying = actions.add_parser("verify", help="check by SHA-256 that all nodes have the same files")
     checkpoint_verify.configure(verifying)
 
@@ -98,8 +96,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return checkpoint_download.run(args, screen)
     if args.action == "push":
         return checkpoint_push.run(args, screen)
-    if args.action == "preshard":
-        return checkpoint_preshard.run(args, screen)
     if args.action == "verify":
         return checkpoint_verify.run(args, screen)
     if args.action == "inspect":

@@ -15,7 +15,6 @@ from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.exit_codes import Exit
-from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,13 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when all copies are the same; 7 where one differs or is missing; else the first failure's code."""
-    from orchestrator.workflows.checkpoint.preshard import is_rank_folder
-    from orchestrator.workflows.checkpoint.push import chosen
     from orchestrator.workflows.checkpoint.verify import verify
 
     inventory = open_inventory(args, screen)
-    if is_rank_folder(chosen(inventory, named(args), "--node"), args.what):
-        return _rank_files(inventory, args, screen)
     again = "run it again: files already read are not read again"
     with _Picture(screen) as picture, time_limit(args.timeout, fix=again):
         verified = verify(inventory, args.what, to=named(args), fresh=args.fresh, report=picture.read)
@@ -57,32 +52,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if verified.differences:
         return Exit.DIFFERS
     return next((failure.exit_code for failure in verified.copies.failures.values()), 0)
-
-
-def _rank_files(inventory: Inventory, args: argparse.Namespace, screen: Screen) -> int:
-    """Per-rank files differ from node to node: each is compared with its node's own manifest."""
-    from orchestrator.workflows.checkpoint.preshard import check
-    from orchestrator.workflows.checkpoint.push import chosen
-
-    told = check(chosen(inventory, named(args), "--node"), args.what)
-    odd = {name: line.differ for name, line in told.values.items() if line.differ}
-    if screen.as_json:
-        nodes = [{"name": name, "files": line.files, "differ": list(line.differ)} for name, line in told.values.items()]
-        failures = [{"name": name, **failure.as_json()} for name, failure in told.failures.items()]
-        screen.json({"same": not odd and not failures, "nodes": nodes, "failures": failures})
-    else:
-        for name, line in told.values.items():
-            words = f"{len(line.differ)} of {line.files} files differ: {', '.join(line.differ[:5])}"
-            shown = words if line.differ else f"{line.files} files are unchanged, by SHA-256"
-            screen.out.print(printable(f"{name}: {shown}"), style="bold red" if line.differ else "")
-        for name, failure in told.failures.items():
-            screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
-            screen.out.print(printable(f"  fix: {failure.fix}"))
-        if odd:
-            screen.out.print("  fix: l40s-deploy checkpoint preshard")
-    if odd:
-        return Exit.DIFFERS
-    return next((failure.exit_code for failure in told.failures.values()), 0)
 
 
 def _document(verified: Verified) -> dict[str, Any]:

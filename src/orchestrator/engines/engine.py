@@ -64,7 +64,6 @@ class Intent:
     dist_init:   host:port of the rendezvous, '' where one node needs none
     whole_dense: dense layers are kept complete on every rank, because their cut would not end on a block
     micro_batch: most requests in a pipeline stage at once; None spreads CONCURRENCY over the stages
-    presharded:  directory of this start's per-rank weight files, '' where the checkpoint itself is read
     """
 
     model_path: str
@@ -83,7 +82,6 @@ class Intent:
     nccl_port: int | None = None
     trust_remote_code: bool = False
     graphs: Graphs = _UNSAID
-    presharded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,6 @@ class Engine:
     attention: how it divides attention among groups of ranks, None where it does not
     compiles: a profile may ask all versions for torch.compile, this one among them; False where its own manual advises
                against it, so that only who names this version gets it
-    presharded: its `--load-format presharded` keeps every tensor of a model with MLA
     """
 
     dialect: str
@@ -191,7 +188,6 @@ class Engine:
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True
-    presharded: bool = False
     shared_names: tuple[str, ...] = ()
     stop: Mapping[str, Any]
     barrier_s: float
@@ -263,8 +259,6 @@ class Engine:
         if intent.trust_remote_code:
             options.append(Option("--trust-remote-code", (), "the profile: the checkpoint contains its own code"))
         options += self.graph_options(intent.graphs)
-        if intent.presharded:
-            options += self._presharded(intent.presharded)
         if intent.nccl_port is not None:
             options.append(self._nccl_port(intent.nccl_port))
         options += [
@@ -344,23 +338,6 @@ class Engine:
             reason = f"without it {self.attention.flag} means copies of the whole model"
             options.append(Option(self.attention.switch, (), reason))
         return options
-
-    def _presharded(self, folder: str) -> list[Option]:
-        if not self.presharded:
-            raise InputError(
-                f"SGLang {self.version} can't read per-rank weight files",
-                where="inventory: l40s_presharded",
-                fix="remove l40s_presharded, or use a stack with SGLang 0.5.17 or newer",
-            )
-        reason = "l40s_presharded: every node has its own ranks' files, or they are being written"
-        return [
-            Option("--load-format", ("presharded",), reason),
-            Option(
-                "--model-loader-extra-config",
-                (json.dumps({"presharded_path": folder}),),
-                "one folder per checkpoint, stack and layout: the engine's own key has neither of the first two",
-            ),
-        ]
 
     def _nccl_port(self, port: int) -> Option:
         if self.names.nccl_port is None:

@@ -50,8 +50,6 @@ _BENCH_FLAGS = since(
 )
 _SHARED_NAMES = since(("0.5.10", ()), ("0.5.17", ("sglang_loads_*.shm",)))
 """Each start's figures of load, never removed (srt/managers/load_snapshot.py, shm_path_for)."""
-_PRESHARDED = since(("0.5.10", False), ("0.5.17", True))
-"""PreshardedModelLoader in srt/model_loader/loader.py; it keeps plain tensor attributes, as w_kc of MLA, too."""
 _PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
 _NO_PREFILL_GRAPHS = since(
     ("0.5.10", (*_PREFILL_OFF, "--enable-torch-compile", "--enable-dp-attention", "--speculative-algorithm",
@@ -160,7 +158,6 @@ def _engine(version: str) -> Engine:
         shared_names=_SHARED_NAMES.at(version),
         # "out of maintenance and might cause error": its manual, docs/advanced_features/server_arguments.md
         compiles=False,
-        presharded=_PRESHARDED.at(version),
         bench=_BENCH.at(version),
         bench_flags=_BENCH_FLAGS.at(version),
         memory=partial(_memory, version),

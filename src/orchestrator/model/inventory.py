@@ -71,8 +71,6 @@ class NodeSpec:
     fs_root: str = "/"
     """Where hardware is read below (`l40s_fs_root`); anything but / is a recorded or emulated machine."""
     model_root: str = "/workspace"
-    presharded: str | None = None
-    """`l40s_presharded`: where this node keeps its own ranks' weight files (`checkpoint preshard`)."""
     stack: str | None = None
     venv: str | None = None
     """`l40s_venv`: virtual environment that holds the engine; None means /opt/l40s/venvs/<stack>."""

@@ -43,7 +43,6 @@ VERBS = {
     "same-root": "orchestrator.node.verbs.same_root",
     "digests": "orchestrator.node.checkpoint.digests",
     "weights-ahead": "orchestrator.node.cache.before",
-    "rank-files": "orchestrator.node.checkpoint.rank_files",
     "reblock": "orchestrator.node.checkpoint.there",
     "inspect": "orchestrator.node.checkpoint.inspect",
     "download": "orchestrator.node.checkpoint.download",

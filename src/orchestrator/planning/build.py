@@ -22,9 +22,7 @@ from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.per_rank import loses_layout
 from orchestrator.planning.requirements import contradictions
-from orchestrator.protocol.looks import RankFiles
 from orchestrator.topology.gpus import usable_gpus
 
 Fact = tuple[str, str, str]
@@ -133,7 +131,6 @@ class _Gang:
             if node.name in self.topologies and self._cuda
         }
         self.decision = self._decision()
-        self.per_rank, self.lacking = self._per_rank()
         self.caches = page_cache.fits(self._to_read(), page_cache.rooms(self.gang, self.layout, self.topologies))
         self.dist_init = f"{_bracketed(self.tcp[leader.name].address)}:{leader.ports.dist_init}"
         nodes = tuple(self._node(node) for node in self.gang.nodes)
@@ -268,7 +265,7 @@ class _Gang:
         settings = containers.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
         chosen = commands.options(
             self.engine,
-            self._intent(node, model_path, self._presharded(node, host)),
+            self._intent(node, model_path),
             self.profile,
             self.stack,
             node,
@@ -305,8 +302,6 @@ class _Gang:
     def _shown(self, node: NodeSpec, state: str, model_path: str, env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         """What a container sees of its node, each with whether the engine may write there."""
         yield model_path, False
-        if node.presharded and self.per_rank:
-            yield node.presharded.rstrip("/"), True
         yield env["XDG_CACHE_HOME"], True
         if self._has_secrets(node):
             yield places.gang_dir(state, self.gang.name), False
@@ -346,70 +341,12 @@ class _Gang:
             failover=bool(self.rdma) and all(map(choices.two_ports_of_a_card, self.rdma.values())),
         )
 
-    def _per_rank(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether the engine is to read per-rank files, or to write them; and the nodes that lack them where it is
-        not: every node has its own, or all read the checkpoint.
-
-        Raises InputError where a GPU would answer wrongly from them, or where they can't be written.
-        """
-        wanting = [node for node in self.gang.nodes if node.presharded]
-        if wanting and self._cuda and (why := loses_layout(self.profile)):
-            raise InputError(why, where="inventory: l40s_presharded", fix="remove l40s_presharded for this model")
-        weights = {node.name: self._weights(node) for node in wanting}
-        if self.options.preshard:
-            _refuse_unlike(weights, self.gang)
-            return True, ()
-        leaders = weights.get(self.gang.leader.name)
-        lacking = tuple(
-            node.name for node in wanting if weights[node.name] != leaders or self._own_rank_files(node) is None
-        )
-        return bool(wanting) and len(wanting) == len(self.gang.nodes) and not lacking, lacking
-
-    def _weights(self, node: NodeSpec) -> str:
-        """What tells this node's checkpoint from others; '' where it was not read."""
-        host = self.options.hosts.get(node.name, HostFacts())
-        return places.checkpoint_digest(host.config, host.weights)
-
     def _to_read(self) -> dict[str, int]:
-        """Bytes of the weight files of each node: its per-rank files, where the engine has them to read."""
-        plain = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
-        return {node.name: self._rank_bytes(node) or plain for node in self.gang.nodes}
+        """Bytes of the weight files that each node reads."""
+        each = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
+        return {node.name: each for node in self.gang.nodes}
 
-    def _rank_bytes(self, node: NodeSpec) -> int:
-        """0 where the engine reads the checkpoint, as it does to write per-rank files."""
-        found = self._own_rank_files(node) if self.per_rank else None
-        return found.bytes if found is not None else 0
-
-    def _own_rank_files(self, node: NodeSpec) -> RankFiles | None:
-        """The complete ones for this plan and this node's ranks, None where it has none, or where nobody knows of
-        which checkpoint they would have to be.
-
-        Raises InputError where what has its folder's name is for something else.
-        """
-        host = self.options.hosts.get(node.name, HostFacts())
-        if not self._weights(node):
-            return None
-        folder = self._rank_folder(node, host)
-        key, ranks = places.presharded_key(self.stack, folder), layout.world_ranks(self.layout, node.node_rank)
-        for found in host.rank_files:
-            if found.folder != folder.rpartition("/")[2] or set(found.ranks) != set(ranks) or not found.complete:
-                continue
-            if found.key != key:
-                raise InputError(
-                    f"the per-rank files in {folder} are for {found.key!r}; wanted {key!r}",
-                    where=f"node {node.name}",
-                    fix=f"remove {folder} there, then write them again with `l40s-deploy checkpoint preshard`",
-                )
-            return found
-        return None
-
-    def _presharded(self, node: NodeSpec, host: HostFacts) -> str:
-        return self._rank_folder(node, host) if self.per_rank else ""
-
-    def _rank_folder(self, node: NodeSpec, host: HostFacts) -> str:
-        return places.presharded(node, self.profile, self.stack, str(layout.degrees_of(self.layout)), host)
-
-    def _intent(self, node: NodeSpec, model_path: str, presharded: str) -> Intent:
+    def _intent(self, node: NodeSpec, model_path: str) -> Intent:
         return Intent(
             model_path=model_path,
             served_name=self.profile.name,
@@ -427,7 +364,6 @@ class _Gang:
             nccl_port=node.ports.nccl,
             trust_remote_code=self.profile.trust_remote_code,
             graphs=self.engine.graphs(self.profile) if self._cuda else Graphs(),
-            presharded=presharded,
         )
 
     def _http_url(self, node: NodeSpec) -> str:
@@ -457,28 +393,8 @@ class _Gang:
             yield "engine python", host.engine_python
         if host.config is not None:
             yield "config.json", short_digest(host.config)
-        if host.weights:
-            yield "weights", host.weights[:12]
         if host.cpu_count and not self._cuda:
             yield "cpus", str(host.cpu_count)
-
-    def _no_rank_files(self, node: NodeSpec) -> Finding:
-        host = self.options.hosts.get(node.name, HostFacts())
-        older = [one.folder for one in host.rank_files if places.named_by_config_alone(one.folder, host.config)]
-        evidence = ["no manifest for this checkpoint, stack, layout and node's ranks"]
-        evidence += [
-            f"{node.presharded}/{name} was written by an earlier version, and does not tell of which weights: remove it"
-            for name in dict.fromkeys(older)
-        ]
-        return Finding(
-            id="RANK-FILES-ABSENT",
-            severity=Severity.NOTE,
-            node=node.name,
-            title="l40s_presharded has no complete per-rank files for this plan: all nodes read the checkpoint itself",
-            evidence=tuple(evidence),
-            effect="a start reads more, and cuts and converts every tensor again",
-            fix=f"l40s-deploy checkpoint preshard --model {self.profile.name} --shared DIR",
-        )
 
     def _findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
@@ -496,8 +412,6 @@ class _Gang:
                 )
             )
         findings += page_cache.findings(self.caches)
-        if self.engine.presharded:
-            findings += [self._no_rank_files(node) for node in self.gang.nodes if node.name in self.lacking]
         for node in self.gang.nodes:
             seen = self.topologies.get(node.name)
             host = self.options.hosts.get(node.name, HostFacts())
@@ -552,20 +466,6 @@ def _gid_findings(node: NodeSpec, rdma: RdmaChoice) -> list[Finding]:
             fix="to choose one yourself, set l40s_gid_index",
         )
     ]
-
-
-def _refuse_unlike(weights: Mapping[str, str], gang: GangSpec) -> None:
-    """The ranks write their files side by side: of one checkpoint, which the folder's name tells."""
-    unread = [name for name, digest in weights.items() if not digest]
-    unlike = [name for name, digest in weights.items() if digest != weights[gang.leader.name]]
-    if unread or unlike:
-        raise InputError(
-            f"the checkpoint can't be read on {', '.join(unread)}"
-            if unread
-            else f"{', '.join(unlike)} and {gang.leader.name} do not have the same weight files",
-            where=f"gang {gang.name}",
-            fix="compare the nodes' copies with `l40s-deploy checkpoint verify MODEL`",
-        )
 
 
 def _unread(node: NodeSpec) -> Finding:

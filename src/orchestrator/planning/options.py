@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.protocol.looks import RankFiles
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
@@ -22,8 +20,6 @@ class HostFacts:
     vocabularies: whether `prepare` has put tokenizers' vocabularies beside it
     config:    the checkpoint's config.json
     config_error: why config.json could not be read, an errno's name; '' where nobody asked
-    rank_files: per-rank weight files below l40s_presharded
-    weights:   a digest of the checkpoint's weight files; '' where nobody asked or they can't be read
     """
 
     user: str | None = None
@@ -35,8 +31,6 @@ class HostFacts:
     vocabularies: bool | None = None
     config: Mapping[str, Any] | None = None
     config_error: str = ""
-    rank_files: tuple[RankFiles, ...] = ()
-    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +39,6 @@ class PlanOptions:
 
     layout: name of one of the profile's layouts, '' for none
     adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.adapt)
-    preshard: the engine writes per-rank weight files where it finds none
     debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
     api_keys: fingerprint of the API key, by name of the gangs that ask for one
     """
@@ -56,7 +49,6 @@ class PlanOptions:
     attention_data_parallel: int | None = None
     layout: str = ""
     adapt: bool = False
-    preshard: bool = False
     extra_args: tuple[str, ...] = ()
     debug: bool = True
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)

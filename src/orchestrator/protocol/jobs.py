@@ -35,28 +35,6 @@ class DigestsLine(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFilesRequest(Message):
-    """op: keep (copy the files of these world ranks from source, where that is another folder, and write a manifest
-    with this key) or check (read all files of the folder's manifests again)."""
-
-    op: str
-    folder: str
-    source: str = ""
-    ranks: tuple[int, ...] = ()
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankFilesLine(Message):
-    """One line: bytes of total; at the end how many files there are, and which differ from the manifest."""
-
-    bytes: int = 0
-    total: int = 0
-    files: int | None = None
-    differ: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsAheadRequest(Message):
     """Weight files to read into the page cache beside a running engine. ranks: of the next one on this node."""
 

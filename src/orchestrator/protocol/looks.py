@@ -48,25 +48,11 @@ class ProbeRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFiles(Message):
-    """Per-rank weight files that a node has. folder: its name below l40s_presharded; ranks: world ranks that they are
-    for; key: what they were made from and for; complete: all are there with their sizes; bytes: of all of them."""
-
-    folder: str
-    ranks: tuple[int, ...]
-    key: str
-    complete: bool = False
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrerequisitesRequest(Message):
-    """What an engine will find beside the hardware. presharded: where per-rank weight files lie, '' for nowhere; with
-    them the checkpoint's weights are told apart."""
+    """What an engine will find beside the hardware."""
 
     model_path: str = "/"
     venv: str = "/"
-    presharded: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +60,7 @@ class PrerequisitesAnswer(Message):
     """config: the checkpoint's config.json, with why it could not be read (an errno's name) in config_error.
 
     engine: the environment's python3 is there; engine_python, glibc: versions, '' for not known; vocabularies:
-    tokenizers' are beside the environment; weights: a digest that equal weight files share, '' where nobody asked or
-    they can't be read (node/checkpoint/fingerprint.py).
+    tokenizers' are beside the environment.
     """
 
     config: str | None = None
@@ -84,8 +69,6 @@ class PrerequisitesAnswer(Message):
     engine_python: str = ""
     vocabularies: bool | None = None
     glibc: str = ""
-    rank_files: tuple[RankFiles, ...] = ()
-    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,8 +153,6 @@ class CacheOrder(Message):
     """Weight files to read into the page cache from *armed* on.
 
     first, last: pipeline stages of this node's ranks, of `stages`
-    presharded: folder of per-rank files, read instead where it is complete; '' for none
-    ranks: this node's ranks among all of the gang
     from_go: only from *go* on: until then something is measured that reading would slow down
     """
 
@@ -162,8 +160,6 @@ class CacheOrder(Message):
     first: int = 0
     last: int = 0
     stages: int = 1
-    presharded: str = ""
-    ranks: tuple[int, ...] = ()
     from_go: bool = False
 
 

@@ -14,7 +14,7 @@ from orchestrator.model.errors import Unreachable
 
 DRY = {
     *("up", "down", "restart", "rollback", "router up", "router down", "prepare"),
-    *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint preshard", "tuning push"),
+    *("checkpoint download", "checkpoint reblock", "checkpoint push", "tuning push"),
 }
 """Verbs that change nodes or gangs, and can rehearse it."""
 READS = {
@@ -48,7 +48,7 @@ SEEN_OTHERWISE = {
 WAITS = {
     *("up", "down", "restart", "rollback", "router up", "router down", "guard", "prepare"),
     *("nettest", "bench", "tuning run", "tuning fetch", "stack build"),
-    *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint preshard", "checkpoint verify"),
+    *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint verify"),
 }
 
 

@@ -130,11 +130,6 @@ def test_the_script_finds_in_the_wheels_what_is_committed() -> None:
 
 
 @EVERY
-def test_per_rank_files_are_asked_only_of_a_version_that_keeps_every_tensor_in_them(version: str) -> None:
-    assert engine(version).presharded is GATHERED[version]["presharded"]
-
-
-@EVERY
 def test_a_tuning_run_looks_where_the_version_keeps_its_kernels(version: str) -> None:
     looked_in = re.findall(r'"(sglang\.[a-z0-9_.]+)"', template("tune.py"))
     for kernel, modules in GATHERED[version]["tuned_kernels"].items():

@@ -18,19 +18,15 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Overrides, Ports, Reach
 from orchestrator.model.plan import NodePlan, Plan
-from orchestrator.model.topology import NumaDomain, Topology
+from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.digest import facts_digest, short_digest
+from orchestrator.planning.digest import facts_digest
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.per_rank import loses_layout
-from orchestrator.planning.places import checkpoint_digest
-from orchestrator.protocol.looks import RankFiles
-from orchestrator.workflows.gang.staging import cache_order
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 CONFIG = {"model_type": "deepseek_v3"}
-READ = {name: replace(host, config=CONFIG, weights="w") for name, host in HOSTS.items()}
+READ = {name: replace(host, config=CONFIG) for name, host in HOSTS.items()}
 """With a checkpoint that was examined."""
 
 
@@ -420,154 +416,3 @@ def test_ports_of_one_card_stand_in_for_each_other_where_nccl_can() -> None:
     assert all(name not in dict(node.env) for node in nodes(plan_of(gang())))  # NCCL 2.21
     one_each = with_(gang(), overrides=Overrides(ib_hca="=mlx5_0:1,mlx5_2:1"))
     assert all(name not in dict(node.env) for node in nodes(plan_of(one_each, stack="sglang-0.5.23")))
-
-
-def test_per_rank_files_are_written_to_a_folder_for_each_checkpoint_stack_and_layout() -> None:
-    spec = with_(gang(), presharded="/shared/per-rank/")
-
-    def folder(**options: Any) -> str:
-        usual = {"model": INT8, "hosts": READ, "preshard": True}
-        argv = nodes(plan_of(spec, stack="sglang-0.5.23", **{**usual, **options}))[0].argv
-        assert argv[argv.index("--load-format") + 1] == "presharded"
-        return str(json.loads(argv[argv.index("--model-loader-extra-config") + 1])["presharded_path"])
-
-    usual = folder()
-    assert usual.startswith(f"/shared/per-rank/{INT8}-sglang-0.5.23-TP32-")
-    other = {name: replace(host, config={"model_type": "other"}) for name, host in READ.items()}
-    trained = {name: replace(host, weights="others") for name, host in READ.items()}
-    names = {usual, folder(hosts=other), folder(hosts=trained), folder(tensor_parallel=8, pipeline_parallel=4)}
-    assert len(names) == 4
-    assert "--load-format" not in nodes(plan_of(gang(), stack="sglang-0.5.23"))[0].argv
-    with pytest.raises(InputError, match="per-rank weight files"):
-        plan_of(spec, model=INT8, preshard=True, hosts=READ)
-
-
-@pytest.mark.parametrize(
-    ("weights", "words"),
-    [("others", "node2 and node0 do not have the same weight files"), ("", "can't be read on node2")],
-)
-def test_per_rank_files_are_not_written_from_checkpoints_that_differ_or_are_unread(weights: str, words: str) -> None:
-    hosts = {**READ, "node2": replace(READ["node2"], weights=weights)}
-    with pytest.raises(InputError, match=words) as caught:
-        plan_of(with_(gang(), presharded="/shared"), stack="sglang-0.5.23", model=INT8, preshard=True, hosts=hosts)
-    assert "checkpoint verify" in caught.value.fix
-
-
-def rank_files(node: int, key: str = "", *, complete: bool = True, first: int | None = None) -> RankFiles:
-    """One node's per-rank files of TP32 on four nodes."""
-    folder = f"{INT8}-sglang-0.5.23-TP32-{checkpoint_digest(CONFIG, 'w')}"
-    begin = 8 * node if first is None else first
-    return RankFiles(
-        folder=folder,
-        ranks=tuple(range(begin, begin + 8)),
-        key=key or f"sglang-0.5 0.5.23 {folder}",
-        complete=complete,
-        bytes=166 * GIB,
-    )
-
-
-@pytest.mark.parametrize(
-    ("found", "lacking"),
-    [
-        pytest.param([rank_files(rank) for rank in range(4)], [], id="every node has its own"),
-        pytest.param([rank_files(rank) for rank in range(3)], ["node3"], id="one has none"),
-        pytest.param([*map(rank_files, range(3)), rank_files(3, complete=False)], ["node3"], id="a file is missing"),
-        pytest.param([*map(rank_files, range(3)), rank_files(3, first=8)], ["node3"], id="a spare has another node's"),
-    ],
-)
-def test_per_rank_files_are_read_where_every_node_has_its_own_else_the_checkpoint(
-    found: list[RankFiles], lacking: list[str]
-) -> None:
-    spec = with_(gang(), presharded="/local")
-    hosts = {
-        f"node{rank}": replace(host, rank_files=tuple(found[rank : rank + 1]))
-        for rank, host in enumerate(READ.values())
-    }
-    plan = plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
-    assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
-    assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
-
-
-@pytest.mark.parametrize(
-    ("node2", "lacking"),
-    [
-        pytest.param({}, [], id="the same everywhere"),
-        pytest.param({"weights": "others"}, ["node2"], id="other weights on one"),
-        pytest.param({"weights": ""}, ["node2"], id="weights that can't be read"),
-        pytest.param({"config": {"model_type": "other"}}, ["node2"], id="another config.json"),
-    ],
-)
-def test_per_rank_files_of_other_weights_are_not_read(node2: dict[str, Any], lacking: list[str]) -> None:
-    """Retrained weights under the same config.json: only the values differ."""
-    hosts = {name: replace(READ[name], rank_files=(rank_files(rank),)) for rank, name in enumerate(sorted(READ)[:4])}
-    hosts["node2"] = replace(hosts["node2"], **node2)
-    plan = plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8, hosts=hosts)
-    assert [one.node for one in plan.findings if one.id == "RANK-FILES-ABSENT"] == lacking
-    assert {"--load-format" in node.argv for node in nodes(plan)} == {not lacking}
-    trained = {name: replace(host, weights="others") for name, host in hosts.items()}
-    assert "--load-format" not in nodes(plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8,
-                                                hosts=trained))[0].argv  # fmt: skip
-
-
-def test_a_folder_whose_name_does_not_tell_of_which_weights_is_named_as_such() -> None:
-    """A name as earlier versions wrote it."""
-    folder = f"{INT8}-sglang-0.5.23-TP32-{short_digest(CONFIG)}"
-    old = replace(rank_files(0), folder=folder, key=f"sglang-0.5 0.5.23 {folder}")
-    hosts = {name: replace(host, rank_files=(old,)) for name, host in READ.items()}
-    plan = plan_of(with_(gang(), presharded="/local"), stack="sglang-0.5.23", model=INT8, hosts=hosts)
-    found = [one for one in plan.findings if one.id == "RANK-FILES-ABSENT"]
-    assert len(found) == 4 and "--load-format" not in nodes(plan)[0].argv
-    assert f"/local/{folder} was written by an earlier version" in found[0].evidence[1]
-    assert "checkpoint preshard" in found[0].fix
-
-
-@pytest.mark.parametrize("written", [True, False])
-def test_the_page_cache_is_judged_by_the_files_that_the_engine_reads(written: bool) -> None:
-    """The engine reads the checkpoint to write per-rank files, and afterwards only these."""
-    spec = with_(gang(), presharded="/local")
-    found = [(rank_files(rank),) if written else () for rank in range(4)]
-    hosts = {name: replace(READ[name], rank_files=one) for name, one in zip(sorted(HOSTS), found, strict=False)}
-    facts = {name: replace(one, numa=(NumaDomain(node=0, memory_bytes=512 * GIB),)) for name, one in
-             topologies(spec).items()}  # fmt: skip
-    plan = plan_of(spec, facts, stack="sglang-0.5.23", model=INT8, hosts=hosts, preshard=not written)
-    small = [one.node for one in plan.findings if one.id == "PAGE-CACHE-SMALL"]
-    assert small == ([] if written else ["node0", "node1", "node2", "node3"])
-    (words,) = [line for line in plan.gangs[0].memory.explanation if line.startswith("page cache")]
-    assert words.startswith(f"page cache: {166 if written else 642} GiB of weight files per node, room for 472 GiB")
-
-
-def test_per_rank_files_of_another_engine_are_refused() -> None:
-    spec = with_(gang(), presharded="/local")
-    found = [rank_files(rank, "sglang-0.5 0.5.24 x" if rank == 2 else "") for rank in range(4)]
-    hosts = {name: replace(READ[name], rank_files=(one,)) for name, one in zip(sorted(HOSTS), found, strict=False)}
-    with pytest.raises(InputError, match=r"are for 'sglang-0.5 0.5.24 x'; wanted 'sglang-0.5 0.5.23 ") as caught:
-        plan_of(spec, stack="sglang-0.5.23", model=INT8, hosts=hosts)
-    assert caught.value.where == "node node2" and "checkpoint preshard" in caught.value.fix
-
-
-def test_per_rank_files_from_which_a_gpu_would_answer_wrongly_are_refused() -> None:
-    """Seen at 64x64 on H200: docs/decisions/0010."""
-    spec = with_(gang(), presharded="/shared/per-rank/")
-    for preshard in (False, True):
-        with pytest.raises(InputError, match="MLA in blocks of 64x64: SGLang would answer wrongly"):
-            plan_of(spec, stack="sglang-0.5.23", preshard=preshard)
-    assert not loses_layout(load_profile("DeepSeek-V3-0324")) and not loses_layout(load_profile(INT8))
-
-
-@pytest.mark.parametrize(
-    ("argv", "found"),
-    [
-        (("--load-format", "presharded", "--model-loader-extra-config", '{"presharded_path": "/p"}'), "/p"),
-        (("--load-format", "auto", "--model-loader-extra-config", '{"presharded_path": "/p"}'), ""),
-        (("--load-format", "presharded", "--model-loader-extra-config", "no json"), ""),
-        (("--load-format", "presharded", "--model-loader-extra-config", "[]"), ""),
-        (("--load-format", "presharded"), ""),
-    ],
-)
-def test_the_agent_is_told_where_per_rank_files_lie(argv: tuple[str, ...], found: str) -> None:
-    spec = gang()
-    plan = plan_of(spec, stack="sglang-0.5.23")
-    node = replace(nodes(plan)[1], argv=(*nodes(plan)[1].argv, *argv))
-    order = cache_order(node, plan.gangs[0])
-    assert order.presharded == found
-    assert order.ranks == tuple(range(8, 16))

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from . import cuda_death, moe, nccl, presharded, ras
+from . import cuda_death, moe, nccl, ras
 from .claims import GIB, Claims, visible_gpu
 from .failures import arm
 from .group import Leader, Member, PeerLost, Stopped
@@ -189,7 +189,6 @@ class _Life:
         self._log.line(f"Load weight begin. avail mem={self._available():.2f} GB")
         check_shards(model, version)
         check_layout(model, settings.tp_size, settings.ep_size)
-        presharded.play(settings, self._rank, self._log)
         size = model.weights_gib(settings.world)
         if self._on_gpu and size > self._available():
             raise Played("torch.OutOfMemoryError", self._out_of_memory(size))

@@ -106,7 +106,9 @@ def run(arguments: Sequence[str]) -> int:
         _say(ended=str(order))
         return 1
     reading = Reading(int(arguments[0]))
-    chosen, taken, skipped = reading.chosen(_files(order))
+    chosen, taken, skipped = reading.chosen(
+        weight_files.of_checkpoint(order.folder, order.first, order.last, order.stages)
+    )
     _say(of=taken, skipped=skipped)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = [pool.submit(reading.read, path) for path in chosen]
@@ -116,12 +118,6 @@ def run(arguments: Sequence[str]) -> int:
     _say(done=reading.done, disk=from_disk())
     _say(ended=reading.why)
     return 0
-
-
-def _files(order: CacheOrder) -> list[str]:
-    """What the engine will read: per-rank files where they are complete, else it reads the checkpoint too."""
-    own = weight_files.of_ranks(order.presharded, order.ranks) if order.presharded else []
-    return own or weight_files.of_checkpoint(order.folder, order.first, order.last, order.stages)
 
 
 def from_disk() -> int:

@@ -1,12 +1,11 @@
-"""Which weight files a node's ranks read: all of a checkpoint, those with layers of their pipeline stages, or the
-per-rank files that the engine has written."""
+"""Which weight files a node's ranks read: all of a checkpoint, or those with layers of their pipeline stages."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from orchestrator.node import below
 from orchestrator.node.agent.weights import INDEX
@@ -30,25 +29,6 @@ def of_checkpoint(folder: str, first: int = 0, last: int = 0, stages: int = 1) -
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
     return [f"{folder}/{name}" for name in names]
-
-
-def of_ranks(folder: str, ranks: Collection[int]) -> list[str]:
-    """Per-rank files of some ranks, in the order in which they are read; none where the folder is not complete.
-
-    Below it the engine makes one folder with `checksum.json`, its plan of who reads what, and `READY`, written last
-    (sglang 0.5.23, srt/model_loader/loader.py: PreshardedModelLoader).
-    """
-    for name in sorted(_listed(folder)):
-        inner = f"{folder}/{name}"
-        try:
-            with open(f"{inner}/checksum.json", "rb") as file:
-                reads = json.load(file)["rank_to_reads"]
-            wanted = [below.plain_path(one["filename"]) for rank in ranks for one in reads[str(rank)]]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if os.path.isfile(f"{inner}/READY"):
-            return [f"{inner}/{one}" for one in dict.fromkeys(wanted)]
-    return []
 
 
 def _listed(folder: str) -> list[str]:

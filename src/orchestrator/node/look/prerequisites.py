@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.checkpoint import fingerprint, rank_files
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 
@@ -18,7 +17,7 @@ MOST_BYTES = 1 << 20
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Reads two small files, and where per-rank files are kept samples of the weights; nothing is executed."""
+    """Reads two small files; nothing is executed."""
     asked = request_of(PrerequisitesRequest, request)
     config, wrong = _text(Path(asked.model_path, CONFIG))
     venv = Path(asked.venv)
@@ -29,8 +28,6 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         engine_python=_python(venv),
         vocabularies=(venv / "vocabularies").is_dir(),
         glibc=_glibc(),
-        rank_files=rank_files.held(asked.presharded) if asked.presharded else (),
-        weights=fingerprint.of_weights(asked.model_path) if asked.presharded else "",
     ).as_json()
 
 

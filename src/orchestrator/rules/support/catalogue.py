@@ -79,9 +79,6 @@ _OTHERS = (
           f"Files that do not fit come from the disk at every start. Calculated from the node's memory, less {KEPT}. "
           "`doctor` checks the running model; the cost is the time to read the rest again.",
           "proc_meminfo(5), NUMA domains of the snapshot"),
-    _plan("RANK-FILES-ABSENT", "per-rank weight files are wanted, and not all nodes have theirs",
-          "`checkpoint preshard` writes them for one checkpoint, stack and layout. Another layout, a spare, or a file "
-          "that is missing makes all nodes read the checkpoint itself.", "manifests below l40s_presharded"),
     _plan("GID-INDEX-MIXED", "NCCL_IB_GID_INDEX stays unset",
           "No single GID index is RoCE v2 over IPv4 on all chosen ports. NCCL 2.21 and newer finds each port's own.",
           "NCCL src/transport/net_ib, ncclIbGetGidIndex"),

@@ -14,7 +14,6 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.node.agent import staged_files
-from orchestrator.planning import per_rank
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.protocol.staging import (
     Asked,
@@ -106,8 +105,6 @@ def cache_order(node: NodePlan, plan: GangPlan) -> CacheOrder:
         first=first // tensor,
         last=(first + each - 1) // tensor,
         stages=plan.layout.pipeline_parallel,
-        presharded=per_rank.folder(node.argv),
-        ranks=tuple(range(first, first + each)),
     )
 
 

@@ -104,8 +104,7 @@ def caches_of(cluster: Cluster, views: Iterable[GangView]) -> dict[str, page_cac
 
 
 def _to_read(view: GangView, layout: Layout) -> dict[str, int]:
-    """Bytes by node: what its agent found there to read ahead, per-rank files or the checkpoint's; where it does not
-    say, what the profile says of the checkpoint."""
+    """Bytes by node: what its agent found there to read ahead, or what the profile says of the checkpoint."""
     counted = {node.name: node.cache.of + node.cache.skipped for node in view.nodes if node.cache is not None}
     with suppress(InputError):  # a profile that is gone since
         plain = page_cache.to_read(checkpoint_bytes(load_profile(view.model)), layout)

@@ -45,7 +45,6 @@ class PlanRequest:
     replicas: one gang a node; whoever makes the plan is given an inventory that is split so
     without: names of nodes that are left out, of an inventory that no longer has them (model.survivors); where no spare
         takes their places, the layout is then one that fits those that are left
-    preshard: the engine is to write per-rank weight files below l40s_presharded
     """
 
     model: str
@@ -60,7 +59,6 @@ class PlanRequest:
     gangs: tuple[str, ...] = ()
     saved: SavedPlan | None = None
     without: tuple[str, ...] = ()
-    preshard: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +94,6 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
         attention_data_parallel=request.attn_dp,
         layout=request.layout,
         adapt=any(gang.short for gang in gangs),
-        preshard=request.preshard,
         extra_args=request.extra_args,
         hosts=hosts,
         api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
@@ -149,7 +146,6 @@ def prerequisites(
         request = PrerequisitesRequest(
             model_path=places.model_path(spec, profile),
             venv=places.venv(spec, stack.name),
-            presharded=(spec.presharded or "").rstrip("/"),
         )
         return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
 
@@ -176,8 +172,6 @@ def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
         vocabularies=told.vocabularies,
         config=config,
         config_error=wrong,
-        rank_files=told.rank_files,
-        weights=told.weights,
     )
 
 

@@ -1,5 +1,4 @@
-"""What was staged is started again with the facts of now: interface, RDMA ports and GID index are resolved each time,
-and per-rank weight files that are gone are done without.
+"""What was staged is started again with the facts of now: interface, RDMA ports and GID index are resolved each time.
 
 Inventory, profile and flags stay as they were staged, and so does the plan's id.
 """
@@ -20,7 +19,6 @@ from orchestrator.topology.build import build
 from orchestrator.workflows.gang.raising import Watcher
 from orchestrator.workflows.gang.replay import OfNow
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.survive.rank_files import else_the_checkpoint
 
 Requests = Mapping[str, StagingRequest]
 
@@ -43,7 +41,7 @@ def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -
         if words:
             watcher.step(gang.name, f"{words} on {node.name}")
         resolved[node.name] = request
-    return else_the_checkpoint(fleet, gang, resolved, watcher)
+    return resolved
 
 
 def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:

@@ -48,43 +48,6 @@ def test_a_pipeline_stage_needs_its_own_layers(tmp_path: Path, stage: int, layer
     assert found == [*(f"model-{layer}.safetensors" for layer in layers), "model-embed.safetensors"]
 
 
-def presharded(folder: Path, *, ready: bool = True) -> Path:
-    """The folder that SGLang 0.5.23 writes for TP2 of the tiny DeepSeek-V3 (its names of files and keys)."""
-    inner = folder / "TP-2-sig-19e5eac0d9b2b4a2"
-    inner.mkdir(parents=True)
-    files = ["model-00000-rank-000.safetensor", "model-00001-common.safetensor", "model-00003-rank-001.safetensor"]
-    for name in files:
-        (inner / name).write_bytes(b"x" * 10)
-    reads = {"0": files[:2], "1": files[1:]}
-    plan = {
-        "version": 1,
-        "world_size": 2,
-        "rank_to_reads": {
-            rank: [{"filename": name, "stored_key": "k", "name": "n", "is_extra": False} for name in [*names, names[0]]]
-            for rank, names in reads.items()
-        },
-    }
-    (inner / "checksum.json").write_text(json.dumps(plan))
-    if ready:
-        (inner / "READY").write_text("{}")
-    return folder
-
-
-def test_a_node_reads_the_files_of_its_own_ranks_only(tmp_path: Path) -> None:
-    folder = str(presharded(tmp_path / "per-rank"))
-    assert names(weight_files.of_ranks(folder, (1,))) == [
-        "model-00001-common.safetensor",
-        "model-00003-rank-001.safetensor",
-    ]
-    assert len(weight_files.of_ranks(folder, (0, 1))) == 3
-    assert weight_files.of_ranks(folder, (0, 1, 2)) == []  # of another layout
-
-
-def test_a_folder_that_is_not_complete_counts_for_nothing(tmp_path: Path) -> None:
-    assert weight_files.of_ranks(str(presharded(tmp_path / "half", ready=False)), (0,)) == []
-    assert weight_files.of_ranks(str(tmp_path / "absent"), (0,)) == []
-
-
 @pytest.mark.parametrize(
     "index", ["no json", "[]", '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "../../etc/shadow"}}', "[" * 100000]
 )
