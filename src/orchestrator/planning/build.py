@@ -125,10 +125,11 @@ class _Gang:
         self.layout = self._layout()
         budget = self._budget(self.layout)
         self.tcp = tcp_choices(self.gang, self.topologies)
+        peers = {node.name: self.topologies[node.name] for node in self.gang.nodes if node.name in self.topologies}
         self.rdma = {
-            node.name: rdma_choice(node, self.topologies[node.name], self.tcp[node.name], self.topologies)
+            node.name: rdma_choice(node, peers[node.name], self.tcp[node.name], peers)
             for node in self.gang.nodes
-            if node.name in self.topologies and self._cuda
+            if node.name in peers and self._cuda
         }
         self.decision = self._decision()
         self.caches = page_cache.fits(self._to_read(), page_cache.rooms(self.gang, self.layout, self.topologies))

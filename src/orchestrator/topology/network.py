@@ -230,8 +230,11 @@ def _version_2(port: RdmaPort) -> list[Gid]:
 
 def _fit(port: RdmaPort, topology: Topology, others: Sequence[Topology]) -> list[Gid]:
     """Its GIDs that can be used, as far as they are in the network that most other nodes are in."""
-    met = {gid: _met(gid, port, topology, others) for gid in _version_2(port) if not _why_not(gid, port, topology)}
-    return [gid for gid, count in met.items() if count == max(met.values())]
+    usable = [gid for gid in _version_2(port) if not _why_not(gid, port, topology)]
+    if len(usable) < 2:
+        return usable
+    met = [_met(gid, port, topology, others) for gid in usable]
+    return [gid for gid, count in zip(usable, met, strict=True) if count == max(met)]
 
 
 def _met(gid: Gid, port: RdmaPort, topology: Topology, others: Iterable[Topology]) -> int:
