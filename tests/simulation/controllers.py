@@ -27,7 +27,6 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Ports, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.node.agent.course import OVER
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
@@ -334,7 +333,7 @@ def _arm(node: Node, request: dict[str, Any], reply: Reply) -> None:
     assert agent is not None
 
     def told() -> None:
-        if agent.state in OVER:
+        if agent.state.unwanted:
             reply(Failure("not-armed", "it ended", node.name))
         else:
             reply({"state": agent.state.value})

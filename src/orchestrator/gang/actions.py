@@ -8,6 +8,13 @@ from enum import Enum
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
+CONNECT_S = 10.0
+"""How long a node may take to accept a connection; one that has not answered for so long was not just restarted."""
+PAST_LEASE_S = 5.0
+"""By which a gang's failure may be seen later than the lease of the node that was lost."""
+MOST_STOPS = 3
+"""What was told so often to end, each time with a node's whole deadline, does not end."""
+
 
 class Want(str, Enum):
     """RUN: ready to serve. STOP: gracefully. STOP_NOW: at once."""
@@ -20,7 +27,7 @@ class Want(str, Enum):
 class Do(str, Enum):
     """STAGE, ARM, GO, STOP, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
     DONE: the goal is reached. FAIL: it can't be reached, and nothing of ours is left. REFUSE: something else runs.
-    GIVE_UP: it takes longer than any healthy start; end it, and fail."""
+    GIVE_UP: it takes longer than any healthy start; end it, and fail. LOST: a node that it needs can't be reached."""
 
     STAGE = "stage"
     ARM = "arm"
@@ -32,6 +39,7 @@ class Do(str, Enum):
     FAIL = "fail"
     REFUSE = "refuse"
     GIVE_UP = "give-up"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,98 +48,135 @@ class Goal:
 
     plan_id: the plan that should run (RUN)
     run_id:  the run that we staged ourselves, '' before that: the end of an older run is not our failure
+    lease_s: silence after which the gang ends itself, in seconds
+    stops:   how often its nodes were told to end what runs there, on the way to this goal
     """
 
     want: Want
     plan_id: str = ""
     run_id: str = ""
+    lease_s: float = 30.0
+    stops: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step, on these nodes at once (none for WAIT, DONE, FAIL, REFUSE). why: text for the events."""
+    """One step, on these nodes at once (none for WAIT, DONE, FAIL, REFUSE, LOST). why: text for the events."""
 
     do: Do
     nodes: tuple[str, ...] = ()
     why: str = ""
 
 
-_SERVING = (GangState.STARTING, GangState.WARMING, GangState.READY, GangState.DEGRADED)
-
-
-_RISING = (GangState.STAGED, GangState.ARMED, GangState.STARTING, GangState.WARMING)
-
-
 def on_its_way(goal: Goal, view: GangView) -> bool:
     """Another command's run of the very plan that we want, which has not served yet: we may end it if it does not
     become ready. A run that has served is not ours to end, however badly it does."""
-    return view.plan_id == goal.plan_id and view.state in _RISING
+    return view.plan_id == goal.plan_id and (view.state.before_go or view.state.loads)
 
 
-def actions(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    """The next steps, which may be done together; then look at the gang again."""
+def actions(goal: Goal, view: GangView, troubled_s: float = 0.0) -> tuple[Action, ...]:
+    """The next steps, which may be done together; then look at the gang again.
+
+    troubled_s: for how long some node has not answered, or the gang has been degraded, in seconds. Nothing is waited
+    for without an end: a node that nothing was staged on has the time of a connection, one of our run its lease, after
+    which its gang has failed unless only the path from here is broken.
+    """
     if goal.want is not Want.RUN:
         return _stop(goal, view)
-    if view.unreachable and not view.running:
-        return (Action(Do.WAIT, why="some nodes can't be reached"),)
-    if goal.run_id and view.run_id == goal.run_id:
-        return _raise(view)
-    return _begin(goal, view)
+    if goal.run_id and view.run_id in (goal.run_id, ""):
+        return _raise(goal, view, troubled_s)
+    return _begin(goal, view, troubled_s)
 
 
 def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
     do = Do.STOP if goal.want is Want.STOP else Do.STOP_NOW
-    there = tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
+    there = _there(view)
     if there:
         return (Action(do, there, "it runs"),)
     return (Action(Do.DONE, why="nothing runs"),)
 
 
-def _begin(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    """Before we have a run of our own: join a run of this very plan, make room, or stage."""
-    dead = tuple(node.name for node in view.nodes if node.state is NodeState.DEAD)
-    if view.running:
-        return _beside_another(goal, view)
-    if dead:
-        return (Action(Do.STOP_NOW, dead, "its agent is dead, so its other nodes must stop"),)
+def _there(view: GangView) -> tuple[str, ...]:
+    """Nodes with a living agent, or with the report of one that is dead."""
+    return tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
+
+
+def _begin(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+    """Before we have a run of our own: join a run of this very plan, make room, or stage. A node that can't be reached
+    may run anything: nothing is staged or ended beside it."""
+    left_over = view.state.before_go or view.state is GangState.FAILED
+    if view.running and not (view.unreachable and left_over):
+        return _beside_another(goal, view, troubled_s)
+    if view.unreachable:
+        return _until_reached(troubled_s, CONNECT_S)
+    if dead := _there(view):
+        return _end(goal, dead, "its agent is dead, so its other nodes must stop")
     return (Action(Do.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
 
 
-def _beside_another(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    if view.plan_id != goal.plan_id and view.state in _SERVING:
+def _beside_another(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+    if view.plan_id != goal.plan_id and (view.state.loads or view.state.was_ready):
         return (Action(Do.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}"),)
-    if view.state in (GangState.STAGED, GangState.ARMED, GangState.FAILED):
+    if view.state.before_go or view.state is GangState.FAILED:
         living = tuple(node.name for node in view.nodes if node.alive)
-        return (Action(Do.STOP_NOW, living, "left over from an interrupted or failed run"),)
+        return _end(goal, living, "left over from an interrupted or failed run")
     if view.state in (GangState.DRAINING, GangState.STOPPING):
         return (Action(Do.WAIT, why="the gang is stopping"),)
     if view.state is GangState.DEGRADED and view.service_healthy and view.trouble != "hung":
         return (Action(Do.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
-    return _raise(view)
+    return _raise(goal, view, troubled_s)
 
 
-def _raise(view: GangView) -> tuple[Action, ...]:
+def _end(goal: Goal, nodes: tuple[str, ...], why: str) -> tuple[Action, ...]:
+    if goal.stops >= MOST_STOPS:
+        return (Action(Do.FAIL, why=f"the agent on {', '.join(nodes)} does not end"),)
+    return (Action(Do.STOP_NOW, nodes, why),)
+
+
+def _until_reached(troubled_s: float, limit_s: float) -> tuple[Action, ...]:
+    words = "some nodes can't be reached"
+    return (Action(Do.LOST if troubled_s >= limit_s else Do.WAIT, why=words),)
+
+
+def _raise(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
     """Take our run, or one of the same plan, onwards from the state of its nodes."""
     if view.state is GangState.FAILED:
-        living = tuple(node.name for node in view.nodes if node.alive or node.state is NodeState.DEAD)
-        return (Action(Do.STOP_NOW, living, "the gang failed"),) if living else (Action(Do.FAIL),)
+        left = _there(view) if not goal.stops else ()
+        return (Action(Do.STOP_NOW, left, "the gang failed"),) if left else (Action(Do.FAIL),)
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
         ended = not view.running
         return (Action(Do.FAIL, why="it was stopped"),) if ended else (Action(Do.WAIT, why="it is stopping"),)
-    return _onwards(view)
+    return _onwards(goal, view, troubled_s)
 
 
-def _onwards(view: GangView) -> tuple[Action, ...]:
-    staged = tuple(node.name for node in view.nodes if node.state is NodeState.STAGED and not node.alive)
-    armed = tuple(node.name for node in view.nodes if node.state is NodeState.ARMED)
+def _onwards(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
+    patience_s = goal.lease_s + PAST_LEASE_S
     if view.state is GangState.READY:
         return (Action(Do.DONE, why="ready"),)
-    if staged:
-        return (Action(Do.ARM, staged, "staged"),)
-    if view.state is GangState.STAGED:
-        return (Action(Do.WAIT, why="the agents are connecting to each other"),)
-    if armed and not view.unreachable:
-        return (Action(Do.GO, armed, "all agents are armed"),)
-    if view.late is not None:
-        return (Action(Do.GIVE_UP, why=f"{view.late.node}: {view.late.text}"),)
+    if view.unreachable and (view.state.before_go or not view.run_id):
+        return _until_reached(troubled_s, patience_s)
+    if told := _to_tell(view):
+        return (told,)
+    if view.state is GangState.DEGRADED and troubled_s >= patience_s and _answers(view):
+        return (Action(Do.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
     return (Action(Do.WAIT, why=view.progress),)
+
+
+def _to_tell(view: GangView) -> Action | None:
+    """What nodes that have not started, or take too long, are told; None where there is nothing to tell them."""
+    staged = tuple(node.name for node in view.nodes if node.state is NodeState.STAGED and not node.alive)
+    armed = tuple(node.name for node in view.nodes if node.state is NodeState.ARMED)
+    if staged:
+        return Action(Do.ARM, staged, "staged")
+    if view.state is GangState.STAGED:
+        return Action(Do.WAIT, why="the agents are connecting to each other")
+    if armed and not view.unreachable:
+        return Action(Do.GO, armed, "all agents are armed")
+    return Action(Do.GIVE_UP, why=f"{view.late.node}: {view.late.text}") if view.late is not None else None
+
+
+def _answers(view: GangView) -> bool:
+    """Whether a degraded gang serves. Its other agents are only ready if the leader's was; where that can't be asked,
+    and their lease has not ended them, it still is."""
+    by_others = view.service_healthy is None and view.trouble == "unreachable"
+    return (view.service_healthy or by_others) and view.trouble != "hung"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.gang_state import GangState
-
-_SERVING = (GangState.READY, GangState.DEGRADED)
-_RISING = (GangState.STARTING, GangState.WARMING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +36,13 @@ class Course:
 
 def course(gangs: Sequence[Standing], *, elsewhere: int) -> Course:
     """elsewhere: how many gangs outside the plan serve behind the same router."""
-    busy = _changing(gangs, _RISING)
-    turns = sorted([*busy, *_changing(gangs, _SERVING)], key=lambda gang: gang.serving)
+    other = [gang for gang in gangs if not gang.same]
+    busy = [gang for gang in other if gang.state.loads]
+    turns = sorted([*busy, *(gang for gang in other if gang.state.was_ready)], key=lambda gang: gang.serving)
     rise = [gang for gang in gangs if gang not in turns]
     # from the second turn on, the gang of the turn before serves again
     alone = [] if elsewhere or rise or any(gang.serving for gang in turns[1:]) else turns[:1]
     return Course(rise=_names(rise), turns=_names(turns), busy=_names(busy), alone=_names(alone))
-
-
-def _changing(gangs: Sequence[Standing], states: Collection[GangState]) -> list[Standing]:
-    """Those in one of these states, with another plan."""
-    return [gang for gang in gangs if gang.state in states and not gang.same]
 
 
 def _names(gangs: Sequence[Standing]) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
 
-_BEFORE_GO = (GangState.STAGED, GangState.ARMED)
 _WAITING = (NodeState.STAGED, NodeState.ARMED)
 
 
@@ -314,7 +313,7 @@ def _reason(view: GangView, policy: Policy) -> str:
         return f"{view.cause.node}: {view.cause.text}" if view.cause else "it failed without a known cause"
     if view.state is GangState.DEGRADED and view.trouble == "hung":
         return view.cause.text if view.cause else "the engine is hung"
-    if view.state in _BEFORE_GO and _staged_s(view) > policy.left_s:
+    if view.state.before_go and _staged_s(view) > policy.left_s:
         return f"it is {view.state.value}, and was not started within {policy.left_s:.0f} s"
     return ""
 

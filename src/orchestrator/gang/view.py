@@ -16,8 +16,6 @@ from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Ra
 STALE_PROBE_S = 60.0
 """Seconds after which a leader's last HTTP probe no longer counts: twice the engine's own 20 s plus our pause."""
 
-_SERVING = (GangState.READY, GangState.DEGRADED)
-_RISING = (GangState.STARTING, GangState.WARMING)
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 _ENDING = {
     AgentState.DRAINING: GangState.DRAINING,
@@ -143,7 +141,7 @@ class GangView:
     @property
     def serves(self) -> bool:
         """Whether requests are answered and it is not being stopped."""
-        return bool(self.service_healthy) and self.state in _SERVING
+        return bool(self.service_healthy) and self.state.was_ready
 
 
 def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ()) -> GangView:
@@ -174,9 +172,9 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     if found.state is GangState.ABSENT:
         return replace(found, nodes=tuple(map(_emptied, everybody)))
     found = _with_left_out(replace(found, cause=cause, secondary=secondary))
-    if found.state in _RISING:
+    if found.state.loads:
         return _with_pace(found, list(current.values()))
-    return _with_trouble(found, nodes, current) if found.state in _SERVING else found
+    return _with_trouble(found, nodes, current) if found.state.was_ready else found
 
 
 def _roster(

@@ -19,6 +19,21 @@ class GangState(str, Enum):
     STOPPING = "stopping"
     FAILED = "failed"
 
+    @property
+    def before_go(self) -> bool:
+        """No rank was told to start yet."""
+        return self in (GangState.STAGED, GangState.ARMED)
+
+    @property
+    def loads(self) -> bool:
+        """Ranks were told to start, and have not been ready yet."""
+        return self in (GangState.STARTING, GangState.WARMING)
+
+    @property
+    def was_ready(self) -> bool:
+        """All ranks have been ready, and nobody stops them."""
+        return self in (GangState.READY, GangState.DEGRADED)
+
 
 class NodeState(str, Enum):
     """Of one node of a gang: its agent's state, or what is known where that does not say it.

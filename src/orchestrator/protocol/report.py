@@ -32,6 +32,16 @@ class AgentState(str, Enum):
         return self in (AgentState.STOPPED, AgentState.FAILED)
 
     @property
+    def unwanted(self) -> bool:
+        """The engine is no longer wanted."""
+        return self is AgentState.STOPPING or self.over
+
+    @property
+    def ends(self) -> bool:
+        """It is being stopped, or nothing follows any more."""
+        return self is AgentState.DRAINING or self.unwanted
+
+    @property
     def runs(self) -> bool:
         """The engine was started, and is not being stopped."""
         return self in (AgentState.STARTING, AgentState.WARMING, AgentState.READY)

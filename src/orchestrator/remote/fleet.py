@@ -61,6 +61,8 @@ class Fleet:
         self._connect_deadline_s = connect_deadline_s
         self._open: dict[str, Connection] = {}
         self._opening = {name: threading.Lock() for name in self.nodes}
+        self._failed: dict[str, DeployError] = {}
+        """Why the last try to connect failed, by node."""
         self._closed = False
         self._hands_over = hands_over
         self._busy: Counter[str] = Counter()
@@ -128,12 +130,20 @@ class Fleet:
             self._busy[name] += more
 
     def _session(self, name: str) -> Session:
+        before = self._failed.get(name)
         with self._opening[name]:
             session = self._open.get(name)
             if session is not None and session.alive:
                 return session
             self._expect_open(name)
-            session = take(self.nodes[name]) or connect(self.nodes[name], deadline_s=self._connect_deadline_s)
+            failed = self._failed.get(name)
+            if failed is not None and failed is not before:  # a try while this one waited counts for both
+                raise type(failed)(failed.what, where=failed.where, fix=failed.fix)
+            try:
+                session = take(self.nodes[name]) or connect(self.nodes[name], deadline_s=self._connect_deadline_s)
+            except DeployError as failure:
+                self._failed[name] = failure
+                raise
             self._open[name] = session
             self._expect_open(name)  # nobody waited for it, perhaps
             return session

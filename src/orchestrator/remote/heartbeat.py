@@ -1,4 +1,5 @@
-"""Notices a dead link behind a jump host, where TCP_USER_TIMEOUT only watches the path to the jump host."""
+"""Notices an sshd that no longer answers: on a machine that hangs, or behind a jump host, where TCP_USER_TIMEOUT only
+watches the path to the jump host."""
 
 from __future__ import annotations
 

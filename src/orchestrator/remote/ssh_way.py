@@ -22,13 +22,15 @@ import paramiko
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.remote import host_key
 from orchestrator.remote.deadline import Deadline, Passed
-from orchestrator.remote.heartbeat import Heartbeat
+from orchestrator.remote.heartbeat import PATIENCE_S, Heartbeat
 from orchestrator.remote.known_hosts import KnownKey
 from orchestrator.remote.ssh_keys import candidates
 from orchestrator.remote.ssh_target import Target
 
 DEAD_LINK_S = 10
 """A direct connection whose peer acknowledges nothing for this long is lost: TCP_USER_TIMEOUT of tcp(7)."""
+SILENT_SSHD_S = 15.0
+"""A machine that acknowledges packets, and whose sshd answers nothing for this long, hangs: no verb there will end."""
 _KEEPALIVE_IDLE_S = 3
 """Silence before the kernel asks whether the peer is there, so that an idle connection is judged too."""
 
@@ -79,9 +81,8 @@ def open_way(target: Target, deadline_s: float) -> Way:
         _close_all(closers)
         raise
     assert way is not None
-    if not target.direct:
-        heartbeat = Heartbeat(way.transport, way.close)
-        closers.append(heartbeat.stop)
+    patience_s = SILENT_SSHD_S if target.direct else PATIENCE_S
+    closers.append(Heartbeat(way.transport, way.close, patience_s=patience_s).stop)
     return way
 
 

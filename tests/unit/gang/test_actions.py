@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gang.actions import Do, Goal, Want, actions, on_its_way
+from orchestrator.gang.actions import CONNECT_S, MOST_STOPS, PAST_LEASE_S, Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
@@ -26,8 +26,8 @@ def node(name: str, state: str) -> NodeView:
     )
 
 
-def seen(state: str, a: str, b: str, *, run: str = "r1", plan: str = "p1", **more: Any) -> GangView:
-    nodes = (node("a", a), node("b", b))
+def seen(state: str, a: str, b: str, *, run: str = "r1", plan: str = "p1", alive: str = "", **more: Any) -> GangView:
+    nodes = tuple(replace(one, alive=one.alive or one.name in alive) for one in (node("a", a), node("b", b)))
     return GangView(name="g", state=GangState(state), run_id=run, plan_id=plan, nodes=nodes, **more)
 
 
@@ -37,6 +37,8 @@ def degraded(trouble: str, *, serves: bool, plan: str = "p1") -> GangView:
 
 FRESH = Goal(want=Want.RUN, plan_id="p1")
 OURS = Goal(want=Want.RUN, plan_id="p1", run_id="r1")
+TOLD = replace(OURS, stops=1)
+STUBBORN = replace(FRESH, stops=MOST_STOPS)
 STOP = Goal(want=Want.STOP)
 NOW = Goal(want=Want.STOP_NOW)
 
@@ -66,6 +68,17 @@ TABLE: list[tuple[str, Goal, GangView, Do, str]] = [
     ("ours: warming", OURS, seen("warming", "warming", "warming"), Do.WAIT, ""),
     ("ours: ready", OURS, seen("ready", "ready", "ready"), Do.DONE, ""),
     ("ours: degraded", OURS, seen("degraded", "ready", "unreachable"), Do.WAIT, ""),
+    ("ours: failing, and a node is lost", OURS, seen("failed", "failed", "unreachable", alive="a"), Do.STOP_NOW, "a"),
+    ("ours: failed, and a node is lost", OURS, seen("failed", "failed", "unreachable"), Do.FAIL, ""),
+    ("ours: failed, and one was told to end", TOLD, seen("failed", "failed", "ready"), Do.FAIL, ""),
+    ("ours: stopped, and a node is lost", OURS, seen("absent", "stopped", "unreachable"), Do.FAIL, ""),
+    ("ours: nobody answers", OURS, seen("degraded", "unreachable", "unreachable", run="", plan=""), Do.WAIT, ""),
+    ("a node is lost at first", FRESH, seen("absent", "absent", "unreachable"), Do.WAIT, ""),
+    ("an old failure, a node is lost", FRESH, seen("failed", "failed", "unreachable"), Do.WAIT, ""),
+    ("left over, a node is lost", FRESH, seen("armed", "armed", "unreachable"), Do.WAIT, ""),
+    ("failing, a node is lost", FRESH, seen("failed", "ready", "unreachable"), Do.WAIT, ""),
+    ("another plan, a node is lost", FRESH, seen("degraded", "ready", "unreachable", plan="p0"), Do.REFUSE, ""),
+    ("what is left does not end", STUBBORN, seen("armed", "armed", "armed"), Do.FAIL, ""),
     ("ours: failing", OURS, seen("failed", "failed", "ready"), Do.STOP_NOW, "b"),
     ("ours: failed", OURS, seen("failed", "failed", "failed"), Do.FAIL, ""),
     ("ours: a node died", OURS, seen("failed", "failed", "dead"), Do.STOP_NOW, "b"),
@@ -85,6 +98,46 @@ TABLE: list[tuple[str, Goal, GangView, Do, str]] = [
 def test_next_step(goal: Goal, view: GangView, do: Do, nodes: str) -> None:
     (action,) = actions(goal, view)
     assert (action.do, action.nodes) == (do, tuple(nodes))
+
+
+LATE_S = OURS.lease_s + PAST_LEASE_S
+NOBODY = seen("degraded", "unreachable", "unreachable", run="", plan="")
+LEADER_LOST = seen("degraded", "unreachable", "ready", trouble="unreachable")
+
+
+@pytest.mark.parametrize(
+    ("goal", "view", "limit_s", "do"),
+    [
+        (FRESH, seen("absent", "absent", "unreachable"), CONNECT_S, Do.LOST),
+        (FRESH, seen("failed", "failed", "unreachable"), CONNECT_S, Do.LOST),
+        (FRESH, seen("armed", "armed", "unreachable"), CONNECT_S, Do.LOST),
+        (FRESH, seen("failed", "ready", "unreachable", plan="p0"), CONNECT_S, Do.LOST),
+        (FRESH, NOBODY, CONNECT_S, Do.LOST),
+        (OURS, NOBODY, LATE_S, Do.LOST),
+        (OURS, seen("staged", "staged", "unreachable"), LATE_S, Do.LOST),
+        (OURS, seen("armed", "armed", "unreachable"), LATE_S, Do.LOST),
+        (OURS, replace(degraded("unreachable", serves=True), nodes=LEADER_LOST.nodes[::-1]), LATE_S, Do.DONE),
+        (OURS, LEADER_LOST, LATE_S, Do.DONE),
+        (OURS, degraded("stopped", serves=True), LATE_S, Do.DONE),
+    ],
+)
+def test_what_is_not_told_or_not_well_is_waited_for_so_long(goal: Goal, view: GangView, limit_s: float, do: Do) -> None:
+    """A node's own time counts: that of a connection before anything of ours is staged there, its lease after that."""
+    assert [action.do for action in actions(goal, view, limit_s - 0.1)] == [Do.WAIT]
+    assert [action.do for action in actions(goal, view, limit_s)] == [do]
+
+
+@pytest.mark.parametrize("goal", [FRESH, OURS, TOLD, STUBBORN])
+def test_nothing_is_staged_or_ended_beside_a_node_that_may_run_anything_and_no_wait_has_no_end(goal: Goal) -> None:
+    """What is waited for without a limit here ends by itself: a start has its phases' limits, an end its deadline."""
+    for state in GangState:
+        for a in (word.value for word in NodeState if word is not NodeState.UNREACHABLE):
+            view = seen(state.value, a, "unreachable", plan="p0")
+            for action in () if view.running and state is GangState.ABSENT else actions(goal, view, 1e9):
+                assert action.do not in (Do.STAGE, Do.GO)
+                assert goal.run_id or action.do is not Do.STOP_NOW
+                if action.do is Do.WAIT:
+                    assert state.loads or state.value in ("draining", "stopping", "degraded")
 
 
 def test_what_takes_too_long_is_given_up_once_it_is_ours_or_of_our_plan() -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from tests.support.waiting import until
@@ -73,6 +73,48 @@ def test_a_glance_does_not_wait_for_a_node_that_the_others_have_left_behind() ->
         back.set()
     assert "a" in seen.values or "b" in seen.values
     assert isinstance(seen.failures["cut"], Unreachable)
+
+
+def test_looks_that_wait_for_one_try_to_connect_share_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glances at a node that does not answer are many; one that tried anew for each of them would be late by all."""
+    tries, go_on = [], threading.Event()
+
+    def connect(spec: NodeSpec, *, deadline_s: float) -> Any:
+        tries.append(spec.name)
+        go_on.wait(20)
+        raise Unreachable(f"try {len(tries)} was silent", where=spec.name, fix="look")
+
+    monkeypatch.setattr("orchestrator.remote.fleet.connect", connect)
+    told: list[str] = []
+    waiting: list[int] = []
+
+    class Door:
+        """The lock before a node's connection, which tells who waits there."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            waiting.append(1)
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    def look() -> None:
+        told.append(fleet.on_every(lambda session: None).failures["a"].what)
+
+    with Fleet([NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host="none"))]) as fleet:
+        fleet._opening["a"] = cast("threading.Lock", Door())
+        looks = [threading.Thread(target=look) for _ in range(5)]
+        for one in looks:
+            one.start()
+        until(lambda: len(waiting) == len(looks), 20.0, "all of them wait")
+        go_on.set()
+        for one in looks:
+            one.join()
+        look()
+    assert sorted(told) == [*["try 1 was silent"] * 5, "try 2 was silent"]
 
 
 def test_a_glance_that_nobody_answers_waits_for_the_nodes_own_deadline() -> None:

@@ -503,6 +503,16 @@ def test_a_frozen_node_behind_a_jump_host_is_noticed(
     beats.stop()
 
 
+def test_a_frozen_node_ends_a_command_before_its_deadline(start_sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel still acknowledges; a stop may take minutes, and nobody would answer it."""
+    monkeypatch.setattr("orchestrator.remote.ssh_way.SILENT_SSHD_S", 0.5)
+    node = start_sshd()
+    session = open_session(node.spec(), deadline_s=20)
+    node.freeze_sessions()
+    with pytest.raises(Unreachable, match="connection was lost"):
+        session.run("true", deadline_s=600)
+
+
 def test_through_a_proxy_command(sshd: Sshd) -> None:
     relay = (
         "import socket,sys,threading,shutil,os\n"

@@ -221,16 +221,16 @@ class Agent:
 
     def patience(self) -> float:
         """How long the loop may wait for an event."""
-        if self.course.over:
+        if self.course.state.unwanted:
             return ENDING_TICK_S
-        if not self.course.runs:
+        if not self.course.state.runs:
             return RETRY_S if self.spoke is not None and not self.spoke.joined else TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
         return INQUEST_TICK_S if self.course.inquest.until else tick
 
     def step(self, ready: set[int]) -> None:
         """One round of the loop. ready: descriptors that are ready for I/O."""
-        if self.course.over:
+        if self.course.state.unwanted:
             self._end_on()
             return
         now = self.now()
@@ -404,7 +404,7 @@ class Agent:
 
     def _engine_ended(self, death: Death) -> None:
         self.record.event("engine ended", how=death.words())
-        if self.course.runs:
+        if self.course.state.runs:
             if death.signal not in ITS_OWN_DEATHS:
                 self._bury_the_dead()
             self._read_last_words()
@@ -434,9 +434,14 @@ class Agent:
         for died in self.tree.step(now, ready):
             self.record.event("rank ended", tp_rank=died.rank.tp_rank, pid=died.rank.pid, how=died.death.words())
             killed = died.death.signal in (None, signal.SIGKILL)
-            if self.course.runs and killed and self.course.engine_runs and not self.tree.parent_lives(self.engine):
+            if (
+                self.course.state.runs
+                and killed
+                and self.course.engine_runs
+                and not self.tree.parent_lives(self.engine)
+            ):
                 self._hear_of_parent()
-            if self.course.runs:
+            if self.course.state.runs:
                 self._read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
                 self.happened(verdicts.Happened(self._explained(seen, died.rank.pid, died.rank.gpu, died.death)))
@@ -516,7 +521,7 @@ class Agent:
         self.record.set(canary_text=result.text)
         if not result.refused:
             self.happened(course.Accepted())
-        elif self.course.runs:
+        elif self.course.state.runs:
             text = f"the canary generation was refused: {result.refused}"
             fix = (
                 "wrong weights or kernels generate such text: check the checkpoint"

@@ -47,10 +47,6 @@ FOLLOW_LEADER_S = 1.5
 """Once the leader's engine has gone, workers get this long for their own shutdown before SIGKILL. Every rank was told
 to end before the leader's ended (sglang 0.5: ShutdownReq), or none ever is (0.4.4), so a longer wait gains nothing."""
 
-RUNNING = (AgentState.STARTING, AgentState.WARMING, AgentState.READY)
-OVER = (AgentState.STOPPING, AgentState.STOPPED, AgentState.FAILED)
-ENDING = (AgentState.DRAINING, *OVER)
-
 
 @dataclass(frozen=True, slots=True)
 class LinkFacts:
@@ -208,16 +204,6 @@ class Course:
         )
         self.inquest = Inquest(run.node) if run.leads else Witness(run.node)
 
-    @property
-    def over(self) -> bool:
-        """The engine is no longer wanted."""
-        return self.state in OVER
-
-    @property
-    def runs(self) -> bool:
-        """The engine was started, and is not being stopped."""
-        return self.state in RUNNING
-
     def stopped(self) -> bool:
         """Nothing runs any more: the state becomes stopped, or stays failed."""
         if self.state is AgentState.STOPPING:
@@ -278,13 +264,13 @@ class Course:
     def _say_again(self, node: str) -> list[Effect]:
         """Repeat messages to a node that connects for the first time or again: it may have missed them."""
         if not self.run.leads:
-            lost = self.cause is not None and self.over
+            lost = self.cause is not None and self.state.unwanted
             return [Send(Account(type="failed", cause=self.cause))] if lost else []
-        if self.over:
+        if self.state.unwanted:
             return [Send(End(verdict=self.verdict, now=self.verdict is None), only=node)]
         if self.state is AgentState.DRAINING:
             return [Send(Drain(), only=node)]
-        return [Send(Go(), only=node)] if self.runs else []
+        return [Send(Go(), only=node)] if self.state.runs else []
 
     def _hear_member(self, now: float, node: str, message: Message | None) -> list[Effect]:
         match message:
@@ -293,7 +279,7 @@ class Course:
                 return self._hear_end(now, node, ended)
             case AgentEnded():
                 return self._follow_loss(self.members.step(now, membership.GuardianReported(node)))
-            case Account() as account if self.over:
+            case Account() as account if self.state.unwanted:
                 self._hear_late(account)
             case Account() as account:
                 return self._judge(now, verdicts.Heard(node, Statement.of(account)))
@@ -307,7 +293,7 @@ class Course:
 
     def _hear_end(self, now: float, node: str, ended: Ended) -> list[Effect]:
         """A node says why before it ends; that message is lost if the connection broke meanwhile."""
-        if self.state in ENDING or self.inquest.until:
+        if self.state.ends or self.inquest.until:
             return []
         if ended.cause is None and ended.state is AgentState.STOPPED:
             return self._stop_now()
@@ -351,7 +337,7 @@ class Course:
             self.verdict = message.verdict
             if self.state is not AgentState.DRAINING:
                 return self._judge(now, verdicts.Ruled(message.verdict))
-        if self.over:
+        if self.state.unwanted:
             return []
         if message.now or message.verdict is not None:
             return self._enter(AgentState.STOPPING)
@@ -365,7 +351,7 @@ class Course:
             match one:
                 case _ if self.state is AgentState.DRAINING:
                     effects += self._stop_now()  # an incomplete gang answers no requests: there is nothing to wait for
-                case AgentGone(cause) | LeaseOver(cause) if self.state not in ENDING:
+                case AgentGone(cause) | LeaseOver(cause) if not self.state.ends:
                     effects += self._fail(cause)
                 case _:
                     pass
@@ -375,7 +361,7 @@ class Course:
 
     def _judge(self, now: float, event: verdicts.Event) -> list[Effect]:
         """An event that may show who failed first: ask, look, report, rule."""
-        if self.state in ENDING:
+        if self.state.ends:
             return []
         effects: list[Effect] = []
         for effect in self.inquest.step(now, event, self.members.joined):
@@ -397,7 +383,7 @@ class Course:
         """Record this node's first cause and tell the gang; a later cause is only an event. tell: the member's leader
         does not know of it yet."""
         note = Note("cause", cause.as_json())
-        if self.state in ENDING:
+        if self.state.ends:
             return [note]
         self.cause = cause
         messages: list[Effect] = []
@@ -417,7 +403,7 @@ class Course:
             return self._stop(now)
         if order.goal != "stop-now":
             return []
-        if order.because is not None and self.state not in ENDING:
+        if order.because is not None and not self.state.ends:
             return self._fail(causes.from_controller(order.because, at(now, self.anchor)))
         return self._stop_now()
 
@@ -429,7 +415,7 @@ class Course:
 
     def _stop(self, now: float) -> list[Effect]:
         """Stop gracefully: the leader's engine drains first, then all others follow."""
-        if self.state in ENDING:
+        if self.state.ends:
             return []
         if not self.run.leads and self.members.joined:
             return [Send(Stop()), *self._drain(now)]
@@ -438,13 +424,13 @@ class Course:
         return self._stop_now()
 
     def _drain(self, now: float) -> list[Effect]:
-        if self.state in ENDING:
+        if self.state.ends:
             return []
         self._deadline = now + self.run.watch.stop.drain_s + self.run.watch.stop.shutdown_s
         return self._enter(AgentState.DRAINING)
 
     def _stop_now(self) -> list[Effect]:
-        if self.over:
+        if self.state.unwanted:
             return []
         everybody = End(now=True) if self.run.leads else Stop(now=True)
         return [Send(everybody), *self._enter(AgentState.STOPPING)]

@@ -109,5 +109,5 @@ def _leave(agent: Agent, left: list[int]) -> Iterator[None]:
         spoke.send(Ended(state=agent.state, left_behind=tuple(left), cause=agent.course.cause))
         spoke.close()
     if hub is not None:
-        yield from _until(agent, lambda: not members.joined - members.ended, MEMBERS_END_S)
+        yield from _until(agent, lambda: not members.ending(agent.now()), MEMBERS_END_S)
         hub.close()

@@ -103,6 +103,10 @@ class Membership:
         """A connection broke a moment ago, and may be made again."""
         return any(node not in self.ended for node in self.broken.waited_for)
 
+    def ending(self, now: float) -> set[str]:
+        """Nodes that are still connected and have not reported their end; one whose lease is over may never do so."""
+        return {node for node in self.joined - self.ended if now - self.heard[node] <= self.lease_s}
+
     def silent(self, now: float) -> tuple[str, ...]:
         """Partners that have been silent for too long: SILENT_S, or half of the lease if that is shorter."""
         shown_after = min(SILENT_S, self.lease_s / 2)

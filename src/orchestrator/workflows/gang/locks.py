@@ -19,7 +19,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import audit
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.session import Session
 from orchestrator.workflows.asking import ask_lock
 from orchestrator.workflows.gang.holder import has_ended, this_process
@@ -118,14 +118,14 @@ class GangLock:
     def _renew(self, fleet: Fleet) -> None:
         """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""
         try:
-            answers = self._ask(fleet, op="renew", token=self.token)
+            answers = self._ask(fleet, op="renew", token=self.token, patience=Patience())
             lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
         except Exception as defect:
             trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
             audit.note(trouble, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
             return
         self._lost = self._lost or lost
-        if not answers.failures:
+        if answers.values:  # whoever takes it over needs every node
             self._renewed_at = time.time()
 
     def still_ours(self) -> None:
@@ -149,7 +149,7 @@ class GangLock:
 
     def finish(self) -> None:
         """Have every node that can be reached forget it."""
-        self._ask(op="finish", token=self.token)
+        self._ask(op="finish", token=self.token, patience=Patience())
 
     def release(self) -> None:
         """Give it back on every node that can be reached; elsewhere it goes stale."""
@@ -157,7 +157,7 @@ class GangLock:
         if self in _held:
             _held.remove(self)
         with contextlib.suppress(KeyboardInterrupt):
-            self._ask(op="release", token=self.token)
+            self._ask(op="release", token=self.token, patience=Patience())
 
     def _take_over(self, held: Mapping[str, LockAnswer]) -> PerNode[LockAnswer]:
         """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
@@ -174,12 +174,12 @@ class GangLock:
     def _dead_token(self, holder: LockHolder | None) -> str:
         return holder.token if holder is not None and (self.force or has_ended(holder)) else ""
 
-    def _ask(self, fleet: Fleet | None = None, **keys: Any) -> PerNode[LockAnswer]:
+    def _ask(self, fleet: Fleet | None = None, *, patience: Patience | None = None, **keys: Any) -> PerNode[LockAnswer]:
         def one(session: Session) -> LockAnswer:
             spec = session.spec
             return ask_lock(session, LockRequest(node=spec.name, **where(spec, self.gang.name), **keys))
 
-        return (fleet or self.fleet).on_every(one, only=self._nodes)
+        return (fleet or self.fleet).on_every(one, only=self._nodes, patience=patience)
 
     def _holder(self) -> LockHolder:
         return LockHolder(

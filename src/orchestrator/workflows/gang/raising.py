@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from orchestrator.gang.actions import Action, Do, Goal, Want, actions, on_its_way
+from orchestrator.gang.actions import CONNECT_S, Action, Do, Goal, Want, actions, on_its_way
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
@@ -33,7 +33,7 @@ from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.runs import RunRecord
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.background import ahead
@@ -50,6 +50,9 @@ POLL_S = 0.05
 """Nodes answer as soon as something has changed, or after a second."""
 LOST_POLL_S = 1.0
 """While a node can't be reached: its failure is known at once, without that second."""
+USUAL = Patience()
+GLANCE = Patience(least_s=0.5)
+"""With a node that did not answer the look before: it is connected to meanwhile."""
 
 
 class Watcher(Protocol):
@@ -339,11 +342,14 @@ def _follow(
 ) -> tuple[GangView, ...]:
     failures: list[DeployError] = []
     seen: dict[str, str] = {}
+    patience = USUAL
     while True:
-        views = see(fleet, [rise.gang for rise in rises], seen=seen)
+        looked = time.monotonic()
+        views = see(fleet, [rise.gang for rise in rises], seen=seen, patience=patience)
+        patience = GLANCE if any(view.unreachable for view in views) else USUAL
         watcher.seen(views)
         with_views = list(zip(rises, views, strict=True))
-        acted = [rise.step(view, failures) for rise, view in with_views if rise.open]
+        acted = [rise.step(view, looked, failures) for rise, view in with_views if rise.open]
         waited = time.monotonic() - begin
         if waited > timeout_s:
             failures += [rise.give_up(view, waited) for rise, view in with_views if rise.open]
@@ -376,15 +382,23 @@ class _Rise:
     """It was running already, and was not ready."""
     joined: bool = False
     """Another command is starting it with the same plan."""
+    followed: bool = False
+    """Another command was starting it, and this one waited for that."""
     broke: Cause | None = None
     """What made the start fail on this side, of which no agent can know."""
     staged: Mapping[str, StagingRequest] = field(default_factory=dict)
     """What this command has staged, by node."""
     gone: bool = False
     """Its ranks were told to start."""
+    well_at: float = field(default_factory=time.monotonic)
+    """When a look last began at which every node answered and the gang was not degraded."""
+    lost: frozenset[str] = frozenset()
+    """Nodes that have not answered for as long as a connection may take."""
+    leave: bool = False
+    """What runs there is left as it is, whatever ends this command."""
 
     def __post_init__(self) -> None:
-        self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id)
+        self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id, lease_s=self.gang.leader.lease_s)
 
     @property
     def gang(self) -> GangSpec:
@@ -406,10 +420,14 @@ class _Rise:
         """This command has staged it, and none of its ranks was told to start: it does not continue by itself."""
         return self.open and bool(self.goal.run_id) and not self.gone
 
-    def step(self, view: GangView, failures: list[DeployError]) -> bool:
-        """Do what the view calls for; False where there is nothing to do but wait."""
+    def step(self, view: GangView, looked: float, failures: list[DeployError]) -> bool:
+        """Do what the view calls for, seen by a look that began then; False where there is nothing to do but wait."""
+        if not view.unreachable and view.state is not GangState.DEGRADED:
+            self.well_at = looked
+        troubled_s = time.monotonic() - self.well_at
+        self.lost = frozenset(node.name for node in view.unreachable if troubled_s >= CONNECT_S)
         try:
-            acted = [self._act(action, view) for action in actions(self.goal, view)]
+            acted = [self._act(action, view) for action in actions(self.goal, view, troubled_s)]
         except DeployError as failure:
             self._event("failed", where=failure.where, text=failure.what)
             self.failed = True
@@ -432,12 +450,13 @@ class _Rise:
 
     def undo(self, *, unless_ended: bool = False) -> None:
         """Leave nothing of this run behind on any node that can be reached, as long as this command holds the gang."""
-        if (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
+        if not self.leave and (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
             with contextlib.suppress(DeployError):
-                self._stop_now([node.name for node in self.gang.nodes])
+                self._stop_now([node.name for node in self.gang.nodes if node.name not in self.lost])
 
     def _act(self, action: Action, view: GangView) -> bool:
         self.joined = not self.goal.run_id and on_its_way(self.goal, view)
+        self.followed = self.followed or self.joined
         if action.do is not Do.WAIT:
             self._event(action.do.value, nodes=action.nodes, why=action.why)
         carry_out: dict[Do, Callable[[], object]] = {
@@ -449,6 +468,7 @@ class _Rise:
             Do.FAIL: lambda: self._fail(view, action.why),
             Do.REFUSE: lambda: self._refuse(action.why),
             Do.GIVE_UP: lambda: self._give_up_on(view, action.why),
+            Do.LOST: lambda: self._lose(view),
         }
         if action.do is Do.WAIT:
             self.waited = self.waited or not self.goal.run_id
@@ -462,7 +482,7 @@ class _Rise:
         self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
         self.watcher.step(self.gang.name, "staging")
         requests = self.rising.requests(run_id, secrets.token_hex(32))
-        self.goal, self.staged = replace(self.goal, run_id=run_id), requests
+        self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests
         nodes = tuple(node.name for node in self.gang.nodes)
         self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
         self._at_once(Do.ARM, nodes, "staged")
@@ -494,6 +514,7 @@ class _Rise:
         still_ours(self.fleet, [self.gang])
         self.watcher.step(self.gang.name, "stopping what is left on " + ", ".join(nodes))
         ours = bool(self.goal.run_id)
+        self.goal = replace(self.goal, stops=self.goal.stops + 1)
         order = StopRequest(now=True, clear=not ours, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
         self._on(nodes, "stop", lambda _: order, KILL_S)
 
@@ -507,6 +528,18 @@ class _Rise:
         self.broke = view.late or self.broke
         self._fail(replace(view, cause=view.late), why)
 
+    def _lose(self, view: GangView) -> None:
+        """Nothing can be staged or told to start without every node. What other commands began, and ranks that run
+        already, are left alone."""
+        if self.followed and view.state is GangState.FAILED:
+            raise failure_of(view)
+        failure = together({node.name: node.error for node in view.unreachable if node.error is not None})
+        self.leave = self.gone or not self.goal.run_id
+        if self.gone:
+            failure.what += f"\n    what was started of {self.gang.name} continues on its own"
+        self.broke = Cause(node=view.unreachable[0].name, text=f"can't be reached: {failure.what}", fix=failure.fix)
+        raise failure
+
     def _refuse(self, why: str) -> None:
         raise InputError(
             f"this gang runs another plan: {why}; the requested plan is {self.goal.plan_id}",
@@ -518,7 +551,10 @@ class _Rise:
         self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
     ) -> Mapping[str, Any]:
         """Every node's answer. Raises the first failure."""
+        asked = time.monotonic()
         answers = self._on(nodes, verb, request, deadline_s)
+        if time.monotonic() - asked >= CONNECT_S:  # else its connection may have broken only just now
+            self.lost |= {name for name, why in answers.failures.items() if isinstance(why, Unreachable)}
         self.broke = _what_broke(answers.failures)
         return answers.all()
 

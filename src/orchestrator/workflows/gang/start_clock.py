@@ -39,7 +39,7 @@ class StartClock:
         """Note when phases began; keep them once a gang that was seen to rise is ready."""
         for view in views:
             key = (view.name, view.run_id)
-            if view.state in (GangState.STARTING, GangState.WARMING):
+            if view.state.loads:
                 for node in view.nodes:
                     self._times.setdefault(key, PhaseTimes()).note(node)
             elif view.state == GangState.READY and key in self._times and key not in self._kept:

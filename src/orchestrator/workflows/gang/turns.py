@@ -14,7 +14,7 @@ from enum import Enum
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached
 from orchestrator.model.inventory import GangSpec
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.restart import stop
@@ -153,7 +153,7 @@ class Turns:
             if step is Step.ASIDE:
                 self.operation.untouched(turn.names)
             elif self.router is not None:
-                say_failures(take_in_all(self.router, see(self.fleet, turn.gangs)), self.watcher)
+                say_failures(take_in_all(self.router, see(self.fleet, turn.gangs, patience=Patience())), self.watcher)
 
 
 def _by_hand(ended: BaseException) -> bool:

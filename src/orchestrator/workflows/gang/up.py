@@ -20,7 +20,7 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.diff import GangDiff, summary
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang.nettested import tested_before
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.raising import (
@@ -29,6 +29,7 @@ from orchestrator.workflows.gang.raising import (
     UpRequest,
     UpResult,
     Watcher,
+    everybody_answers,
     ground,
     raise_all,
     raise_gangs,
@@ -274,7 +275,9 @@ def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
         return f"{change.name} is stopped: its nodes had no common previous plan to return to"
     turns.watcher.step(change.name, f"restoring plan {was.plan_id}")
     try:
-        if see(turns.fleet, [change.standing])[0].running:  # still draining, if the stop was interrupted
+        (view,) = see(turns.fleet, [change.standing], patience=Patience())
+        everybody_answers([view])
+        if view.running:  # still draining, if the stop was interrupted
             stop(turns.fleet, [change.standing], turns.watcher, now=True)
         raise_all(
             turns.fleet,

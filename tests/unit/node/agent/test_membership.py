@@ -52,6 +52,15 @@ def test_a_node_that_the_network_lost_keeps_its_lease() -> None:
     ]
 
 
+def test_an_end_does_not_wait_for_a_node_whose_lease_is_over() -> None:
+    members = leader("b", "c")
+    members.step(100.0 + LEASE_S, Said("c", {}))
+    assert members.ending(100.0 + LEASE_S) == {"b", "c"}
+    assert members.ending(101.0 + LEASE_S) == {"c"}
+    members.step(101.0 + LEASE_S, HasEnded("c"))
+    assert members.ending(101.0 + LEASE_S) == set()
+
+
 def test_a_node_that_has_ended_has_no_lease() -> None:
     members = leader("b")
     members.step(100.0, HasEnded("b"))

@@ -136,6 +136,18 @@ def test_a_holder_that_was_stopped_asks_before_it_goes_on(nodes: Nodes, monkeypa
             lock.still_ours()
 
 
+def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each step it would wait for that node; whoever takes the lock over needs the others too."""
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 600.0)
+    with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
+        nodes.answers["b"] = LOST
+        lock._renewed_at -= 1000.0
+        lock.still_ours()
+        asked = nodes.asked
+        lock.still_ours()
+        assert nodes.asked == asked
+
+
 def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
