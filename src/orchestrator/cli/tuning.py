@@ -269,7 +269,7 @@ def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
         screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
         screen.out.print(printable(f"  fix: {failure.fix}"))
     if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
-        screen.say("running engines keep the old configs. Restart to use the new ones: l40s-deploy restart")
+        screen.say("running engines keep the old configs. To use the new ones: l40s-deploy restart --gang GANG")
 
 
 def _status(args: argparse.Namespace, screen: Screen) -> int:

@@ -52,8 +52,9 @@ class Welcome(Message):
     proof: str
 
 
-ONE_RELEASE = "run `l40s-deploy down`, then `l40s-deploy up`, both with the newer release"
-"""What to do where two agents of a gang can't follow each other."""
+def one_release(gang: str) -> str:
+    """What to do where two agents of a gang can't follow each other."""
+    return f"run `l40s-deploy down --gang {gang}`, then `up` for it again, both with the newer release"
 
 
 def misfit(theirs: Challenge | Hello, ours: str) -> str:

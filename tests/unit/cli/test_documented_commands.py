@@ -1,9 +1,12 @@
-"""Each indented `l40s-deploy ...` line of README.md and docs/ is a command that the real parser accepts."""
+"""Each indented `l40s-deploy ...` line of README.md and docs/ is a command that the real parser accepts; what the
+program itself advises stops nothing beyond the gang or node that it speaks of."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,3 +37,69 @@ def test_the_parser_accepts_it(page: str, line: str, capsys: pytest.CaptureFixtu
 
 def test_the_pages_have_commands() -> None:
     assert {"README.md", "runbooks.md", "checkpoint.md", "doctor.md"} <= {page for page, _ in COMMANDS}
+
+
+NAMED = "NAMED"
+"""In the place of what a message fills in."""
+ADVISED = re.compile(r"l40s-deploy ((?:[a-z]|NAMED).*?)(?=[`;,)\n]|\. |\.?$| \(|: |\" )")
+BOUNDED = {
+    "down": "--gang",
+    "restart": "--gang|--resume",
+    "rollback": "--gang",
+    "up": "--gang",
+    "prepare --remove": "--node",
+    "lock release": "--gang",
+}
+"""What may end or change something that serves, or start what an operator has stopped; and what bounds it. `restart
+--resume` finishes only what was begun."""
+
+
+def text_of(node: ast.expr) -> str:
+    """What is known of a string before it is made; of a command's list of words, the words joined by blanks."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else NAMED
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return text_of(node.left) + text_of(node.right)
+    if isinstance(node, ast.List | ast.Tuple):
+        return " ".join(text_of(part) for part in node.elts)
+    return NAMED
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    """All strings below, without docstrings and what the help shows as examples."""
+    if isinstance(node, ast.Call) and re.search("example|in_groups", ast.unparse(node.func)):
+        return
+    if isinstance(node, ast.Assign | ast.AnnAssign) and "EXAMPLE" in ast.unparse(node).partition("=")[0]:
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp | ast.List):
+        yield text_of(node)
+    if not isinstance(node, ast.JoinedStr | ast.BinOp):
+        for child in ast.iter_child_nodes(node):
+            yield from texts(child)
+
+
+def advised() -> set[tuple[str, str]]:
+    """(file, command) for every command that a message of the program can name."""
+    return {
+        (path.name, command.strip())
+        for path in (ROOT / "src").rglob("*.py")
+        for text in texts(ast.parse(path.read_text()))
+        for command in ADVISED.findall(text)
+    }
+
+
+def test_no_advice_touches_more_than_the_gang_or_node_it_is_about() -> None:
+    found = advised()
+    assert len(found) > 100 and {"restart --gang NAMED", "router up"} <= {command for _, command in found}
+    beyond = [
+        f"{file}: {command}"
+        for file, command in sorted(found)
+        for verb, bound in BOUNDED.items()
+        if set(verb.split()) <= set(command.split()) and command.startswith(verb.split()[0])
+        if not set(bound.split("|")) & set(command.split())
+    ]
+    assert beyond == []

@@ -20,7 +20,7 @@ def strike(node: LivingNode, asked: Words) -> Undo:
     words.at_most(asked, 0)
     agents = node.agents()
     if not agents:
-        raise InputError(f"no agent runs on {node.name}", where="kill-agent", fix="l40s-deploy up")
+        raise InputError(f"no agent runs on {node.name}", where="kill-agent", fix="start its gang first")
     for agent in agents:
         agent.kill()
     return {}

@@ -514,7 +514,7 @@ class Agent:
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
         beside = causes.Beside(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())
         hangs = self.vitality.word == HUNG
-        hung = causes.hung(self.run.node, self.vitality.detail, clock.now(), beside) if hangs else None
+        hung = causes.hung(self.run.node, self.run.gang, self.vitality.detail, clock.now(), beside) if hangs else None
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
 
     def _judge_canary(self, result: CanaryResult) -> None:

@@ -108,7 +108,7 @@ def from_controller(failure: Because, now: float) -> Cause:
     return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
 
 
-def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
+def hung(node: str, gang: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
     """The engine is alive but makes no progress. beside: what else is known of it
 
     A rank that RAS names is identified by its process: RAS numbers ranks within a communicator, which may be only part
@@ -117,8 +117,8 @@ def hung(node: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
     said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
     text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
     fix = (
-        "check `l40s-deploy logs`; if a rank is stuck in a collective, run `l40s-deploy restart` (a guard does this"
-        " automatically)"
+        "check `l40s-deploy logs`; if a rank is stuck in a collective, run"
+        f" `l40s-deploy restart --gang {gang}` (a guard does this automatically)"
     )
     where = beside.nodes.get(culprit.host, "") if culprit is not None else ""
     if culprit is None or not where:

@@ -17,7 +17,6 @@ from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
 from orchestrator.node.network.link_events import Joined, Left, Said
 from orchestrator.protocol.link import (
-    ONE_RELEASE,
     Account,
     AgentEnded,
     Ask,
@@ -30,6 +29,7 @@ from orchestrator.protocol.link import (
     Stop,
     from_leader,
     from_member,
+    one_release,
 )
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
@@ -457,7 +457,8 @@ class Course:
         if self.run.leads or self.members.joined:
             return self._enter(AgentState.ARMED)
         if link.misfit:
-            return self._fail(self.because(now, f"the leader's agent {link.misfit}", fix=ONE_RELEASE, secondary=True))
+            fix = one_release(self.run.gang)
+            return self._fail(self.because(now, f"the leader's agent {link.misfit}", fix=fix, secondary=True))
         if waited <= (LEADERS_CHECKS_S if link.reached else LINK_S):
             return []
         address = f"{self.run.leader.address}:{self.run.leader.port}"

@@ -17,7 +17,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.protocol.staging import StagingRequest
 
-_AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME`"
+_AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME --gang GANG`"
 _MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
 
 

@@ -46,7 +46,8 @@ def stream(request: dict[str, Any]) -> None:
     order = asked.order
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
-    task.refuse_beside_an_engine(files.current_run(state, asked.gang), "stop it with `l40s-deploy down`")
+    fix = f"stop it with `l40s-deploy down --gang {asked.gang}`"
+    task.refuse_beside_an_engine(files.current_run(state, asked.gang), fix)
     program = shutil.which(PROGRAM, path=_PLACES)
     if program is None:
         tell(RailsLine(missing=PROGRAM, ended=True).as_json())

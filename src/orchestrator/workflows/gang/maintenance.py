@@ -290,5 +290,5 @@ def _how_to_go_on(work: _Work, later: Sequence[Staged], *, serves: bool) -> str:
         words = f"{name} serves again, but may not be in the router; `l40s-deploy router up` adds it"
     if not later:
         return words
-    rest = " ".join(f"--gang {plan.gang.name}" for plan in later)
-    return f"{words}; not done: continue with `l40s-deploy restart --maintenance {rest}`"
+    rest = " --gang ".join(plan.gang.name for plan in later)
+    return f"{words}; not done: continue with `l40s-deploy restart --maintenance --gang {rest}`"

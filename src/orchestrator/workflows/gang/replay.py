@@ -131,14 +131,14 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
         raise NodeError(
             f"what was staged there can't be read: {found}",
             where=node.name,
-            fix="run `l40s-deploy down`, then `l40s-deploy up --model NAME`",
+            fix=f"run `l40s-deploy down --gang {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
         )
     unknown = unknown_keys(StagingRequest, raw)
     if unknown:
         raise NodeError(
             f"the gang was started by a newer l40s-deploy; this one does not know {', '.join(unknown[:5])}",
             where=node.name,
-            fix="restart it with that release or a newer one, or stop it with `l40s-deploy down`",
+            fix=f"restart it with that release or a newer one, or stop it with `l40s-deploy down --gang {gang}`",
         )
     return replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script)
 
@@ -147,7 +147,7 @@ def _nothing(gang: str, place: str) -> InputError:
     return InputError(
         f"gang {gang} was never started: no plan is staged on its nodes",
         where=place,
-        fix="run `l40s-deploy up --model NAME`",
+        fix=f"run `l40s-deploy up --model NAME --gang {gang}`",
     )
 
 
@@ -159,12 +159,12 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
                 f"{name} has another plan ({request.plan_id}) than {names[0]}"
                 f" ({requests[names[0]].plan_id}): an `up` was interrupted",
                 where=f"gang {gang.name}",
-                fix="run `l40s-deploy up --model NAME`",
+                fix=f"run `l40s-deploy up --model NAME --gang {gang.name}`",
             )
         if request.members != names:
             raise InputError(
                 f"the plan on {name} is for the nodes {', '.join(request.members)}; "
                 f"the inventory's gang is {', '.join(names)}",
                 where=f"gang {gang.name}",
-                fix="plan for the current gang: run `l40s-deploy up --model NAME`",
+                fix=f"plan for the current gang: run `l40s-deploy up --model NAME --gang {gang.name}`",
             )

@@ -84,7 +84,8 @@ def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]
             raise InputError(
                 f"its nodes have no recorded run of a plan other than {now.plan_id}",
                 where=f"gang {gang.name}",
-                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME",
+                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
+                f" {gang.name}",
             )
         backs.append(Back(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
     return backs

@@ -240,7 +240,7 @@ def _serving(fleet: Fleet, gang: GangSpec) -> GangView:
         raise InputError(
             f"it is {view.state.value} and serves no requests, so there is no speed to measure",
             where=f"gang {gang.name}",
-            fix="check `l40s-deploy status`; start it with `l40s-deploy up --model NAME`",
+            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
         )
     return view
 

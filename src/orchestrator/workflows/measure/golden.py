@@ -188,7 +188,7 @@ def _url(fleet: Fleet, gang: GangSpec) -> str:
         raise InputError(
             f"it is {view.state.value} and serves no requests, so there is no text to check",
             where=f"gang {gang.name}",
-            fix="check `l40s-deploy status`; start it with `l40s-deploy up --model NAME`",
+            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
         )
     return view.service_url
 
@@ -212,10 +212,10 @@ def _ask(fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt]) -> I
         lambda session: ask_http(session, request, deadline_s=PROMPT_S * len(asks) + ANSWER_S), only=[leader.name]
     )
     for prompt, answered in zip(prompts, answers.all()[leader.name], strict=True):
-        yield _answer(leader.name, url, prompt, answered)
+        yield _answer(gang.name, leader.name, url, prompt, answered)
 
 
-def _answer(leader: str, url: str, prompt: Prompt, answered: HttpAnswer) -> Answer | None:
+def _answer(gang: str, leader: str, url: str, prompt: Prompt, answered: HttpAnswer) -> Answer | None:
     place = f"{leader}, {url}{greedy.PATH}"
     if answered.status == 400 and greedy.TOO_LONG in answered.body:
         return None
@@ -223,7 +223,7 @@ def _answer(leader: str, url: str, prompt: Prompt, answered: HttpAnswer) -> Answ
         raise NodeError(
             "the engine does not accept the gang's API key",
             where=place,
-            fix="it was started with another key; start it again: `l40s-deploy restart`",
+            fix=f"it was started with another key; start it again: `l40s-deploy restart --gang {gang}`",
         )
     if not answered.ok:
         raise NodeError(

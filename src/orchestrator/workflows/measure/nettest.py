@@ -99,7 +99,7 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progr
         fleet,
         gang,
         why="its engine and the test would slow each other down",
-        fix="l40s-deploy down, or test at the next start: l40s-deploy up --nettest",
+        fix=f"l40s-deploy down --gang {gang.name}, or test before its next start: `up --nettest`",
     )
     with GangLock(fleet, gang, order.command):
         if order.model is None:
@@ -157,7 +157,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
     places = _places(ground)
     if sum(len(place.ranks) for place in places) < 2:
         raise InputError("it has a single rank: there is no network to test", where=f"gang {ground.gang.name}",
-                         fix="nothing: start it with l40s-deploy up")  # fmt: skip
+                         fix="nothing: it can be started")  # fmt: skip
     steps = schedule(places, ground.shape.hidden_size)
     heard = _Heard(ground.gang.name, steps, {place.node: place.ranks for place in places}, progress)
     began_ranks = time.monotonic()

@@ -343,7 +343,8 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
                 f"still has running requests {deadline_s:.0f} s after it was removed from the router; nothing was"
                 " stopped",
                 where=f"gang {gang.name}",
-                fix="allow more time with --drain-timeout, or abort them with `l40s-deploy restart --gang NAME`",
+                fix="allow more time with --drain-timeout, or abort them with"
+                f" `l40s-deploy restart --gang {gang.name}`",
             )
         time.sleep(POLL_S)
 

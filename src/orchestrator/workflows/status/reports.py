@@ -155,15 +155,15 @@ def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
 
 def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeError:
     """A report that this release can't read, as that node's failure: whose fault it is, and what to do."""
-    theirs = str(raw.get("agent_version") or "")
+    theirs, gang = str(raw.get("agent_version") or ""), str(raw.get("gang") or "GANG")
     if is_newer(theirs, __version__):
         return NodeError(
             f"its agent is {side(theirs, __version__)}, which can't read its report: {wrong}",
             where=node,
-            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down` of this version still stops the gang",
+            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down --gang {gang}` of this version still stops it",
         )
     return NodeError(
         f"its agent's report can't be read: {wrong}",
         where=node,
-        fix="stop the gang with `l40s-deploy down`, then start it again with `l40s-deploy up`",
+        fix=f"stop it with `l40s-deploy down --gang {gang}`, then start it again with `up`",
     )

@@ -40,7 +40,7 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
         raise InputError(
             "none of the remaining nodes has run this gang, so its model and options are unknown",
             where=f"gang {gang.name}",
-            fix="run once: l40s-deploy up --model NAME --without NODE",
+            fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --without NODE",
         )
     requests = staged_plan(fleet, gang, whole=False).requests
     asked = next((request.asked for request in requests.values() if request.asked is not None), None)
@@ -48,7 +48,8 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
         raise InputError(
             "an older l40s-deploy started this gang, and its nodes did not record its model and options",
             where=f"gang {gang.name}",
-            fix="run once: l40s-deploy up --model NAME --replace, with --without NODE for a node that does not answer",
+            fix=f"run once: l40s-deploy up --model NAME --gang {gang.name} --replace, with --without NODE for a"
+            " node that does not answer",
         )
     return asked
 
