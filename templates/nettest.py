@@ -4,16 +4,22 @@
 
 RESULTS is the number of an open file: one JSON object a line, flushed. This process imports torch once and forks one
 process a GPU before CUDA is touched. The order's keys are those of `RanksOrder` (protocol/nettest.py). Every rank goes
-through the steps in the same order with a barrier after each; within its box of time a step takes as many bytes and
-repetitions as fit. Links that look slow beside the others of their kind are measured again at the end, each in turns
-with one that does not, for AGAIN_S together: something else may have had the processor. It ends with the first rank
-that fails.
+through the steps in the same order with a barrier after each.
+
+Those that verify come first: every transfer carries a pattern of sender, receiver and position and is compared on the
+receiver's device, every all-reduce with its known sum. Wrong data ends the test once all pairs, or all sums, were
+compared: nothing is timed then.
+
+Within its box of time a step that times takes as many bytes and repetitions as fit. Links that look slow beside the
+others of their kind are measured again at the end, each in turns with one that does not, for AGAIN_S together:
+something else may have had the processor. It ends with the first rank that fails.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import json
 import os
 import signal
@@ -51,6 +57,12 @@ NO_ROOM = f"a CUDA graph of {GRAPH_OPS} would not fit into the time of one size"
 CANT = "this NCCL or driver can't capture it in a CUDA graph"
 ENDS_S = 0.7
 """What the other ranks say of the first one's death comes within this."""
+TAIL = 3
+"""Bytes beyond a whole number of words, in every transfer that is compared."""
+MOST_EXACT = 2048
+"""Up to it, sums of whole numbers are exact in float16, in any order."""
+MIX = -0x61C8864680B583EB
+"""Odd, and its bits are spread (2**64 / golden ratio, as a signed word): no two positions have the same word."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG, prctl(2)
 
 
@@ -128,6 +140,12 @@ class _Rank:
         self.groups: dict[tuple[int, ...], Any] = {}
         self.pace: dict[_Link, float] = {}
         """Of each link that starts here: bytes a second in its best try."""
+        self.words = torch.zeros(0, dtype=torch.int64, device=self.device)
+        """What `_pattern` is made of."""
+        self.wrong = 0
+        """Bytes that differed, on the rank where most did."""
+        self.slowest_byte = 0.0
+        """Seconds a byte over the slowest link that was verified."""
 
     def _join(self) -> Any:
         reach = timedelta(seconds=self.order["reach_s"])
@@ -163,16 +181,102 @@ class _Rank:
 
     def work(self) -> None:
         begin = time.monotonic()
-        for step in self.order["steps"]:
-            self._collective(step) if step["kind"] == "all-reduce" else self._pairs(step)
-            dist.barrier(group=self.control)
-            if self.rank == 0:
-                _say(self.results, done=step["id"], seconds=round(time.monotonic() - begin, 3))
-        self._again(begin)
+        for _, steps in itertools.groupby(self.order["steps"], lambda step: step["verify"] and step["kind"]):
+            if self.wrong:
+                break  # sums through a link that corrupts data say nothing new, and may never end
+            for step in steps:
+                self._measure(step)
+                if self.rank == 0:
+                    _say(self.results, done=step["id"], seconds=round(time.monotonic() - begin, 3))
+        if not self.wrong and not self.order["steps"][-1]["verify"]:
+            self._again(begin)
         self.store.add("done", 1)
         if self.rank == 0:
             with suppress(RuntimeError):  # the store is in this process: the others leave first
                 self._gather(self.store, "done", "the end")
+
+    def _measure(self, step: dict[str, Any]) -> None:
+        """One step, and then wait for the others."""
+        sums = step["kind"] == "all-reduce"
+        if step["verify"]:
+            self._compared(step, self._verify_sums(step) if sums else self._verify_pair(step))
+            return
+        self._collective(step) if sums else self._pairs(step)
+        dist.barrier(group=self.control)
+
+    def _compared(self, step: dict[str, Any], seen: list[tuple[int, int]]) -> None:
+        """Say it, and let all ranks know. seen: (bytes, of them wrong) of each transfer that was compared here"""
+        wrong = sum(bad for _, bad in seen)
+        if seen:
+            place, _ = self._mine(step)
+            size = max(size for size, _ in seen)
+            _say(self.results, step=step["id"], group=place, rank=self.rank, bytes=size, wrong=wrong)
+        told = torch.tensor([wrong, self.slowest_byte], dtype=torch.float64)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self.control)
+        self.wrong, self.slowest_byte = max(self.wrong, int(told[0].item())), float(told[1].item())
+
+    def _verify_pair(self, step: dict[str, Any]) -> list[tuple[int, int]]:
+        _, pair = self._mine(step)
+        seen = list[tuple[int, int]]()
+        if not pair:
+            return seen
+        start, end = pair
+
+        def give(wanted: int) -> float:
+            size = wanted + TAIL
+            payload = self._pattern(start, end, size).view(torch.uint8)[:size]
+            return self._transfer(end, size, 1, payload) / size
+
+        if self.rank == start:
+            self.slowest_byte = max(self.slowest_byte, _grown(give, step["bytes"][0], step["box_s"]))
+            self._order(end, 0, 0)
+        else:
+            self._take(start, lambda size, words: seen.append((size, _wrong(words, self._pattern(start, end, size)))))
+        return seen
+
+    def _pattern(self, start: int, end: int, size: int) -> Any:
+        """The words of so many bytes from one rank to another; what is beyond them in the last word is zero."""
+        count = -(-size // 8)
+        if len(self.words) < count:
+            self.words = torch.arange(count, dtype=torch.int64, device=self.device).mul_(MIX)
+        words = self.words[:count] ^ _signed((start << 32 | end + 1) * MIX)
+        words.view(torch.uint8)[size:] = 0
+        return words
+
+    def _verify_sums(self, step: dict[str, Any]) -> list[tuple[int, int]]:
+        """Of each size as often as the engine's path differs: as it is called, and in a CUDA graph."""
+        _, ranks = self._mine(step)
+        seen = list[tuple[int, int]]()
+        if len(ranks) < 2:
+            return seen
+        group = self._group(ranks)
+        for wanted in step["bytes"]:
+            count = _fitting(wanted, self.slowest_byte, step["box_s"]) // 2 + 1
+            mine, sums = self._addends(ranks.index(self.rank), len(ranks), count)
+            found = torch.zeros_like(mine)
+
+            def reduce(found: Any = found, mine: Any = mine) -> None:
+                dist.all_reduce(found.copy_(mine), group=group)
+
+            reduce()
+            seen.append((2 * count, _wrong(found, sums)))
+            if self.cuda and step["captured"] and _captured(reduce, 1) is not None:
+                seen.append((2 * count, _wrong(found, sums)))
+        return seen
+
+    def _addends(self, place: int, ranks: int, count: int) -> tuple[Any, Any]:
+        """(what the rank at this place adds, what the sum of all of them has to be)."""
+        most = next((bits for bits in (7, 3, 1) if bits * ranks <= MOST_EXACT), 0)
+        positions = torch.arange(count, dtype=torch.int32, device=self.device)
+
+        def of(place: int) -> Any:
+            spread = (positions + place * 0x01000193 % (1 << 31)).mul_(0x2C1B3C6D)
+            return spread.bitwise_right_shift_(17).bitwise_and_(most).to(torch.float16)
+
+        sums = of(0)
+        for other in range(1, ranks):
+            sums += of(other)
+        return of(place), sums
 
     def _again(self, begin: float) -> None:
         """The suspects in rounds, each in turns with the link in the middle of its kind; every rank finds the same."""
@@ -188,7 +292,9 @@ class _Rank:
         just before; 0: say nothing"""
         between, start, end = link
         step = next(
-            step for step in self.order["steps"] if step["between"] == between and [start, end] in step["groups"]
+            step
+            for step in self.order["steps"]
+            if not step["verify"] and step["between"] == between and [start, end] in step["groups"]
         )
         found = torch.zeros(2, dtype=torch.float32)
         begin = time.monotonic()
@@ -259,7 +365,10 @@ class _Rank:
     def _give(self, peer: int, step: dict[str, Any], *, beside: float | None = None) -> float:
         """Bytes a second; said where it is not only to be compared with."""
         size, times = _moved(
-            lambda size, count: self._transfer(peer, size, count), step["bytes"][0], step["box_s"], self.most
+            lambda size, count: self._transfer(peer, size, count, self._zeros(size)),
+            step["bytes"][0],
+            step["box_s"],
+            self.most,
         )
         self._order(peer, 0, 0)
         took = statistics.median(times) if self.cuda else min(times)  # of a CPU, what else runs there is no matter
@@ -272,10 +381,12 @@ class _Rank:
     def _order(self, peer: int, size: int, count: int) -> None:
         dist.send(torch.tensor([size, count], dtype=torch.int64), peer, group=self.control)
 
-    def _transfer(self, peer: int, size: int, count: int) -> float:
+    def _zeros(self, size: int) -> Any:
+        return torch.zeros(size, dtype=torch.uint8, device=self.device)
+
+    def _transfer(self, peer: int, size: int, count: int, payload: Any) -> float:
         """Seconds of one of some transfers until the peer has them all and has said so."""
         self._order(peer, size, count)
-        payload = torch.zeros(size, dtype=torch.uint8, device=self.device)
         if self.cuda:
             torch.cuda.synchronize()
         answer = torch.zeros(2, dtype=torch.int64)
@@ -284,15 +395,20 @@ class _Rank:
         dist.recv(answer, peer, group=self.control)
         return (time.perf_counter() - begin) / count
 
-    def _take(self, peer: int) -> None:
+    def _take(self, peer: int, compare: Callable[[int, Any], None] | None = None) -> None:
+        """compare: takes the bytes and words of each transfer; what did not arrive is zero in them"""
         order = torch.zeros(2, dtype=torch.int64)
         while True:
             dist.recv(order, peer, group=self.control)
             size, count = (int(number) for number in order.tolist())
             if not size:
                 return
-            self._move(dist.irecv, torch.empty(size, dtype=torch.uint8, device=self.device), peer, count)
+            blank = torch.zeros if compare else torch.empty
+            words = blank(-(-size // 8), dtype=torch.int64, device=self.device)
+            self._move(dist.irecv, words.view(torch.uint8)[:size], peer, count)
             dist.send(order, peer, group=self.control)
+            if compare:
+                compare(size, words)
 
     def _move(self, way: Callable[..., Any], payload: Any, peer: int, count: int) -> None:
         """Through the communicator of all ranks: NCCL would make one for each pair otherwise."""
@@ -328,7 +444,7 @@ class _Reduction:
 
     def capture(self) -> bool:
         """GRAPH_OPS of them in a CUDA graph, replayed once; False where this can't be."""
-        self.graph = _captured(self.work)
+        self.graph = _captured(self.work, GRAPH_OPS)
         return self.graph is not None
 
     def replay(self) -> float:
@@ -423,6 +539,34 @@ def _suspects(paces: dict[_Link, float]) -> list[tuple[_Link, _Link]]:
     return [(link, usual) for _, link, usual in sorted(found)[:MOST_SUSPECTS]]
 
 
+def _grown(transfer: Callable[[int], float], wanted: int, box_s: float) -> float:
+    """Transfers of more and more bytes up to the wanted ones, while one takes less than the box; seconds a byte of the
+    last one.
+
+    transfer: so many bytes; seconds a byte
+    """
+    size = min(FIRST_BYTES, wanted)
+    transfer(size)  # opens the connection
+    while True:
+        pace = transfer(size)
+        more = min(wanted, MOST_GROWTH * size)
+        if more == size or pace * more > box_s:
+            return pace
+        size = more
+
+
+def _wrong(found: Any, wanted: Any) -> int:
+    """Bytes that differ."""
+    if torch.equal(found, wanted):
+        return 0
+    return int((found.view(torch.uint8) != wanted.view(torch.uint8)).sum().item())
+
+
+def _signed(number: int) -> int:
+    """Its lowest 64 bits, as a word of a tensor."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def _fitting(wanted: int, pace: float, box_s: float) -> int:
     """As many of the wanted bytes as pass within the box, by the pace (seconds a byte) seen so far; a power of two."""
     if pace * wanted <= box_s:
@@ -440,13 +584,13 @@ def _seconds(work: Callable[[], Any], cuda: bool) -> float:
     return time.perf_counter() - begin
 
 
-def _captured(work: Callable[[], Any]) -> Any:
-    """A CUDA graph of GRAPH_OPS of them, as the engine decodes; None where this NCCL or driver can't."""
+def _captured(work: Callable[[], Any], times: int) -> Any:
+    """A CUDA graph of so many of them, as the engine decodes, replayed once; None where this NCCL or driver can't."""
     try:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(GRAPH_OPS):
+            for _ in range(times):
                 work()
         graph.replay()
         torch.cuda.synchronize()

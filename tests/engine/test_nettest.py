@@ -56,6 +56,9 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     (gang,) = found["gangs"]
     assert (found["verdict"], found["odd"], found["findings"]) == ("ok", None, [])
     assert gang["bisected"] is None
+    data = found["verification"]
+    assert (data["verdict"], data["pairs"], data["corrupt"]) == ("ok", NODES * (NODES - 1), [])
+    assert 0 < data["seconds"] < gang["seconds"]
     assert gang["ranks"] == NODES and len(found["links"]) == NODES * (NODES - 1)
     assert {test["kind"] for test in found["tests"]} == {"all ranks"}
     assert all("Gloo over" in words for words in found["transport"].values())
@@ -110,6 +113,25 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
     assert done.returncode == 7, done.stderr
     assert "no rank was started" in done.stderr and "NETTEST-SLOW-LINK" in done.stderr
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
+
+
+def test_a_link_that_corrupts_data_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None:
+    """One byte of a MiB, with right checksums: the nodes' kernels and Gloo notice nothing."""
+    lab.deploy("lab", "break", "--name", lab.name, "node1", "corrupt-link", "node3")
+    try:
+        found = nettest(lab, "--verify", code=7)
+        done = lab.deploy("up", "--model", lab.model, "--nettest", check=False)
+    finally:
+        lab.deploy("lab", "heal", "--name", lab.name, "node1")
+    (wrong,) = found["verification"]["corrupt"]
+    assert (wrong["from"], wrong["to"]) == ("node1", "node3") and wrong["bytes"] > 0
+    assert [(one["id"], one["severity"]) for one in found["findings"]] == [("DATA-CORRUPT", "stop")]
+    assert (found["verdict"], found["tests"], found["links"]) == ("failed", [], [])
+    assert done.returncode == 3, done.stderr
+    assert "no rank was started: DATA-CORRUPT" in done.stderr and "node1 to node3" in done.stderr
+    assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
+    healed = nettest(lab, "--verify")
+    assert (healed["verification"]["verdict"], healed["tests"], healed["links"]) == ("ok", [], [])
 
 
 @pytest.mark.long

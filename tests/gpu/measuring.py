@@ -20,6 +20,7 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.lab.node.files import VENVS
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import Load
+from orchestrator.nettest.schedule import LARGE
 
 LOAD = Load(input=128, output=128, prompts=128, rate=1000, concurrency=4)
 """Within the batches that the checkpoint's profile captures graphs for; some seconds."""
@@ -31,6 +32,7 @@ SLOW, NOTHING_TO_COMPARE = 7, 2
 SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 """Two GPUs of one node speak through the loopback interface."""
 _CLIENT_S = 150.0
+_FLIPS, _FLIPPING = Path(__file__).parents[1] / "support/flipping/sitecustomize.py", "/opt/flipping"
 
 
 def golden(stage: Stage) -> tuple[str, dict[str, Any]]:
@@ -112,7 +114,7 @@ def newest_record(stage: Stage) -> dict[str, Any]:
 def nettest_slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
     """All GPUs in one node; then NCCL is forced onto sockets, and nettest has to find it."""
     nets = [_nettested(stage)]
-    with _on_sockets(stage):
+    with _in_env(stage, SOCKETS):
         nets.append(_nettested(stage))
     figures: dict[str, Any] = {"nettest": nets}
     codes = [one["exit"] for one in nets]
@@ -121,11 +123,29 @@ def nettest_slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
     return f"healthy: nothing slow; on sockets nettest ends with {SLOW}: {nets[1]['findings'][0]}", figures
 
 
+def nettest_verified(stage: Stage) -> tuple[str, dict[str, Any]]:
+    """Data of two GPUs of one node compared: right, and with a bit of 64 MiB flipped behind the receiver's back."""
+    node = stage.nodes_of("gang0")[0]
+    stage.lab.on(node, f"mkdir -p {_FLIPPING} && cat >{_FLIPPING}/sitecustomize.py", _FLIPS.read_bytes())
+    seen = [_nettested(stage, "--verify") for _ in range(2)]
+    for start, end, place in ((0, 1, 0), (1, 0, LARGE - 1), (-1, 1, LARGE // 2)):
+        flip = {"PYTHONPATH": _FLIPPING, "FLIP_BYTE": f"{start},{end},{place},{LARGE}"}
+        with _in_env(stage, flip):
+            seen.append(_nettested(stage, "--verify"))
+    figures = {"right": seen[:2], "flipped": seen[2:]}
+    found = [[(one["from"][-5:], one["to"][-5:]) for one in run["verification"]["corrupt"]] for run in seen]
+    wanted = [[], [], [("GPU 0", "GPU 1")], [("GPU 1", "GPU 0")], [("ranks", "GPU 1")]]
+    if found != wanted or [one["exit"] for one in seen] != [0, 0, SLOW, SLOW, SLOW]:
+        raise Otherwise(f"wrong data was found between {found}, wanted {wanted}", **figures)
+    took = max(one["verification"]["seconds"] for one in seen[:2])
+    return f"right twice ({took} s); a flipped bit of 64 MiB named in each direction and in a sum", figures
+
+
 def slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
     """The same for the gate of the benchmark."""
     stage.ready()
     benches = [benched(stage, PREFILL, "--gate"), benched(stage, PREFILL, "--gate")]
-    with _on_sockets(stage):
+    with _in_env(stage, SOCKETS):
         stage.up("--replace")
         benches.append(benched(stage, PREFILL, "--gate"))
     speeds = [round(one["serving"]["total_tok_s"]) for one in benches]
@@ -138,8 +158,8 @@ def slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def _on_sockets(stage: Stage) -> Iterator[None]:
-    stage.lab.env = dict(SOCKETS)
+def _in_env(stage: Stage, env: dict[str, str]) -> Iterator[None]:
+    stage.lab.env = dict(env)
     stage.lab.write_inventory()
     try:
         yield
@@ -148,11 +168,11 @@ def _on_sockets(stage: Stage) -> Iterator[None]:
         stage.lab.write_inventory()
 
 
-def _nettested(stage: Stage) -> dict[str, Any]:
+def _nettested(stage: Stage, *words: str) -> dict[str, Any]:
     """With the gang down; exit code and what counts of the document."""
     _wanted(stage, 0, "down")
     began = time.monotonic()
-    done = stage.run("nettest", "--model", stage.lab.model, "--json", timeout=min(_CLIENT_S, stage.left_s - 5))
+    done = stage.run("nettest", "--model", stage.lab.model, "--json", *words, timeout=min(_CLIENT_S, stage.left_s - 5))
     took = round(time.monotonic() - began, 1)
     if done.returncode not in (0, SLOW):
         raise Otherwise(f"nettest ended with {done.returncode}: {done.stderr.strip()[-400:]}")
@@ -163,6 +183,7 @@ def _told(told: dict[str, Any]) -> dict[str, Any]:
     """What counts of a gang's record."""
     return {
         "verdict": told["verdict"],
+        "verification": told["verification"],
         "transport": "; ".join(sorted(set(_texts(told["transport"])))),
         "all_reduce_us": {f"{one['kind']}, {one['bytes']}": one["measured_us"] for one in told["tests"]},
         "gbps": [[one["from"], one["to"], one["measured_gbps"], one["expected_gbps"]] for one in told["links"]],

@@ -676,6 +676,15 @@ STEPS = (
         gpus=2,
     ),
     Step(
+        "nettest --verify",
+        "data compared, and flipped",
+        lambda stage, _: measuring.nettest_verified(stage),
+        one_node,
+        60,
+        alone=True,
+        gpus=2,
+    ),
+    Step(
         "slowed",
         "NCCL on sockets, found by bench --gate",
         lambda stage, _: measuring.slowed(stage),

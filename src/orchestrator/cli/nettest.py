@@ -1,4 +1,5 @@
-"""`l40s-deploy nettest`: measures the network in place of the engine, and names the link or node that is slow."""
+"""`l40s-deploy nettest`: measures the network in place of the engine, and names the link or node that is slow or
+corrupts data."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from orchestrator.nettest.report import Result
     from orchestrator.nettest.verdict import Link
+    from orchestrator.nettest.verification import Verification
     from orchestrator.workflows.measure.nettest import Tested
 
 ENOUGH_PERCENT = 80.0
@@ -35,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy nettest",
         "l40s-deploy nettest --model DeepSeek-V3-0324-Block64x64 --json",
+        "l40s-deploy nettest --verify     # only whether data arrives as it was sent: seconds",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest     # before every rank starts",
     )
     add_inventory(parser)
@@ -45,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack", metavar="STACK", help="stack whose torch and NCCL to use (default: as `plan` chooses)"
     )
+    parser.add_argument("--verify", action="store_true", help="compare data between all ranks, and time nothing")
     add_nettest_min(parser)
     add_timeout(parser, "give up if the measurements of a gang take longer than this", NETTEST_S)
     add_json(parser)
@@ -72,7 +76,7 @@ def _percent(text: str) -> float:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when nothing is slow, 7 when something is."""
+    """0 when nothing is slow or wrong, 7 when something is."""
     from orchestrator.cli.progress import counting
     from orchestrator.workflows.measure import nettest
 
@@ -84,6 +88,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         enough=args.nettest_min / 100,
         command=command_line(),
         timeout_s=args.timeout,
+        verify_only=args.verify,
     )
     with counting(screen, "measurements") as at:
         found = nettest.run_now(inventory, order, at)
@@ -92,7 +97,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for one in found:
             show(one, screen)
-    return Exit.DIFFERS if any(one.result.verdict.value == "slow" for one in found) else Exit.DONE
+    return Exit.DIFFERS if any(one.result.verdict.value in ("slow", "failed") for one in found) else Exit.DONE
 
 
 def show(tested: Tested, screen: Screen) -> None:
@@ -103,6 +108,8 @@ def show(tested: Tested, screen: Screen) -> None:
     say(printable(f"{result.gang}: {result.ranks} ranks on {len(result.nodes)} nodes, {result.seconds:.1f} s"))
     for words in sorted({f"{node}: {words}" for node, words in result.transport.items()}):
         say(printable(f"  {words}"))
+    if not result.verification.corrupt:
+        say(printable(f"  {_right(result.verification)}"))
     _tests(result, screen)
     _links(result, screen)
     _rails(result, screen)
@@ -111,7 +118,13 @@ def show(tested: Tested, screen: Screen) -> None:
         if finding.effect:
             say(printable(f"    cost: {finding.effect}"))
         say(printable(f"    fix: {finding.fix}"))
-    say(printable(f"  verdict: {result.verdict.value}; kept in {tested.file}"))
+    verdict = f"verdict: {result.verdict.value}" if result.tests or findings(result) else "nothing was timed"
+    say(printable(f"  {verdict}; kept in {tested.file}"))
+
+
+def _right(found: Verification) -> str:
+    size = f"{found.least >> 20} MiB" if found.least >> 20 else f"{found.least >> 10} KiB"
+    return f"data: right in {found.pairs} pairs, {size} and more each, and in every sum ({found.seconds:.1f} s)"
 
 
 def _tests(result: Result, screen: Screen) -> None:

@@ -80,7 +80,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nettest",
         action="store_true",
-        help="test the network of each gang before its ranks start; refuse with exit code 7 if it is slow",
+        help="test the network of each gang before its ranks start; refuse if it is slow (exit code 7) or "
+        "data arrives wrong (3)",
     )
     add_nettest_min(parser)
     add_no_golden(parser)

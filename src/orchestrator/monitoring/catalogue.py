@@ -100,6 +100,7 @@ BENCH_TTFT = Metric("l40s_bench_first_token_seconds", "Median time to the first 
 BENCH_ITL = Metric("l40s_bench_inter_token_seconds", "Median time between tokens.", _BENCH)
 NETTEST_AT = Metric("l40s_nettest_timestamp_seconds", "When the newest nettest ran.", _GANG)
 NETTEST_SLOW = Metric("l40s_nettest_slow", "1 if the newest nettest found something slow.", _GANG)
+NETTEST_CORRUPT = Metric("l40s_nettest_corrupt", "1 if data arrived wrong in the newest nettest.", _GANG)
 NETTEST_REDUCE = Metric(
     "l40s_nettest_all_reduce_seconds", "All-reduce of the newest nettest.", ("gang", "bytes", "between", "where")
 )

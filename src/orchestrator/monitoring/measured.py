@@ -51,6 +51,8 @@ def _nettest(families: Families, nettest: Mapping[str, Any]) -> None:
     gang = nettest["gang"]
     families.add(names.NETTEST_AT, nettest["at"], gang=gang)
     families.add(names.NETTEST_SLOW, nettest["verdict"] == "slow", gang=gang)
+    if isinstance(verification := nettest.get("verification"), dict):
+        families.add(names.NETTEST_CORRUPT, verification.get("verdict") == "corrupt", gang=gang)
     for test in nettest["tests"]:
         labels = {"gang": gang, "bytes": test["bytes"], "between": test["kind"], "where": test.get("where", "")}
         families.add(names.NETTEST_REDUCE, _times(test.get("measured_us"), MICRO), **labels)

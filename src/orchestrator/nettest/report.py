@@ -12,6 +12,8 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.nettest.rails import Rail, rails
 from orchestrator.nettest.schedule import BYTES_A_NUMBER, TOKENS, Between
 from orchestrator.nettest.verdict import Expectation, Link, Odd, Test, Verdict, odd, overall
+from orchestrator.nettest.verification import Verification
+from orchestrator.nettest.verification import finding as corrupt_finding
 
 AGAIN = "then test again: l40s-deploy nettest"
 _REDUCES_A_LAYER = 2
@@ -30,6 +32,7 @@ class Shape:
 class Result:
     """All that one test of a gang says.
 
+    verification: whether data is right; where it is not, and with `--verify`, there are no links and tests
     transport: by node, as text; counted: (nodes NCCL counts, nodes it should count by the topology), None on CPUs
     moved:     findings about NCCL's transport
     bisected:  the node that is slow in every half of the nodes that it is in
@@ -41,6 +44,7 @@ class Result:
     gang: str
     nodes: tuple[str, ...]
     ranks: int
+    verification: Verification
     links: tuple[Link, ...]
     tests: tuple[Test, ...]
     transport: Mapping[str, str]
@@ -55,7 +59,9 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """Slow where anything is, and where NCCL took another network than the plan's."""
+        """Failed where data is wrong; slow where anything is, and where NCCL took another network than the plan's."""
+        if self.verification.corrupt:
+            return Verdict.FAILED
         return Verdict.SLOW if self.moved or self.bisected else overall((*self.links, *self.tests))
 
     @property
@@ -66,8 +72,9 @@ class Result:
 
 
 def findings(result: Result) -> tuple[Finding, ...]:
-    """The most severe first: transport, then the outlier, else every slow link, else a slow all-reduce."""
-    return (*result.moved, *_slow(result))
+    """The most severe first: wrong data, transport, then the outlier, else every slow link, else a slow all-reduce."""
+    wrong = corrupt_finding(result.gang, result.verification)
+    return (*((wrong,) if wrong else ()), *result.moved, *_slow(result))
 
 
 def _slow(result: Result) -> Iterator[Finding]:
@@ -216,7 +223,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "gang": result.gang,
         "nodes": list(result.nodes),
         "ranks": result.ranks,
-        "verdict": (Verdict.SLOW if result.verdict is Verdict.SLOW else Verdict.OK).value,
+        "verification": result.verification.as_json(),
+        "verdict": (Verdict.OK if result.verdict is Verdict.NONE else result.verdict).value,
         "judged": result.verdict is not Verdict.NONE,
         "transport": dict(result.transport),
         "tests": [_test_json(test) for test in result.tests],

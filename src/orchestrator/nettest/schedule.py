@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import zip_longest
+from typing import TypeVar
 
 from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS, NettestStep
 
@@ -15,6 +17,10 @@ LARGE = 64 << 20
 BOX_S = 0.25
 """For one size of one measurement: 60 ms of a 64 MiB transfer at 1 GB/s, four times. A slow link takes its first
 transfers on top."""
+VERIFY_S = 1.0
+"""For one transfer that is compared: a link of half a Gb/s has 64 MiB compared."""
+LARGE_ON_CPUS = 8 << 20
+"""Largest transfer that is compared without GPUs: a node of a lab has a share of a processor."""
 TRIES = 2
 """Every all-reduce and path twice, with all others in between: what slowed one try down is over by the next."""
 
@@ -51,20 +57,38 @@ class Place:
     numa: tuple[int, ...] = ()
 
 
-def schedule(places: Sequence[Place], hidden_size: int) -> tuple[NettestStep, ...]:
-    """All steps, numbered from 0. hidden_size: of the model, whose decode steps reduce tokens x hidden x 2 bytes."""
-    decode = tuple(dict.fromkeys(max(2, tokens * hidden_size * BYTES_A_NUMBER) for tokens in TOKENS))
+def verification(places: Sequence[Place], hidden_size: int) -> tuple[NettestStep, ...]:
+    """The steps that compare data, numbered from 0: every pair of GPUs within each node and the pairs between nodes
+    that are timed, in both directions; then the engine's all-reduces."""
+    on_gpus = all(place.gpus for place in places)
+    steps = [*_every_pair_inside(places), *_between_nodes(places)]
+    steps += _collectives(places, (*_decode(hidden_size), LARGE) if on_gpus else _decode(hidden_size))
+    return tuple(
+        NettestStep(id=number, kind=kind, between=between.value, groups=groups, box_s=VERIFY_S,
+                    bytes=sizes if on_gpus else tuple(min(size, LARGE_ON_CPUS) for size in sizes),
+                    captured=kind == ALL_REDUCE, verify=True)
+        for number, (kind, between, groups, sizes) in enumerate(steps)
+    )  # fmt: skip
+
+
+def schedule(places: Sequence[Place], hidden_size: int, first: int = 0) -> tuple[NettestStep, ...]:
+    """The steps that time, numbered from `first`. hidden_size: of the model, whose decode steps reduce tokens x hidden
+    x 2 bytes."""
     steps = list[_Step]()
     for _ in range(TRIES):
-        steps += _collectives(places, (*decode, LARGE))
+        steps += _collectives(places, (*_decode(hidden_size), LARGE))
         steps += _between_nodes(places)
         steps += _inside(places)
         steps += [(ALL_REDUCE, Between.HALVES, groups, (LARGE,)) for groups in halves(places)]
     return tuple(
         NettestStep(id=number, kind=kind, between=between.value, groups=groups, bytes=sizes, box_s=BOX_S,
                     captured=kind == ALL_REDUCE and between is not Between.HALVES)
-        for number, (kind, between, groups, sizes) in enumerate(steps)
+        for number, (kind, between, groups, sizes) in enumerate(steps, first)
     )  # fmt: skip
+
+
+def _decode(hidden_size: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(max(2, tokens * hidden_size * BYTES_A_NUMBER) for tokens in TOKENS))
 
 
 _Step = tuple[str, Between, tuple[tuple[int, ...], ...], tuple[int, ...]]
@@ -117,9 +141,12 @@ def _other_half(ranks: tuple[int, ...]) -> tuple[int, ...]:
     return ranks[half:] + ranks[:half]
 
 
-def rounds(places: Sequence[Place]) -> Iterator[tuple[tuple[Place, Place], ...]]:
-    """Every pair of nodes once, each node in one pair of a round (the circle method)."""
-    ring: list[Place | None] = [*places]
+_T = TypeVar("_T")
+
+
+def rounds(these: Sequence[_T]) -> Iterator[tuple[tuple[_T, _T], ...]]:
+    """Every pair of them once, each in one pair of a round (the circle method)."""
+    ring: list[_T | None] = [*these]
     if len(ring) % 2:
         ring.append(None)
     for _ in range(len(ring) - 1):
@@ -127,6 +154,12 @@ def rounds(places: Sequence[Place]) -> Iterator[tuple[tuple[Place, Place], ...]]
         pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
         yield tuple((one, two) for one, two in pairs if one is not None and two is not None)
         ring = [ring[0], ring[-1], *ring[1:-1]]
+
+
+def _every_pair_inside(places: Sequence[Place]) -> Iterator[_Step]:
+    """All nodes at once."""
+    for of_each in zip_longest(*(rounds(place.ranks) for place in places), fillvalue=()):
+        yield from _there_and_back(Between.SAME_NODE, [pair for pairs in of_each for pair in pairs])
 
 
 def _inside(places: Sequence[Place]) -> Iterator[_Step]:

@@ -24,6 +24,8 @@ class Verdict(str, Enum):
 
     OK = "ok"
     SLOW = "slow"
+    FAILED = "failed"
+    """Data came out wrong, so nothing was timed."""
     NONE = "not judged"
     """Nothing is expected, and there is nothing of its kind to compare with."""
 

@@ -23,6 +23,7 @@ class NettestStep(Message):
     bytes:    sizes, one after the other; as many of them as fit into the box
     box_s:    seconds that one size may take
     captured: in CUDA graphs, as an engine decodes, where they fit into the box
+    verify:   what arrives is compared with what was sent, and not timed
     """
 
     id: int
@@ -32,6 +33,7 @@ class NettestStep(Message):
     bytes: tuple[int, ...]
     box_s: float
     captured: bool = False
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class NettestLine(Message):
     group:   place in the step's groups; us: of one operation on the slowest rank
     uncaptured: why an all-reduce that should be in a CUDA graph was not, in words
     beside_us: of the same transfer over another link of its kind, measured just before
+    wrong:   bytes that differ, in a step that verifies; bytes: of its largest transfer; rank: the one that compared
     done:    the step that all ranks have behind them (the number of steps: the whole test), after so many seconds
     died:    rank that a signal ended; failed: one that ended with an error, in words
     started: process ids by rank
@@ -87,6 +90,8 @@ class NettestLine(Message):
     beside_us: float = 0.0
     captured: bool = False
     uncaptured: str = ""
+    wrong: int = -1
+    rank: int = -1
     done: int = -1
     seconds: float = 0.0
     died: int = -1

@@ -42,9 +42,11 @@ def addresses_of(nodes: Iterable[NodeSpec]) -> list[str]:
 
 
 def last_good(gang: GangSpec, stack: str, ranks: int, *, root: Path | None = None) -> dict[str, Any] | None:
-    """The newest test of these very nodes and this stack that was not slow; None where there is none."""
+    """The newest test of these very nodes and this stack that timed, and found nothing slow; None where there is
+    none."""
     return next(
-        (found for found in _of(gang, stack, root) if found["verdict"] != "slow" and found["ranks"] == ranks), None
+        (one for one in _of(gang, stack, root) if one["verdict"] != "slow" and one["tests"] and one["ranks"] == ranks),
+        None,
     )
 
 
@@ -54,9 +56,9 @@ def newest(gang: GangSpec, stack: str, ranks: int, *, root: Path | None = None) 
 
 
 def slow_before(gang: GangSpec, stack: str, *, root: Path | None = None) -> str:
-    """What the newest test of these nodes and this stack found slow, with its id; '' where it found nothing, or there
-    is none."""
-    last = next(_of(gang, stack, root), None)
+    """What the newest test of these nodes and this stack that timed found slow, with its id; '' where it found nothing,
+    or there is none."""
+    last = next((one for one in _of(gang, stack, root) if one["tests"]), None)
     if last is None or last["verdict"] != "slow":
         return ""
     titles = [str(one.get("title")) for one in last.get("findings", [])]

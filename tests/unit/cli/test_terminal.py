@@ -291,6 +291,7 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.nettest.report import Result, Shape
     from orchestrator.nettest.schedule import Place, schedule
     from orchestrator.nettest.verdict import Measured, judge_links, judge_tests
+    from orchestrator.nettest.verification import Verification
     from orchestrator.workflows.measure.nettest import Tested
 
     places = [Place(node=f"node{number}", ranks=(number,), gpus=(0,)) for number in range(4)]
@@ -317,6 +318,7 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
             shape=Shape(hidden_size=7168, layers=61),
             seconds=12.3,
             steps_s=10.0,
+            verification=Verification(pairs=12, least=1 << 26, seconds=0.4),
         )
         return (Tested(result=result, record={}, file="/state/nettest/1.json"),)
 

@@ -143,7 +143,8 @@ def test_what_was_measured_and_found() -> None:
              "concurrency": 4}, "serving": {"output_tok_s": 90.0, "ttft_median_ms": 250.0}}  # fmt: skip
     link = {"from": "node0", "to": "node1", "kind": "nodes", "measured_gbps": 80.0, "tries_gbps": [80.0, 72.0]}
     test = {"kind": "all", "where": "gang", "bytes": 14336, "measured_us": 90.0}
-    nettest = {"gang": "g", "at": 6.0, "verdict": "slow", "tests": [test], "links": [link]}
+    nettest = {"gang": "g", "at": 6.0, "verdict": "slow", "tests": [test], "links": [link],
+               "verification": {"verdict": "corrupt"}}  # fmt: skip
     found = scene(
         report(0),
         report(1),
@@ -153,6 +154,7 @@ def test_what_was_measured_and_found() -> None:
     assert value(found, "l40s_bench_output_tokens_per_second", gang="g") == 90
     assert value(found, "l40s_bench_first_token_seconds") == 0.25
     assert value(found, "l40s_nettest_link_bytes_per_second") == 9e9 and value(found, "l40s_nettest_slow") == 1
+    assert value(found, "l40s_nettest_corrupt") == 1
     for verdict in ("ok", "not judged"):  # kept by an older release if nothing was expected
         fine = scene(report(0), report(1), measured=Measured(nettests=({**nettest, "verdict": verdict},)))
         assert value(fine, "l40s_nettest_slow") == 0

@@ -12,6 +12,7 @@ from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.report import Result, Shape, findings
 from orchestrator.nettest.schedule import Between, halves, schedule
 from orchestrator.nettest.verdict import Measured, Odd, Verdict
+from orchestrator.nettest.verification import Verification
 
 from .test_schedule import cluster
 
@@ -69,6 +70,7 @@ def test_what_was_not_measured_names_nobody() -> None:
 def test_it_is_a_finding_where_no_link_is_slow() -> None:
     odd = Odd(node="node2", why="each half is slow")
     result = Result(gang="gang0", nodes=("node0",), ranks=8, links=(), tests=(), transport={}, moved=(), bisected=odd,
-                    shape=Shape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0)  # fmt: skip
+                    shape=Shape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0,
+                    verification=Verification(pairs=2, least=1 << 26, seconds=0.1))  # fmt: skip
     (finding,) = findings(result)
     assert (result.verdict, result.odd, finding.id, finding.node) == (Verdict.SLOW, odd, "NETTEST-SLOW-NODE", "node2")

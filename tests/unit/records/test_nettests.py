@@ -19,8 +19,8 @@ ELSEWHERE = ["10.9.0.1:", "10.9.0.2:"]
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    return {"gang": "g", "nodes": NODES, "stack": "s", "ranks": 2, "verdict": "ok", "links": [], "tests": [],
-            "addresses": nettests.addresses_of(GANG.nodes), **changes}  # fmt: skip
+    return {"gang": "g", "nodes": NODES, "stack": "s", "ranks": 2, "verdict": "ok", "links": [],
+            "tests": [{"bytes": 1}], "addresses": nettests.addresses_of(GANG.nodes), **changes}  # fmt: skip
 
 
 def keep(root: Path, *records: dict[str, Any]) -> None:
@@ -34,6 +34,7 @@ def test_the_last_good_one_of_these_nodes(tmp_path: Path) -> None:
         {"mark": 1},
         {"mark": 2},
         {"verdict": "slow"},
+        {"tests": []},
         {"nodes": ["node0", "node2"]},
         {"addresses": ELSEWHERE},
         {"addresses": "node0"},
@@ -63,6 +64,7 @@ SLOW = {"verdict": "slow", "findings": FINDINGS}
     [
         ((SLOW,), True),
         ((SLOW, {}), False),
+        ((SLOW, {"tests": []}), True),
         (({}, SLOW), True),
         (({**SLOW, "stack": "other"},), False),
         ((SLOW, {"stack": "other"}), True),
@@ -88,10 +90,8 @@ def test_the_newest_of_each_gang_of_an_inventory(tmp_path: Path) -> None:
 
 
 def test_the_newest_one_may_have_been_slow(tmp_path: Path) -> None:
-    tested = [{"bytes": 1}]
     records: list[dict[str, Any]] = [{"mark": 1}, {"mark": 2, "verdict": "slow"}, {"mark": 3, "tests": []}]
-    for number, changes in enumerate(records):
-        nettests.write_nettest(document(**{"tests": tested, **changes}), 1e9 + number, root=tmp_path)
+    keep(tmp_path, *records)
     found = nettests.newest(GANG, "s", 2, root=tmp_path)
     assert found is not None and found["mark"] == 2, "a test that measured nothing says nothing"
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from orchestrator.lab import relay
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
+from orchestrator.lab.hardware.machine import NetworkInterface
 from orchestrator.lab.life.home import LOG
 from orchestrator.lab.namespaces import links
 from orchestrator.lab.namespaces.mounts import Spaces, in_child
@@ -29,15 +30,22 @@ _STARTS_S = 10.0
 
 
 def strike(node: LivingNode, asked: Words) -> Undo:
-    """The relay runs in the lab's namespaces, so it ends with the lab."""
+    """Both ways, each somewhat more or less."""
     words.at_most(asked, 2)
     delay = words.number(asked, 0, what="milliseconds", lowest=1, highest=_LONGEST_MS, default=25)
-    port = words.any_port(node.machine, asked[1:])
+    return relayed(node, words.any_port(node.machine, asked[1:]), delay)
+
+
+def relayed(node: LivingNode, port: NetworkInterface, delay_ms: float, *between: str) -> Undo:
+    """Frames of a port pass through a relay. It runs in the lab's namespaces, so it ends with the lab.
+
+    between: addresses from and to which bytes are flipped; none: nowhere
+    """
     link, bridge = node.link(port.name), links.bridge_of(port)
     if not bridge:
         raise NodeError(f"nothing is at the other end of {port.name}", where=node.name, fix="name another interface")
-    command = [sys.executable, "-m", relay.__name__, link, bridge, str(port.mtu), str(delay), str(delay / 10)]
-    process = _start(node, command)
+    numbers = (str(number) for number in (port.mtu, delay_ms, delay_ms / 10))
+    process = _start(node, [sys.executable, "-m", relay.__name__, link, bridge, *numbers, *between])
     return {"relay": asdict(process), "link": link, "bridge": bridge}
 
 

@@ -21,17 +21,11 @@ FAULT = Fault(
 def strike(node: LivingNode, asked: Words) -> Undo:
     """At the switch end of both nodes' cables."""
     words.at_most(asked, 2)
-    if not asked or asked[0] == node.name:
-        raise InputError(
-            f"found {asked[0] if asked else 'nothing'}, wanted the other node",
-            where="ARG",
-            fix="l40s-deploy lab status",
-        )
-    peer = find_node(node.blueprint.name, asked[0])
+    peer = other_node(node, asked)
     rate = words.rate(asked, 1)
     ends = [(node, peer), (peer, node)]
     for receiver, sender in ends:
-        cable_speed.run(node.supervisor, cable_speed.slow(_link(receiver), rate, senders=_addresses(sender)))
+        cable_speed.run(node.supervisor, cable_speed.slow(_link(receiver), rate, senders=addresses(sender)))
     return {"links": [_link(receiver) for receiver, _ in ends]}
 
 
@@ -41,9 +35,21 @@ def heal(node: LivingNode, undo: Undo) -> None:
         cable_speed.run(node.supervisor, cable_speed.as_before(str(link)))
 
 
+def other_node(node: LivingNode, asked: Words) -> LivingNode:
+    """The first word."""
+    if not asked or asked[0] == node.name:
+        raise InputError(
+            f"found {asked[0] if asked else 'nothing'}, wanted the other node",
+            where="ARG",
+            fix="l40s-deploy lab status",
+        )
+    return find_node(node.blueprint.name, asked[0])
+
+
 def _link(node: LivingNode) -> str:
     return node.link(words.any_port(node.machine, ()).name)
 
 
-def _addresses(node: LivingNode) -> list[str]:
+def addresses(node: LivingNode) -> list[str]:
+    """IPv4 addresses of the TCP side."""
     return [address.partition("/")[0] for address in words.any_port(node.machine, ()).ipv4]

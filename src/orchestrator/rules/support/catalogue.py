@@ -116,6 +116,10 @@ _OTHERS = (
     Entry("GOLDEN-DIFFERS", "golden", "the engine's answers are not the accepted ones",
           "Wrong weights, a wrong kernel config, peer-to-peer traffic or memory change text and raise no error.",
           ("answers to a dozen prompts, by token",), "docs/measure.md"),
+    _nettest("DATA-CORRUPT", "data arrives other than it was sent",
+             "Before anything is timed, every transfer carries a pattern of sender, receiver and position, and every"
+             " all-reduce has a known sum; the receiving GPU compares. Peer-to-peer through an IOMMU, ACS or a faulty"
+             " driver corrupts data without any error; NCCL_P2P_DISABLE=1 proves it."),
     _nettest("NETTEST-SLOW-LINK", "links are slow, and others of their kind are not",
              "Below 80 % of what is expected, or under half the median of its kind, in both tries."),
     _nettest("NETTEST-SLOW-NODE", "a node is slow towards every other one",

@@ -24,8 +24,9 @@ from orchestrator.nettest import report
 from orchestrator.nettest.expected import Machine, expectations
 from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.report import Result, Shape
-from orchestrator.nettest.schedule import Between, Place, schedule
+from orchestrator.nettest.schedule import Between, Place, schedule, verification
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
+from orchestrator.nettest.verification import Compared, Verification, verified
 from orchestrator.protocol.hca import names_ports, takes
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
@@ -63,7 +64,10 @@ _TORN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to test. model: None for what the gang ran last; enough: share of what is expected; timeout_s: of a gang"""
+    """What to test. model: None for what the gang ran last; enough: share of what is expected; timeout_s: of a gang
+
+    verify_only: compare data, and time nothing
+    """
 
     gangs: tuple[str, ...] = ()
     model: str | None = None
@@ -71,6 +75,7 @@ class Order:
     enough: float
     command: str
     timeout_s: float = NETTEST_S
+    verify_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,7 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progr
             topologies=topologies,
             shape=shape_of(order.model, requests),
             timeout_s=order.timeout_s,
+            verify_only=order.verify_only,
         )
         return test(fleet, ground, enough=order.enough, progress=progress, begin=begin)
 
@@ -142,13 +148,17 @@ def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a test stands on. requests: as the engine would be staged, by node; timeout_s: for its ranks"""
+    """What a test stands on. requests: as the engine would be staged, by node; timeout_s: for its ranks
+
+    verify_only: nothing is to be timed
+    """
 
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
     topologies: Mapping[str, Topology]
     shape: Shape
     timeout_s: float = NETTEST_S
+    verify_only: bool = False
 
 
 def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, begin: float | None = None) -> Tested:
@@ -158,12 +168,15 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
     if sum(len(place.ranks) for place in places) < 2:
         raise InputError("it has a single rank: there is no network to test", where=f"gang {ground.gang.name}",
                          fix="nothing: it can be started")  # fmt: skip
-    steps = schedule(places, ground.shape.hidden_size)
-    heard = _Heard(ground.gang.name, steps, {place.node: place.ranks for place in places}, progress)
+    compare = verification(places, ground.shape.hidden_size)
+    steps = () if ground.verify_only else schedule(places, ground.shape.hidden_size, len(compare))
+    heard = _Heard(ground.gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
     began_ranks = time.monotonic()
-    _run(fleet, ground, places, steps, heard)
+    _run(fleet, ground, places, heard)
     began_ports = time.monotonic()
-    ports, broke = _ports(fleet, ground, enough)
+    right = _verified(heard, places)
+    timed = bool(steps) and not right.corrupt
+    ports, broke = _ports(fleet, ground, enough) if timed else (rails.Measured(note=""), None)
     ports_s = time.monotonic() - began_ports
     request = ground.requests[ground.gang.leader.name]
     expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
@@ -174,6 +187,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         gang=ground.gang.name,
         nodes=tuple(ground.requests),
         ranks=sum(len(place.ranks) for place in places),
+        verification=right,
         links=(*judge_links(steps, heard.figures, places, expected, enough=enough), *ports.links),
         rails_note=ports.note,
         tests=judge_tests(steps, heard.figures, places, expected, enough=enough),
@@ -182,7 +196,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         bisected=bisected(steps, heard.figures, places),
         shape=ground.shape,
         seconds=time.monotonic() - began,
-        steps_s=heard.seconds,
+        steps_s=heard.seconds - right.seconds,
         rails_s=ports_s,
         overhead_s={
             "look and plan": began_ranks - began,
@@ -204,6 +218,15 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
         )
         raise broke
     return Tested(result=result, record=record, file=file)
+
+
+def _verified(heard: _Heard, places: Sequence[Place]) -> Verification:
+    """Raises NodeError where a rank has ended well and did not say what it was to compare: that is not right data."""
+    try:
+        return verified(heard.schedule, heard.compared, places, heard.compared_s)
+    except LookupError as missing:
+        raise NodeError(f"nobody says whether data is right: {missing}", where=f"gang {heard.gang}",
+                        fix="l40s-deploy nettest again") from None  # fmt: skip
 
 
 def _ports(fleet: Fleet, ground: Ground, enough: float) -> tuple[rails.Measured, DeployError | None]:
@@ -294,6 +317,9 @@ class _Heard:
     """Of each node."""
     progress: Progress
     figures: list[Measured] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+    compared_s: float = 0.0
+    """Until the last of them."""
     seconds: float = 0.0
     logs: dict[str, str] = field(default_factory=lambda: defaultdict(str))
     died: list[tuple[str, int, int]] = field(default_factory=list)
@@ -310,7 +336,11 @@ class _Heard:
     def take(self, node: str, line: NettestLine) -> None:
         """One line."""
         with self._lock:
-            if line.step >= 0:
+            if line.step >= 0 and line.wrong >= 0:
+                self.compared.append(
+                    Compared(step=line.step, group=line.group, rank=line.rank, bytes=line.bytes, wrong=line.wrong)
+                )
+            elif line.step >= 0:
                 self.figures.append(
                     Measured(
                         step=line.step,
@@ -324,6 +354,8 @@ class _Heard:
                 )
             if line.done >= 0:
                 self.step, self.seconds = min(line.done + 1, self.steps), line.seconds
+                if line.done < self.steps and self.schedule[line.done].verify:
+                    self.compared_s = line.seconds
             if line.started:
                 self.imported_at = time.monotonic()
             self.logs[node] += line.log
@@ -344,13 +376,15 @@ class _Heard:
             step = next((one for one in self.schedule if one.id == line.step), None)
             if step is None or not 0 <= line.group < len(step.groups):
                 return f"a measurement of step {line.step}, group {line.group}, which is not part of this test"
+            if step.verify != (line.wrong >= 0) or line.rank not in (-1, *step.groups[line.group]):
+                return f"a result of rank {line.rank} in step {line.step}, which is none of that step"
             before = sum((one.step, one.group) == (line.step, line.group) for one in self.figures)
             if step.kind == ALL_REDUCE and before >= len(step.bytes):
                 return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
         if line.done > self.steps:  # their number itself is the end
             return f"step {line.done} of {self.steps}"
         ours = {-1, *self.ranks.get(node, ())}
-        return "the end of a rank that is not on it" if not {line.died, line.failed} <= ours else ""
+        return "of a rank that is not on it" if not {line.died, line.failed, line.rank} <= ours else ""
 
     def broken(self) -> None:
         """Something has failed: the others need not go on."""
@@ -367,7 +401,7 @@ class _Heard:
         return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
 
 
-def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[NettestStep, ...], heard: _Heard) -> None:
+def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], heard: _Heard) -> None:
     program, leader = template(PROGRAM), ground.gang.leader
     address = ground.requests[leader.name].leader.address
     rendezvous = Endpoint(address=address, port=leader.ports.dist_init)
@@ -386,7 +420,7 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], steps: tuple[Net
                 host=rendezvous.address,
                 port=rendezvous.port,
                 device=ground.requests[place.node].device,
-                steps=steps,
+                steps=tuple(heard.schedule),
                 reach_s=REACH_S,
                 timeout_s=STEP_S,
             ),
@@ -505,9 +539,10 @@ def why_slow(tested: Tested) -> str:
 
 
 def nettest_json(found: Sequence[Tested]) -> dict[str, Any]:
-    """The document of `nettest --json`: each gang's figures below `gangs`; at the top those of the first slow gang, of
-    the first one where none is slow."""
+    """The document of `nettest --json`: each gang's figures below `gangs`; at the top those of the first gang with
+    wrong data, of the first slow one, of the first one where none is."""
     documents = [{**one.record, "file": one.file} for one in found]
-    worst = next((one for one in documents if one["verdict"] == Verdict.SLOW.value), documents[0])
-    top = {key: worst[key] for key in ("verdict", "transport", "tests", "links", "odd", "findings")}
+    bad = (Verdict.FAILED.value, Verdict.SLOW.value, Verdict.OK.value)
+    worst = min(documents, key=lambda one: bad.index(one["verdict"]))
+    top = {key: worst[key] for key in ("verification", "verdict", "transport", "tests", "links", "odd", "findings")}
     return {**top, "judged": any(one["judged"] for one in documents), "gangs": documents}

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,14 @@ import pytest
 from tests.support.local_gang import Notes
 from tests.support.reference_cluster import gang, topologies
 
-from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
+from orchestrator.model.errors import DeployError, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.per_node import PerNode
 from orchestrator.nettest.report import Result, as_json
-from orchestrator.nettest.schedule import Between, schedule
+from orchestrator.nettest.schedule import Between, schedule, verification
 from orchestrator.nettest.verdict import HALF, End, Expectation, Link, Verdict
-from orchestrator.protocol.nettest import NettestLine, NettestRequest
+from orchestrator.nettest.verification import Corrupt, Verification
+from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestRequest
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.workflows.gang import nettested
@@ -153,10 +155,16 @@ def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, word
 # several gangs
 
 
+CORRUPT = Corrupt(start=End("a", 0, 0), end=End("b", 1, 0), bytes=3)
+
+
 def found_of(gang_name: str, verdict: Verdict) -> nettest.Tested:
-    result = Result(gang=gang_name, nodes=("a", "b"), ranks=2, links=(link(gang_name, verdict),), tests=(),
+    failed = verdict is Verdict.FAILED
+    links = () if failed else (link(gang_name, verdict),)
+    result = Result(gang=gang_name, nodes=("a", "b"), ranks=2, links=links, tests=(),
                             transport={"a": gang_name}, moved=(), shape=nettest.UNKNOWN_SHAPE, seconds=1.0,
-                            steps_s=1.0)  # fmt: skip
+                            steps_s=1.0, verification=Verification(pairs=2, least=1 << 26, seconds=0.1,
+                                                                   corrupt=(CORRUPT,) * failed))  # fmt: skip
     return nettest.Tested(result=result, record=as_json(result), file=f"/{gang_name}.json")
 
 
@@ -167,7 +175,7 @@ def link(name: str, verdict: Verdict) -> Link:
                 expected=None, limit=limit, verdict=verdict)  # fmt: skip
 
 
-OK, SLOW, NONE = Verdict.OK, Verdict.SLOW, Verdict.NONE
+OK, SLOW, NONE, FAILED = Verdict.OK, Verdict.SLOW, Verdict.NONE, Verdict.FAILED
 
 
 @pytest.mark.parametrize(
@@ -179,24 +187,28 @@ OK, SLOW, NONE = Verdict.OK, Verdict.SLOW, Verdict.NONE
         ((OK, SLOW, SLOW), "slow", True, "g1"),
         ((NONE, OK), "ok", True, "g0"),
         ((NONE, SLOW), "slow", True, "g1"),
+        ((SLOW, FAILED, OK), "failed", True, "g1"),
     ],
 )
-def test_at_the_top_is_the_gang_that_is_slow(
+def test_at_the_top_is_the_gang_with_wrong_data_or_that_is_slow(
     verdicts: tuple[Verdict, ...], verdict: str, judged: bool, top: str
 ) -> None:
     found = nettest.nettest_json([found_of(f"g{number}", one) for number, one in enumerate(verdicts)])
     assert (found["verdict"], found["judged"]) == (verdict, judged)
-    assert found["transport"] == {"a": top} and found["links"][0]["from"] == f"{top}-a"
-    assert (found["odd"] is not None) is bool(found["findings"]) is (verdict == "slow")
-    assert [one["verdict"] for one in found["gangs"]] == ["slow" if one is SLOW else "ok" for one in verdicts]
+    assert found["transport"] == {"a": top} and [one["from"] for one in found["links"][:1]] in ([f"{top}-a"], [])
+    assert (found["odd"] is not None) is (verdict == "slow") and bool(found["findings"]) is (verdict != "ok")
+    assert (found["verification"]["verdict"] == "corrupt") is (verdict == "failed")
+    assert [one["verdict"] for one in found["gangs"]] == ["ok" if one is NONE else one.value for one in verdicts]
     assert [one["judged"] for one in found["gangs"]] == [one is not NONE for one in verdicts]
 
 
 # before *go*
 
 
-@pytest.mark.parametrize("verdict", [OK, SLOW, NONE])
-def test_only_a_slow_network_keeps_ranks_from_starting(monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [OK, SLOW, NONE, FAILED])
+def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+) -> None:
     asked: list[tuple[nettest.Ground, float]] = []
 
     def test(_: object, here: nettest.Ground, *, enough: float, progress: object) -> nettest.Tested:
@@ -208,10 +220,14 @@ def test_only_a_slow_network_keeps_ranks_from_starting(monkeypatch: pytest.Monke
     request = UpRequest(plan=PlanRequest(model="DeepSeek-V3-0324-Block64x64"), nettest=0.7)
     before = nettested.tested_before(standing, request, notes)  # type: ignore[arg-type]
     assert before is not None
-    if verdict is SLOW:
-        with pytest.raises(VerificationDiffers, match="no rank was started: NETTEST-SLOW-LINK") as refused:
+    if verdict in (SLOW, FAILED):
+        kind, code, why = {
+            SLOW: (VerificationDiffers, Exit.DIFFERS, "NETTEST-SLOW-LINK"),
+            FAILED: (FindingsError, Exit.FINDINGS, "DATA-CORRUPT"),
+        }[verdict]
+        with pytest.raises(kind, match=f"no rank was started: {why}") as refused:
             before(GANG, requests())
-        assert refused.value.exit_code == Exit.DIFFERS
+        assert refused.value.exit_code == code
     else:
         before(GANG, requests())
         assert ("not judged" in notes.steps[-1]) is (verdict is NONE)
@@ -273,14 +289,75 @@ def two_ranks(said: Mapping[str, Callable[[NettestRequest], Iterator[NettestLine
     return messages
 
 
-def well(request: NettestRequest) -> Iterator[NettestLine]:
-    yield NettestLine(started={"0": 1})
-    if 0 in request.order.ranks.ranks:
-        for step in request.order.ranks.steps:
+def well(request: NettestRequest, *, wrong: int = 0, silent: bool = False) -> Iterator[NettestLine]:
+    """silent: nothing is said of what was compared"""
+    here = request.order.ranks.ranks
+    yield NettestLine(started={str(here[0]): 1})
+    for step in request.order.ranks.steps:
+        if step.verify:
+            end = step.groups[0][-1]
+            for rank in step.groups[0] if step.kind == ALL_REDUCE else (end,):
+                if rank in here and not silent:
+                    yield NettestLine(step=step.id, group=0, rank=rank, bytes=9, wrong=wrong * (rank == end))
+        elif 0 in here and not wrong:
             for place, wanted in enumerate(step.bytes):
                 yield NettestLine(step=step.id, group=0, bytes=wanted, us=10.0 * (place + 1))
+        if 0 in here:
             yield NettestLine(done=step.id, seconds=0.1)
     yield NettestLine(ended=0)
+
+
+def outcome(monkeypatch: pytest.MonkeyPatch, *, verify_only: bool = False, **said: Any) -> nettest.Tested:
+    """Of two nodes that answer so."""
+    monkeypatch.setattr(nettest, "messages", two_ranks(dict.fromkeys(("node0", "node1"), partial(well, **said))))
+    here = replace(ground(device="cpu", ranks=1), verify_only=verify_only)
+    return nettest.test(Fleet(), here, enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verify_only", [False, True])
+@pytest.mark.parametrize("wrong", [0, 5])
+def test_nothing_is_timed_after_wrong_data_or_where_data_alone_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, no_ssh: Path, verify_only: bool, wrong: int
+) -> None:
+    ports = list[object]()
+
+    def measure(*_: object, **__: object) -> rails.Measured:
+        ports.append(1)
+        return rails.Measured(note="")
+
+    monkeypatch.setattr(rails, "measure", measure)
+    found = outcome(monkeypatch, verify_only=verify_only, wrong=wrong)
+    record = json.loads(Path(found.file).read_text())
+    timed = not wrong and not verify_only
+    assert bool(record["links"]) is bool(record["tests"]) is bool(ports) is timed
+    corrupt = [{"from": one, "to": two, "bytes": 5} for one, two in (("node0", "node1"), ("node1", "node0"))]
+    wanted = {"verdict": "corrupt", "corrupt": corrupt} if wrong else {"verdict": "ok", "corrupt": []}
+    assert record["verification"] == {**wanted, "pairs": 2, "least_bytes": 9, "seconds": 0.1}
+    assert record["verdict"] == ("failed" if wrong else "ok")
+    assert [one["id"] for one in record["findings"]] == ["DATA-CORRUPT"] * bool(wrong)
+
+
+def test_what_no_rank_compared_is_not_right(monkeypatch: pytest.MonkeyPatch, no_ssh: Path) -> None:
+    with pytest.raises(NodeError, match="nobody says whether data is right: node0 to node1"):
+        outcome(monkeypatch, silent=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        NettestLine(step=0, group=0, us=1.0),
+        NettestLine(step=0, group=0, rank=0, wrong=0),
+        NettestLine(step=0, group=7, rank=1, wrong=0),
+        NettestLine(step=9, group=0, rank=1, wrong=0),
+    ],
+)
+def test_a_result_that_is_none_of_the_test_is_refused(line: NettestLine) -> None:
+    places = nettest._places(ground(device="cpu", ranks=1))
+    steps = (*verification(places, 64), *schedule(places, 64, 9))
+    heard = nettest._Heard("gang0", steps, {"node1": (1,)}, lambda *_: None)
+    assert heard.odd("node1", line)
+    assert not heard.odd("node1", NettestLine(step=0, group=0, rank=1, wrong=0))
+    assert heard.odd("node1", replace(line, step=0, group=0, rank=1, wrong=0)) == ""
 
 
 def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, no_ssh: Path) -> None:
