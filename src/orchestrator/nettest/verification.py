@@ -34,6 +34,11 @@ class Corrupt:
     end: End
     bytes: int
 
+    @property
+    def ends(self) -> set[End]:
+        """Both of a transfer; where a sum was compared."""
+        return {self.end, self.start} if isinstance(self.start, End) else {self.end}
+
     def __str__(self) -> str:
         return f"{self.start} to {self.end}"
 
@@ -100,23 +105,31 @@ def finding(gang: str, found: Verification) -> Finding | None:
     """What is corrupt, and how to find out why; None where nothing is."""
     if not found.corrupt:
         return None
-    senders = [one.start for one in found.corrupt if isinstance(one.start, End)]
-    involved = [{one.end, one.start} if isinstance(one.start, End) else {one.end} for one in found.corrupt]
-    common = set.intersection(*involved) if len(involved) > 1 else set()
-    nodes = {end.node for one in involved for end in one}
-    names = "; ".join(f"{one} ({one.bytes} bytes differ)" for one in found.corrupt[:_SHOWN])
-    more = f" and {len(found.corrupt) - _SHOWN} more" if len(found.corrupt) > _SHOWN else ""
-    shared = f"; all of them at {next(iter(common))}" if len(common) == 1 else ""
-    counted = f"{len(senders)} of {found.pairs} pairs" if senders else "sums, while every pair is right"
+    shared = _shared(found.corrupt)
+    nodes = {end.node for end in shared or set[End]().union(*(one.ends for one in found.corrupt))}
     return Finding(
         id="DATA-CORRUPT",
         severity=Severity.STOP,
-        node=min(nodes) if len(nodes) == 1 else next(iter(common)).node if len(common) == 1 else "",
-        title=f"data arrives wrong in {counted}: {names}{more}{shared}",
+        node=nodes.pop() if len(nodes) == 1 else "",
+        title=_title(found),
         evidence=tuple(f"{one}: {one.bytes} bytes differ from what was sent" for one in found.corrupt[:_SHOWN]),
         effect="the engine computes with wrong numbers, and nothing else shows it; nothing was timed",
         fix=f"{_tries(found.corrupt)}; each time: l40s-deploy nettest --verify --gang {gang}",
     )
+
+
+def _shared(corrupt: Sequence[Corrupt]) -> set[End]:
+    """The one end that all of them have; nothing where there is a single one, or none that all have."""
+    common = set.intersection(*(one.ends for one in corrupt))
+    return common if len(corrupt) > 1 and len(common) == 1 else set()
+
+
+def _title(found: Verification) -> str:
+    pairs = sum(len(one.ends) > 1 for one in found.corrupt)
+    where = f"{pairs} of {found.pairs} pairs" if pairs else "sums, while every pair is right"
+    more = f" and {len(found.corrupt) - _SHOWN} more" if len(found.corrupt) > _SHOWN else ""
+    at = "".join(f"; all of them at {end}" for end in _shared(found.corrupt))
+    return f"data arrives wrong in {where}: {'; '.join(map(str, found.corrupt[:_SHOWN]))}{more}{at}"
 
 
 def _tries(corrupt: Sequence[Corrupt]) -> str:
@@ -127,8 +140,7 @@ def _tries(corrupt: Sequence[Corrupt]) -> str:
             "switch ports between them (`ethtool -S DEV`), and let the processor compute checksums "
             "(`sudo ethtool -K DEV rx off tx off`)"
         )
-    inside = [one for one in corrupt if not isinstance(one.start, End) or one.start.node == one.end.node]
-    if inside:
+    if any(len({end.node for end in one.ends}) == 1 for one in corrupt):
         return (
             'keep the gang down; as a proof set NCCL_P2P_DISABLE to "1" in l40s_env: if the data is right then, '
             "peer-to-peer between the GPUs corrupts it. Try the IOMMU off or with iommu=pt, ACS off (`l40s-deploy "

@@ -52,7 +52,7 @@ def compared(places: tuple[Place, ...], wrong: dict[tuple[int, ...], int]) -> li
 @pytest.mark.parametrize(
     ("gpus", "wrong", "node", "words", "tries"),
     [
-        (True, {(0, 1): 2}, "node0", ["1 of ", "node0 GPU 0 to node0 GPU 1 (2 bytes"], "NCCL_P2P_DISABLE"),
+        (True, {(0, 1): 2}, "node0", ["1 of ", "node0 GPU 0 to node0 GPU 1"], "NCCL_P2P_DISABLE"),
         (True, {(0, 1): 2, (3, 0): 1}, "node0", ["2 of ", "all of them at node0 GPU 0"], "IOMMU"),
         (True, {(0, 4): 2}, "", ["node0 GPU 0 to node1 GPU 0"], "NCCL_NET_GDR_LEVEL"),
         (True, {(1, 0): 1, (4, 0): 1}, "node0", ["all of them at node0 GPU 0"], "ACS"),
