@@ -76,6 +76,7 @@ class Shape:
     high:    the group's card is behind its top switch, not next to its GPUs
     on_root: upstream ports are on the root bus itself, without a root port
     own:     each GPU has a switch on its own card
+    bonded:  the ports of a rail's card are one RDMA device over a bond
     """
 
     domains: int
@@ -89,12 +90,14 @@ class Shape:
     link_layer: str
     storage: bool
     virtual: int
+    bonded: bool = False
 
 
 @st.composite
 def healthy_shapes(draw: st.DrawFn) -> Shape:
     domains = draw(st.sampled_from((1, 2)))
     levels = draw(st.integers(0, 3))
+    link_layer = draw(st.sampled_from(("Ethernet", "InfiniBand")))
     return Shape(
         domains=domains,
         groups=domains * draw(st.integers(1, 2)),
@@ -103,8 +106,9 @@ def healthy_shapes(draw: st.DrawFn) -> Shape:
         high=draw(st.booleans()),
         on_root=bool(levels) and draw(st.booleans()),
         own=draw(st.booleans()),
+        bonded=link_layer == "Ethernet" and draw(st.booleans()),
         ports=draw(st.integers(1, 2)),
-        link_layer=draw(st.sampled_from(("Ethernet", "InfiniBand"))),
+        link_layer=link_layer,
         storage=draw(st.booleans()),
         virtual=draw(st.sampled_from((0, 4))),
     )
@@ -135,12 +139,16 @@ def healthy_machine(shape: Shape, name: str = "node0", number: int = 0) -> Healt
             bus += 0 if here else 1
         slot = machine.downstream(card_above, beside, 0x1E, numa=numa) if here else machine.root_port(bus, 9, numa=numa)
         names = [f"rail{group}p{index}" for index in range(shape.ports)]
-        for index, folder in enumerate(machine.nic(slot, bus + 20, names, numa=numa)):
+        folders = machine.nic(slot, bus + 20, names, numa=numa)
+        first_card = first_card or folders[0]
+        if shape.bonded:
+            machine.bond(f"bond{group + 1}", names)
+            folders, names = folders[:1], [f"bond{group + 1}"]
+        for name, folder in zip(names, folders, strict=True):
             rail += 1
-            machine.address(names[index], f"10.{rail}.0.{11 + number}/24")
-            machine.rdma(f"mlx5_{rail - 1}", folder, names[index], ipv4=f"10.{rail}.0.{11 + number}/24",
-                         link_layer=shape.link_layer)  # fmt: skip
-            first_card = first_card or folder
+            machine.address(name, f"10.{rail}.0.{11 + number}/24")
+            machine.rdma(f"mlx5_bond_{rail}" if shape.bonded else f"mlx5_{rail - 1}", folder, name,
+                         ipv4=f"10.{rail}.0.{11 + number}/24", link_layer=shape.link_layer)  # fmt: skip
         bus += 22
     if shape.storage:
         storage_card(machine, bus=0xE8, number=number)

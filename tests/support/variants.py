@@ -12,6 +12,7 @@ from tests.support.machines import SUB, virtual_functions
 _UPSTREAM, _DOWNSTREAM, _ROOT = 5, 6, 4
 _SWITCHES = ("0000:16:00.0", "0000:98:00.0")
 _GPUS = tuple(f"0000:{bus:02x}:00.0" for bus in (*range(0x18, 0x1C), *range(0x9A, 0x9E)))
+_RAILS = ("ens2f0np0", "ens2f1np1", "ens3f0np0", "ens3f1np1")
 _CARDS = ("0000:1c:00", "0000:9e:00", "0000:38:00")
 
 
@@ -85,9 +86,22 @@ def guest(node: HealthyNode) -> None:
             node.remove(folder)
 
 
+def bonded_rails(node: HealthyNode) -> None:
+    """Each RDMA port near the GPUs is a bond of two ports. A bond may have any name: these have the ports' old ones."""
+    for name in _RAILS:
+        folder = node.interface(name)
+        node.remove(folder)
+        slaves = [f"{name}a", f"{name}b"]
+        for slave in slaves:
+            node.machine.interface(slave, folder.partition("/net/")[0])
+        bond = node.machine.bond(name, slaves)
+        node.machine.write(f"{bond}/bonding", {"ad_aggregator": 1})
+
+
 VARIANTS = (
     Variant("nested", _nested),
     Variant("switches on the GPUs' cards", _own_switches),
     Variant("virtual functions", _with_functions),
+    Variant("bonded rails", bonded_rails),
     Variant("virtual machine", guest, hidden=True),
 )

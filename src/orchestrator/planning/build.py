@@ -24,6 +24,7 @@ from orchestrator.planning.environment import Surroundings, environment
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.requirements import contradictions
 from orchestrator.topology.gpus import usable_gpus
+from orchestrator.topology.network import networks_met
 
 Fact = tuple[str, str, str]
 
@@ -125,11 +126,11 @@ class _Gang:
         self.layout = self._layout()
         budget = self._budget(self.layout)
         self.tcp = tcp_choices(self.gang, self.topologies)
-        peers = {node.name: self.topologies[node.name] for node in self.gang.nodes if node.name in self.topologies}
+        met = networks_met(self.topologies[node.name] for node in self.gang.nodes if node.name in self.topologies)
         self.rdma = {
-            node.name: rdma_choice(node, peers[node.name], self.tcp[node.name], peers)
+            node.name: rdma_choice(node, self.topologies[node.name], self.tcp[node.name], met)
             for node in self.gang.nodes
-            if node.name in peers and self._cuda
+            if node.name in self.topologies and self._cuda
         }
         self.decision = self._decision()
         self.caches = page_cache.fits(self._to_read(), page_cache.rooms(self.gang, self.layout, self.topologies))

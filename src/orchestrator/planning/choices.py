@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
@@ -14,6 +15,7 @@ from orchestrator.topology.network import (
     Choice,
     GidChoice,
     address_range,
+    carrier,
     common_gid_index,
     rails,
     tcp_interface,
@@ -47,7 +49,12 @@ def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str,
     network.
     """
     known = {node.name: topologies[node.name] for node in gang.nodes if node.name in topologies}
-    shared = tcp_interface(known)
+    asked = {
+        node.name: [port.device for port in known[node.name].rdma if takes(pin, port.device, port.port)]
+        for node in gang.nodes
+        if (pin := node.overrides.ib_hca) and node.name in known
+    }
+    shared = tcp_interface(known, asked)
     return {node.name: _tcp_choice(node, known, shared) for node in gang.nodes}
 
 
@@ -131,13 +138,12 @@ def _listing(interfaces: Sequence[Interface]) -> str:
 
 
 def rdma_choice(
-    node: NodeSpec, topology: Topology, tcp: Choice, known: Mapping[str, Topology] | None = None
+    node: NodeSpec, topology: Topology, tcp: Choice, met: Mapping[str, int] = MappingProxyType({})
 ) -> RdmaChoice:
-    """The node's RDMA ports for NCCL: the pinned ones, else the rails; and the GID in the network of the other `known`
-    nodes. Raises InputError for a pin that fits none."""
-    others = [other for name, other in (known or {}).items() if name != node.name]
+    """The node's RDMA ports for NCCL: the pinned ones, else the rails; and their GID in the network that
+    most nodes are in (met: networks_met). Raises InputError for a pin that fits none."""
     if node.overrides.ib_hca:
-        return _pinned_ports(node, node.overrides.ib_hca, topology, others)
+        return _pinned_ports(node, node.overrides.ib_hca, topology, met)
     chosen = rails(topology, tcp)
     if not chosen:
         return RdmaChoice((), _why_none(topology, tcp))
@@ -145,11 +151,11 @@ def rdma_choice(
     reason = "the ACTIVE RDMA ports (none is under a GPU's switch)"
     if chosen[0].near:
         reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
-    gid = _gid(node, ports, topology, others)
-    return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology, others))
+    gid = _gid(node, ports, topology, met)
+    return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology, met))
 
 
-def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, others: Sequence[Topology]) -> RdmaChoice:
+def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, met: Mapping[str, int]) -> RdmaChoice:
     """The operator may also take the port that carries TCP: a single card can do both."""
     ports = tuple(port for port in topology.rdma if port.active and takes(pin, port.device, port.port))
     if not ports:
@@ -159,19 +165,19 @@ def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, others: Sequence
             where=f"inventory: {node.name}: l40s_ib_hca",
             fix="set it to ports that are up, or remove it",
         )
-    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology, others))
+    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology, met))
 
 
-def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology, others: Sequence[Topology]) -> GidChoice:
+def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology, met: Mapping[str, int]) -> GidChoice:
     if node.overrides.gid_index is not None:
         return GidChoice(node.overrides.gid_index, "override: l40s_gid_index in the inventory")
-    return common_gid_index(ports, topology, others)
+    return common_gid_index(ports, topology, met)
 
 
 def _why_none(topology: Topology, tcp: Choice) -> str:
     if not topology.rdma:
         return "no RDMA device"
     states = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma)
-    carrier = next((port.name for port in topology.rdma if port.active and port.netdev == tcp.interface), "")
-    shared = f"; {carrier} carries TCP" if carrier else ""
+    shared = next((port.name for port in topology.rdma if port.active and carrier(port, topology) == tcp.interface), "")
+    shared = f"; {shared} carries TCP" if shared else ""
     return f"no RDMA port is ACTIVE and has its own RoCE v2 address over IPv4 ({states}{shared})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
@@ -35,18 +36,19 @@ class Moved:
 
 
 def moved(
-    request: StagingRequest, spec: NodeSpec, node: Topology, known: Mapping[str, Topology] | None = None
+    request: StagingRequest, spec: NodeSpec, node: Topology, met: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Moved, ...]:
     """Settings of a node's staged environment that no longer name what they meant; empty if nothing has changed.
 
-    spec: the node in the inventory, for what is pinned there; node: as it is now; known: the gang's nodes as they are
-    now. What is gone altogether (an address, every usable RDMA port) can't be found again: `still_there.gone` says so.
+    spec: the node in the inventory, for what is pinned there; node: as it is now; met: networks_met of the gang's nodes
+    as they are now. What is gone altogether (an address, every usable RDMA port) can't be found again:
+    `still_there.gone` says so.
     """
     kept = {name for name, _ in spec.overrides.env}
-    return tuple(one for one in _moved(request, spec, node, known or {}) if one.name not in kept)
+    return tuple(one for one in _moved(request, spec, node, met) if one.name not in kept)
 
 
-def _moved(request: StagingRequest, spec: NodeSpec, node: Topology, known: Mapping[str, Topology]) -> Iterator[Moved]:
+def _moved(request: StagingRequest, spec: NodeSpec, node: Topology, met: Mapping[str, int]) -> Iterator[Moved]:
     env = request.env
     side = _side(request, spec, node)
     was = env.get(_GLOO, "")
@@ -55,7 +57,7 @@ def _moved(request: StagingRequest, spec: NodeSpec, node: Topology, known: Mappi
         if env.get(_NCCL) == f"={was}":
             yield Moved(_NCCL, f"={side.interface}", "")
     if env.get("NCCL_IB_DISABLE") != "1" and env.get(HCA):
-        yield from _rdma(env, spec, node, side, known)
+        yield from _rdma(env, spec, node, side, met)
 
 
 def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bool:
@@ -83,10 +85,10 @@ def _side(request: StagingRequest, spec: NodeSpec, node: Topology) -> Choice:
 
 
 def _rdma(
-    env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice, known: Mapping[str, Topology]
+    env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice, met: Mapping[str, int]
 ) -> Iterator[Moved]:
     try:
-        choice = rdma_choice(spec, node, side, known)
+        choice = rdma_choice(spec, node, side, met)
     except InputError:
         return  # the ports that are pinned are not there
     if not choice.ports:

@@ -10,7 +10,7 @@ from orchestrator.model.topology import RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.network import is_bonded
+from orchestrator.topology.network import carrier, is_bonded
 from orchestrator.topology.rdma import card_of
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
@@ -42,14 +42,19 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 def _spare_ports_down(node: Node) -> list[Trouble]:
     """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
     meant, tcp = set(node.rail_ports), node.tcp.interface if node.tcp else ""
-    main = {card_of(port) for port in node.topology.rdma if tcp and port.netdev == tcp}
+    main = {card_of(port) for port in node.topology.rdma if tcp and carrier(port, node.topology) == tcp}
     spare = [port for port in _own_ports(node) if port not in meant and card_of(port) in main]
     found = [trouble(port, node) for port in spare if not port.active]
     return [one for one in found if one]
 
 
 def _own_ports(node: Node) -> list[RdmaPort]:
-    return [port for port in node.topology.rdma if not is_bonded(port, node.topology) and not port.virtual]
+    rails = set(node.rail_ports)
+    return [
+        port
+        for port in node.topology.rdma
+        if not port.virtual and (port in rails or not is_bonded(port, node.topology))
+    ]
 
 
 def _finding(node: Node, troubles: Sequence[Trouble], layout: Layout | None) -> Finding:

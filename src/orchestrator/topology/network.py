@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from orchestrator.model.topology import Gid, Interface, RdmaPort, Topology
 from orchestrator.topology.rdma import natural
@@ -53,13 +54,16 @@ class Rail:
     near: bool
 
 
-def tcp_interface(topologies: Mapping[str, Topology]) -> Mapping[str, Choice]:
+def tcp_interface(
+    topologies: Mapping[str, Topology], asked: Mapping[str, Collection[str]] | None = None
+) -> Mapping[str, Choice]:
     """Each node's interface for rendezvous and services; empty where the nodes share no IPv4 network.
 
     One network for all nodes. Networks of RDMA rails come last, those of bonds first, then the fastest; an address
-    that two nodes have (a container bridge's) does not connect them.
+    that two nodes have (a container bridge's) does not connect them. asked: RDMA devices that the inventory names for
+    the GPUs' traffic, by node.
     """
-    ways = {name: _ways(topology) for name, topology in topologies.items()}
+    ways = {name: _ways(topology, (asked or {}).get(name, ())) for name, topology in topologies.items()}
     twice = {address for address, count in Counter(_addresses(ways)).items() if count > 1}
     usable = {
         name: {network: way for network, way in mine.items() if way.address not in twice} for name, mine in ways.items()
@@ -100,13 +104,16 @@ def _shared(way: _Way) -> SharedWay:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
+    """near: behind a switch of the GPUs"""
+
     interface: Interface
     address: str
     is_rail: bool
+    near: bool
 
 
-def _ways(topology: Topology) -> dict[ipaddress.IPv4Network, _Way]:
-    rails = {port.netdev for port in topology.rdma if port.netdev}
+def _ways(topology: Topology, asked: Collection[str] = ()) -> dict[ipaddress.IPv4Network, _Way]:
+    near, rails = _interfaces_of_rails(topology, asked)
     ways: dict[ipaddress.IPv4Network, _Way] = {}
     for interface in topology.interfaces:
         if interface.bond or not interface.up or interface.name.startswith(_NOT_BETWEEN_NODES):
@@ -114,9 +121,18 @@ def _ways(topology: Topology) -> dict[ipaddress.IPv4Network, _Way]:
         for text in interface.ipv4:
             address = ipaddress.IPv4Interface(text)
             if not address.is_loopback and not address.is_link_local:
-                way = _Way(interface, str(address.ip), interface.name in rails and not interface.slaves)
+                way = _Way(interface, str(address.ip), interface.name in rails, interface.name in near)
                 ways.setdefault(address.network, way)
     return ways
+
+
+def _interfaces_of_rails(topology: Topology, asked: Collection[str]) -> tuple[set[str], set[str]]:
+    """(behind a switch of the GPUs, for the GPUs' traffic): interfaces of RDMA ports."""
+    places = GpuPlaces(topology)
+    meant = [port for port in topology.rdma if port.device in asked] or may_be_rails(topology, virtual=True)
+    near = {carrier(port, topology) for port in topology.rdma if places.near(port)}
+    far_bonds = {carrier(port, topology) for port in meant if is_bonded(port, topology)} - near if near else set()
+    return near, {carrier(port, topology) for port in meant} - far_bonds
 
 
 def _addresses(ways: Mapping[str, Mapping[ipaddress.IPv4Network, _Way]]) -> Iterator[str]:
@@ -124,10 +140,11 @@ def _addresses(ways: Mapping[str, Mapping[ipaddress.IPv4Network, _Way]]) -> Iter
         yield from {way.address for way in mine.values()}
 
 
-def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, int, int, int, int, str]:
+def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, int, int, int, int, int, str]:
     return (
         sum(way.is_rail for way in ways),
         sum(not way.interface.slaves for way in ways),
+        sum(way.near for way in ways),
         sum(not way.interface.physical and not way.interface.slaves for way in ways),
         -min(way.interface.speed_mbps for way in ways),
         -network.prefixlen,
@@ -136,7 +153,7 @@ def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, in
 
 
 def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object], nodes: int) -> Choice:
-    kind = "a bond" if way.interface.slaves else "an RDMA rail, the only network there is" if way.is_rail else "no rail"
+    kind = "an RDMA rail, the only network there is" if way.is_rail else "a bond" if way.interface.slaves else "no rail"
     others = len(shared) - 1
     place = f"in {network}, which all {nodes} nodes share" if nodes > 1 else f"in {network}"
     among = f"; {others} other shared networks" if others else ""
@@ -146,9 +163,9 @@ def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object
 def rails(topology: Topology, tcp: Choice | None = None) -> tuple[Rail, ...]:
     """The RDMA ports for the gang's traffic, in natural order of names.
 
-    Usable is a port that is ACTIVE, no part of a bond, not the TCP side, no virtual function, and has a RoCE v2 GID
-    over IPv4 (or is InfiniBand, or nobody recorded its GIDs). Where
-    some of them lie under a GPU's switch, these are the rails; else all usable ones.
+    Usable is a port that is ACTIVE, not the TCP side, no virtual function, and has a RoCE v2 GID over IPv4 (or is
+    InfiniBand, or nobody recorded its GIDs); a bond as far as `may_be_rails` says. Where some of them lie under a
+    GPU's switch, these are the rails; else all usable ones.
     tcp: the node's TCP side; None takes what this node alone would choose
     """
     side = tcp or tcp_interface({topology.node: topology}).get(topology.node)
@@ -161,26 +178,69 @@ def usable_rails(topology: Topology, tcp: str) -> tuple[Rail, ...]:
     return tuple(sorted(_usable(topology, tcp), key=lambda rail: (natural(rail.port.device), rail.port.port)))
 
 
+def carrier(port: RdmaPort, topology: Topology) -> str:
+    """The interface that has a port's addresses: the bond that its own is part of, else its own; '' where unknown."""
+    interface = topology.interface(port.netdev) if port.netdev else None
+    return interface.bond if interface and interface.bond else port.netdev
+
+
 def is_bonded(port: RdmaPort, topology: Topology) -> bool:
-    """Whether a port's interface is a bond or part of one: the TCP side, not a rail."""
-    if not port.netdev:
+    """Whether a port's interface is a bond or part of one."""
+    interface = topology.interface(carrier(port, topology)) if port.netdev else None
+    if interface is None:
         return _BOND in port.device  # mlx5 names the device that it makes of a bonded pair mlx5_bond_N
-    interface = topology.interface(port.netdev)
-    return interface is not None and bool(interface.bond or interface.slaves)
+    return bool(interface.slaves) or interface.name != port.netdev
+
+
+class GpuPlaces:
+    """Which RDMA ports have a switch in common with a GPU."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._places = SwitchPlaces(topology.switches)
+        self._gpus = {switch for gpu in topology.gpus for switch in self._places.above(gpu.key)}
+
+    def switch(self, port: RdmaPort) -> str:
+        """The nearest switch above both the port and a GPU, '' for none."""
+        return next((switch for switch in self._places.above(port.key) if switch in self._gpus), "")
+
+    def near(self, port: RdmaPort) -> bool:
+        return bool(self.switch(port))
+
+
+def may_be_rails(topology: Topology, tcp: str = "", *, virtual: bool = False) -> tuple[RdmaPort, ...]:
+    """The ports that are not the TCP side's, whatever their state. Where nobody knows that side, the place of a bond
+    tells what it is for: behind the GPUs' switches it is a rail, unless another port shares its switch; away from them
+    it is the main card, unless all ports near GPUs, or all there are, are bonds too.
+
+    tcp: its interface, '' where not known; virtual: SR-IOV functions too
+    """
+    own = tuple(port for port in topology.rdma if virtual or not port.virtual)
+    if tcp:
+        return tuple(port for port in own if carrier(port, topology) != tcp)
+    bonds = {port for port in own if is_bonded(port, topology)}
+    main = bonds - _rails_by_place(own, bonds, topology)
+    return tuple(port for port in own if port not in main)
+
+
+def _rails_by_place(own: Sequence[RdmaPort], bonds: Set[RdmaPort], topology: Topology) -> set[RdmaPort]:
+    places = GpuPlaces(topology)
+    near = {port: switch for port in own if (switch := places.switch(port))}
+    shared = {switch for port, switch in near.items() if port not in bonds and not port.virtual}
+    several = len({carrier(port, topology) or port.device for port in bonds}) > 1
+    far_too = bonds >= {*(near or own)} and (bool(near) or several)
+    return {port for port in bonds if (near[port] not in shared if port in near else far_too)}
 
 
 def _usable(topology: Topology, tcp: str) -> Iterator[Rail]:
-    places = SwitchPlaces(topology.switches)
-    switches_of_gpus = {switch for gpu in topology.gpus for switch in places.above(gpu.key)}
-    for port in topology.rdma:
-        if not port.active or port.virtual or is_bonded(port, topology) or (tcp and port.netdev == tcp):
-            continue
+    places = GpuPlaces(topology)
+    for port in may_be_rails(topology, tcp):
         gid = gid_index(port, topology)
+        if not port.active:
+            continue
         if gid.index is None and port.link_layer != "InfiniBand" and port.gids_recorded:
             continue
-        near = not switches_of_gpus.isdisjoint(places.above(port.key))
         address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
-        yield Rail(port, gid, address, _network_of(address, port.netdev, topology), near)
+        yield Rail(port, gid, address, _network_of(address, port.netdev, topology), places.near(port))
 
 
 def _network_of(address: str | None, netdev: str, topology: Topology) -> str:
@@ -191,12 +251,14 @@ def _network_of(address: str | None, netdev: str, topology: Topology) -> str:
     return ""
 
 
-def common_gid_index(ports: Sequence[RdmaPort], topology: Topology, others: Sequence[Topology] = ()) -> GidChoice:
+def common_gid_index(
+    ports: Sequence[RdmaPort], topology: Topology, met: Mapping[str, int] = MappingProxyType({})
+) -> GidChoice:
     """The lowest index that serves all of these ports, as NCCL_IB_GID_INDEX wants it."""
     roce = [port for port in ports if port.link_layer != "InfiniBand"]
     if not roce:
         return GidChoice(None, "InfiniBand ports need no GID index")
-    tables = [{gid.index for gid in _fit(port, topology, others)} for port in roce]
+    tables = [{gid.index for gid in _fit(port, topology, met)} for port in roce]
     common = set.intersection(*tables)
     if not common:
         each = ", ".join(f"{port.name}: {sorted(table)}" for port, table in zip(roce, tables, strict=True))
@@ -205,12 +267,12 @@ def common_gid_index(ports: Sequence[RdmaPort], topology: Topology, others: Sequ
     return GidChoice(index, f"GID {index} is RoCE v2 over IPv4 on all {len(roce)} chosen ports of this node")
 
 
-def address_range(ports: Sequence[RdmaPort], topology: Topology, others: Sequence[Topology] = ()) -> str:
+def address_range(ports: Sequence[RdmaPort], topology: Topology, met: Mapping[str, int] = MappingProxyType({})) -> str:
     """The smallest IPv4 network that holds the wanted address of every one of these ports and no other RoCE v2
     address of theirs, as NCCL_IB_ADDR_RANGE wants it; '' where there is none."""
     wanted, unwanted = set[int](), set[int]()
     for port in ports:
-        chosen = gid_index(port, topology, others).index
+        chosen = gid_index(port, topology, met).index
         mapped = {gid.index: int(ipaddress.IPv4Address(gid.ipv4)) for gid in _version_2(port) if gid.ipv4}
         if chosen not in mapped:
             return ""
@@ -228,28 +290,27 @@ def _version_2(port: RdmaPort) -> list[Gid]:
     return [gid for gid in port.gids if gid.ipv4 and gid.type == ROCE_V2]
 
 
-def _fit(port: RdmaPort, topology: Topology, others: Sequence[Topology]) -> list[Gid]:
-    """Its GIDs that can be used, as far as they are in the network that most other nodes are in."""
-    usable = [gid for gid in _version_2(port) if not _why_not(gid, port, topology)]
-    if len(usable) < 2:
-        return usable
-    met = [_met(gid, port, topology, others) for gid in usable]
-    return [gid for gid, count in zip(usable, met, strict=True) if count == max(met)]
-
-
-def _met(gid: Gid, port: RdmaPort, topology: Topology, others: Iterable[Topology]) -> int:
-    """How many other nodes have an address in the network of this GID."""
-    network = _network_of(gid.ipv4, gid.netdev or port.netdev, topology)
-    return sum(bool(network) and network in _networks(other) for other in others)
+def networks_met(topologies: Iterable[Topology]) -> Mapping[str, int]:
+    """How many of these nodes have an address in each IPv4 network."""
+    return Counter(network for topology in topologies for network in _networks(topology))
 
 
 def _networks(topology: Topology) -> set[str]:
     return {str(ipaddress.IPv4Interface(text).network) for one in topology.interfaces for text in one.ipv4}
 
 
-def gid_index(port: RdmaPort, topology: Topology, others: Sequence[Topology] = ()) -> GidChoice:
+def _fit(port: RdmaPort, topology: Topology, met: Mapping[str, int]) -> list[Gid]:
+    """Its GIDs that can be used, as far as they are in the network that most nodes are in."""
+    usable = [gid for gid in _version_2(port) if not _why_not(gid, port, topology)]
+    if not met or len(usable) < 2:
+        return usable
+    nodes = [met.get(_network_of(gid.ipv4, gid.netdev or port.netdev, topology), 0) for gid in usable]
+    return [gid for gid, count in zip(usable, nodes, strict=True) if count == max(nodes)]
+
+
+def gid_index(port: RdmaPort, topology: Topology, met: Mapping[str, int] = MappingProxyType({})) -> GidChoice:
     """The index whose entry is RoCE v2 over IPv4, of an interface that is up and has the address: of several the one
-    in the network that most other nodes are in, then the lowest."""
+    in the network that most nodes are in (met: networks_met), then the lowest."""
     if port.link_layer == "InfiniBand":
         return GidChoice(None, "InfiniBand ports need no GID index")
     if not port.gids_recorded:
@@ -261,7 +322,7 @@ def gid_index(port: RdmaPort, topology: Topology, others: Sequence[Topology] = (
     if not version_2:
         kinds = ", ".join(sorted({gid.type or "type unread" for gid in mapped}))
         return GidChoice(None, f"the GIDs of IPv4 addresses are {kinds}, none is RoCE v2")
-    for gid in _fit(port, topology, others):
+    for gid in _fit(port, topology, met):
         return GidChoice(gid.index, f"GID {gid.index} is RoCE v2, {gid.ipv4} on {gid.netdev or port.netdev}")
     return GidChoice(None, "; ".join(f"GID {gid.index}: {_why_not(gid, port, topology)}" for gid in version_2))
 

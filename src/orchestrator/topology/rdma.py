@@ -110,7 +110,8 @@ def _netdev(
     snapshot: Snapshot,
     interfaces: Sequence[Interface],
 ) -> str:
-    """The net device of a port: what its GIDs name, else the interface of the same PCI function and port number.
+    """The net device of a port: what its GIDs name, else the interface of the same PCI function and port number; of
+    ports that are one device (mlx5's LAG), their bond.
 
     A GID of a VLAN names the VLAN's device; the port's own one comes first in the table.
     """
@@ -121,7 +122,7 @@ def _netdev(
     if len(mine) > 1:
         wanted = str(port - 1)
         mine = [one for one in mine if snapshot.text(f"/sys/class/net/{one.name}/dev_port") == wanted] or mine
-    return mine[0].name if mine else ""
+    return mine[0].bond or mine[0].name if mine else ""
 
 
 def card_of(port: RdmaPort) -> str:

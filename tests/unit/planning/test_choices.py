@@ -12,7 +12,7 @@ from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import Interface, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices, two_ports_of_a_card
 from orchestrator.planning.transport import decide
-from orchestrator.topology.network import Choice, gid_index, usable_rails
+from orchestrator.topology.network import Choice, gid_index, networks_met, usable_rails
 
 BOND = Choice("bond0", "10.0.0.11", "")
 
@@ -216,13 +216,14 @@ def with_networks_of_its_own(facts: Topology, number: int) -> Topology:
 def test_the_gid_in_the_other_nodes_network_is_taken() -> None:
     spec = node()
     known = {f"node{n}": with_networks_of_its_own(topology(f"node{n}", n, gid_index=5), n) for n in range(3)}
+    met = networks_met(known.values())
     assert rdma_choice(spec, known["node0"], BOND).gid.index == 3, "alone, the lowest one"
-    assert rdma_choice(spec, known["node0"], BOND, known).gid.index == 5
+    assert rdma_choice(spec, known["node0"], BOND, met).gid.index == 5
     first = known["node0"].rdma[0]
-    assert gid_index(first, known["node0"], list(known.values())[1:]).reason == "GID 5 is RoCE v2, 10.1.0.11 on rdma0"
+    assert gid_index(first, known["node0"], met).reason == "GID 5 is RoCE v2, 10.1.0.11 on rdma0"
     moved = replace(first, gids=tuple(replace(gid, index=gid.index + 2) for gid in first.gids))
     mixed = replace(known["node0"], rdma=(moved, *known["node0"].rdma[1:]))
-    chosen = rdma_choice(spec, mixed, BOND, known | {"node0": mixed})
+    chosen = rdma_choice(spec, mixed, BOND, met)
     assert (chosen.gid.index, chosen.range) == (None, "10.0.0.0/13"), "index 5 is the first port's own network"
 
 

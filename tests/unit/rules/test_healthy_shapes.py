@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from tests.support.faults import FAULTS
@@ -11,8 +13,10 @@ from tests.unit.rules.test_inputs import bad, snapshot_of, through_xml, without_
 
 from orchestrator.model.finding import Severity
 from orchestrator.rules.support.registry import run_rules
+from orchestrator.topology.network import rails
 from orchestrator.workflows.look.doctor import examine_saved
 
+VIRTUAL = {f"mlx5_{number}" for number in range(30, 34)}
 COSTLY = (Severity.STOP, Severity.SLOW)
 REFERENCE = Shape(2, 2, 4, 1, False, False, False, 2, "Ethernet", storage=False, virtual=0)
 
@@ -20,6 +24,7 @@ REFERENCE = Shape(2, 2, 4, 1, False, False, False, 2, "Ethernet", storage=False,
 @settings(max_examples=60, deadline=None)
 @given(healthy_shapes())
 @example(REFERENCE)
+@example(replace(REFERENCE, bonded=True))
 @example(Shape(2, 4, 2, 3, True, True, True, 2, "InfiniBand", storage=True, virtual=4))
 def test_no_stop_and_no_slow_on_healthy_machines(shape: Shape) -> None:
     node = healthy_machine(shape)
@@ -30,11 +35,19 @@ def test_no_stop_and_no_slow_on_healthy_machines(shape: Shape) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(healthy_shapes())
+@example(replace(REFERENCE, bonded=True))
+@example(replace(REFERENCE, bonded=True, levels=0, storage=True))
 def test_no_stop_and_no_slow_on_gangs_of_them(shape: Shape) -> None:
     nodes = {f"node{n}": healthy_machine(shape, f"node{n}", n) for n in range(3)}
     for node in nodes.values():
         node.spec["gpus"] = shape.groups * shape.gpus
-    assert [one for one in run_rules(cluster_of(nodes)) if one.severity in COSTLY] == []
+    cluster = cluster_of(nodes)
+    assert [one for one in run_rules(cluster) if one.severity in COSTLY] == []
+    for found in cluster.nodes:
+        assert found.tcp is not None and found.tcp.interface == "bond0"
+        meant = {port.device for port in found.topology.rdma} - {"mlx5_bond_0", "mlx5_20"}
+        chosen = {rail.port.device for rail in rails(found.topology, found.tcp)} - {"mlx5_20"}
+        assert chosen == {device for device in meant if device.startswith("mlx5_bond") is shape.bonded} - VIRTUAL
 
 
 @pytest.mark.parametrize("one", FAULTS, ids=lambda one: one.name)

@@ -16,6 +16,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
+from orchestrator.topology.network import rails
 from orchestrator.workflows.look.doctor import Examination, examine_saved, examine_topologies
 
 BAD = (Severity.STOP, Severity.SLOW)
@@ -70,6 +71,16 @@ def test_ports_whose_tables_were_not_recorded_are_unknown() -> None:
     (unread,) = [finding for finding in examination.findings if finding.id == "RDMA-PORT-UNCONFIGURED"]
     assert unread.severity is Severity.UNKNOWN
     assert unread.devices == ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+
+
+POSTED = Path(__file__).parents[2] / "recorded" / "nccl-topologies"
+
+
+def test_rails_that_are_bonds_are_no_fault_of_a_posted_topology() -> None:
+    topology = topology_of_xml((POSTED / "rtp-llm-8xL20-cx8.xml").read_text("utf-8"), "rtp")
+    assert [rail.port.device for rail in rails(topology)] == [f"mlx5_bond_{number}" for number in range(8)]
+    empty = Snapshot(node="rtp", taken_at=0.0, files={}, nvml={"error": "not recorded"})
+    assert bad(examine_topologies({"rtp": topology}, {"rtp": empty})) == []
 
 
 def without_addresses(machine: MachineFiles) -> Snapshot:

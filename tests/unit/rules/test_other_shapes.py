@@ -9,6 +9,7 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, dressed, healthy_node, healthy_nodes
 from tests.support.machine_files import MachineFiles
 from tests.support.machines import main_card, rdma_card, storage_card, virtual_functions
+from tests.support.variants import bonded_rails
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Overrides
@@ -110,3 +111,14 @@ def test_each_port_without_a_pci_function_has_a_place_of_its_own() -> None:
         (1, 1, "rxe0"),
         (2, 1, "rxe1"),
     ]
+
+
+def test_a_rail_that_is_a_bond_on_one_port_is_named_as_a_rail() -> None:
+    node = healthy_node()
+    bonded_rails(node)
+    node.machine.write(f"{node.interface('ens3f0np0b')}/bonding_slave", {"mii_status": "down"})
+    node.machine.write(f"{node.interface('ens9f1np1')}/bonding_slave", {"mii_status": "down"})
+    rail, main = sorted((one for one in run_rules(cluster_of({"node0": node})) if one.id == "BOND-SHORT"),
+                        key=lambda one: one.devices, reverse=True)  # fmt: skip
+    assert rail.devices == ("ens3f0np0", "ens3f0np0b") and "it is a rail" in rail.effect
+    assert main.devices == ("bond0", "ens9f1np1") and "requests arrive over it" in main.effect

@@ -9,7 +9,7 @@ from tests.support.machine_files import MachineFiles, reference_machine
 
 from orchestrator.model.topology import Gid, Interface, RdmaPort, Topology
 from orchestrator.topology.build import build
-from orchestrator.topology.network import gid_index, rails, tcp_interface
+from orchestrator.topology.network import gid_index, may_be_rails, rails, tcp_interface
 
 MAPPED = "0000:0000:0000:0000:0000:ffff:0a01:000b"
 LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
@@ -95,6 +95,85 @@ def test_rails_of_a_right_node_are_the_ports_under_its_switches() -> None:
         (f"mlx5_{rail}:1", f"10.{rail + 1}.0.13", f"10.{rail + 1}.0.0/24", True) for rail in range(4)
     ]
     assert {rail.gid.index for rail in found} == {3}
+
+
+def with_bonds(*near: str, switch: bool = True, main: str = "bond0", speed: int = 50000) -> dict[str, Topology]:
+    """Three nodes; each of 4 GPUs is behind a switch with the RDMA card that a word names: bond or plain (mlx5_bond_N
+    over bondN, or two devices). main: the interface with the first network, away from the GPUs; '' for none."""
+    made = {}
+    for number in range(3):
+        machine = MachineFiles(f"node{number}")
+        for place, kind in enumerate(near, 1):
+            bus = 0x10 * place
+            upper = machine.switch(machine.root_port(bus), bus + 1) if switch else ""
+            slots = [
+                machine.downstream(upper, bus + 2, slot) if switch else machine.root_port(bus, 2 + slot)
+                for slot in (0, 4)
+            ]
+            machine.gpu(slots[0], bus + 3)
+            names = [f"p{place}a", f"p{place}b"]
+            ports = list(zip(names, machine.nic(slots[1], bus + 4, names), strict=True))
+            if kind == "bond":
+                machine.bond(f"bond{place}", names, speed=400000)
+                ports = [(f"bond{place}", ports[0][1])]
+            for index, (name, folder) in enumerate(ports):
+                address = f"10.{place}.{index}.{number + 1}/24"
+                machine.address(name, address)
+                device = f"mlx5_bond_{place}" if kind == "bond" else f"mlx5_{2 * place + index}"
+                machine.rdma(device, folder, name, ipv4=address)
+        if main:
+            cards = machine.nic(machine.root_port(0xE0), 0xE1, ["m0", "m1"])
+            if main == "bond0":
+                machine.bond(main, ["m0", "m1"], speed=speed)
+                machine.rdma("mlx5_bond_0", cards[0], main, ipv4=f"10.0.0.{number + 1}")
+            machine.address(main, f"10.0.0.{number + 1}/24")
+        made[machine.node] = build(machine.snapshot())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("near", "options", "tcp", "chosen"),
+    [
+        (["bond"] * 4, {}, "bond0", ["mlx5_bond_1", "mlx5_bond_2", "mlx5_bond_3", "mlx5_bond_4"]),
+        (["bond"] * 4, {"main": "m0"}, "m0", ["mlx5_bond_1", "mlx5_bond_2", "mlx5_bond_3", "mlx5_bond_4"]),
+        (["bond", "plain"], {}, "bond0", ["mlx5_4", "mlx5_5", "mlx5_bond_1"]),
+        (["bond", "plain"], {"main": "m0"}, "m0", ["mlx5_4", "mlx5_5", "mlx5_bond_1"]),
+        (["plain", "plain"], {}, "bond0", ["mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"]),
+        (["bond"], {"main": "m0"}, "m0", ["mlx5_bond_1"]),
+        (["bond"], {"main": ""}, "bond1", []),
+        # no switch tells: of bonds alone, one that is no RDMA device, else one of them, carries TCP
+        (["bond"] * 2, {"switch": False, "main": "m0"}, "m0", ["mlx5_bond_1", "mlx5_bond_2"]),
+        (["bond"] * 2, {"switch": False, "speed": 400000}, "bond0", ["mlx5_bond_1", "mlx5_bond_2"]),
+        (["plain"], {"switch": False}, "bond0", ["mlx5_2", "mlx5_3"]),
+    ],
+)  # fmt: skip
+def test_the_role_of_a_bond_is_told_by_its_place(
+    near: list[str], options: dict[str, object], tcp: str, chosen: list[str]
+) -> None:
+    nodes = with_bonds(*near, **options)  # type: ignore[arg-type]
+    sides = tcp_interface(nodes)
+    assert {choice.interface for choice in sides.values()} == {tcp}
+    for name, topology in nodes.items():
+        assert [rail.port.device for rail in rails(topology, sides[name])] == chosen
+
+
+def test_a_bond_beside_a_rail_behind_one_switch_is_the_main_card_where_nothing_else_tells() -> None:
+    """The card that serves TCP may be behind a GPUs' switch too; a bond alone behind its switch is a rail."""
+    topology = with_bonds("bond", "plain", main="m0")["node0"]
+    home = next(port.switch for port in topology.rdma if port.device == "mlx5_4")
+    moved = tuple(
+        replace(port, key=f"{home}/0000:99:00.0/0000:9a:00.0", switch=home) if port.device == "mlx5_bond_1" else port
+        for port in topology.rdma
+    )
+    assert "mlx5_bond_1" in {port.device for port in may_be_rails(topology)}
+    assert "mlx5_bond_1" not in {port.device for port in may_be_rails(replace(topology, rdma=moved))}
+    assert "mlx5_bond_1" in {port.device for port in may_be_rails(replace(topology, rdma=moved), tcp="m0")}
+
+
+def test_the_inventory_says_which_bonds_are_rails_where_nothing_tells() -> None:
+    nodes = with_bonds("bond", "bond", switch=False)  # all the fastest but the main card's
+    asked = {name: ["mlx5_bond_1", "mlx5_bond_2"] for name in nodes}
+    assert {choice.interface for choice in tcp_interface(nodes, asked).values()} == {"bond0"}
 
 
 def test_a_card_on_a_root_port_is_no_rail_while_others_are_near() -> None:

@@ -30,8 +30,9 @@ class Devices:
 def look(place: str, env: Mapping[str, str], root: str = "/") -> Devices:
     """place: the GPU's PCI address as NVML writes it, '' for none; env: the engine's, which names the interfaces."""
     base = root.rstrip("/")
-    ours = dict(_interfaces(base, env))
-    cards = {_card(base, name): called or name for name, called in ours.items()}
+    found = tuple(_interfaces(base, env))
+    ours = {name: called for name, called, _ in found}
+    cards = {place: called or name for name, called, place in found}
     down = {name: f"/sys/class/net/{name}/carrier = 0" for name in ours if _no_carrier(base, name)}
     above, gone = _gpu(base, place)
     return Devices(above, gone, ours, {place: name for place, name in cards.items() if place}, down)
@@ -56,17 +57,23 @@ def _gpu(base: str, place: str) -> tuple[tuple[str, ...], str]:
     return above, f"/sys/bus/pci/devices/{short}/config reads ones" if head == _ONES else ""
 
 
-def _interfaces(base: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, its RDMA device or '') of the interfaces that NCCL was told to use."""
+def _interfaces(base: str, env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(name, its RDMA device or '', its card or '') of the interfaces that NCCL was told to use."""
     for name in _names(env.get("NCCL_SOCKET_IFNAME", "")):
-        yield name, ""
+        yield name, "", _card(base, name)
     for device in _names(env.get("NCCL_IB_HCA", "")):
         try:
             found = sorted(os.listdir(f"{base}/sys/class/infiniband/{device}/device/net"))
         except OSError:
             continue
         for name in found[:1]:
-            yield name, device
+            yield _bond_of(base, name) or name, device, _card(base, name)
+
+
+def _bond_of(base: str, interface: str) -> str:
+    """The bond that an interface is part of, '' for none: it outlives a cable of one of its ports."""
+    master = f"{base}/sys/class/net/{interface}/master"
+    return os.path.basename(os.path.realpath(master)) if os.path.isdir(f"{master}/bonding") else ""
 
 
 def _names(value: str) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.topology import RdmaPort, Switch, Topology
 from orchestrator.topology.homes import make
-from orchestrator.topology.network import is_bonded
+from orchestrator.topology.network import GpuPlaces, carrier, is_bonded, may_be_rails
 from orchestrator.topology.rdma import card_of
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -37,10 +37,11 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
     """homes: slotted_switches; tcp: interface of the TCP side, '' where not known; asked: RDMA devices that the
     inventory names."""
     places = SwitchPlaces(topology.switches)
-    meant = _meant(topology, places, tcp, asked)
+    beside = GpuPlaces(topology)
+    meant = _meant(topology, beside, tcp, asked)
     if not homes:
         return Roles(tuple(meant))
-    near = [port for port in meant if is_near(port, topology, places)]
+    near = [port for port in meant if beside.near(port)]
     far = [port for port in meant if port not in near and port.key and port.device not in asked]
     lonely = _lonely(homes, near, places)
     chosen = tuple(_misplaced(topology, near, far, lonely))
@@ -50,23 +51,20 @@ def roles(topology: Topology, homes: Sequence[Switch], tcp: str, asked: Collecti
     return Roles(rails, away, unclear, _highest(lonely, homes, places))
 
 
-def is_near(port: RdmaPort, topology: Topology, places: SwitchPlaces) -> bool:
-    """Whether a switch is above both the port and a GPU."""
-    return any(not set(places.above(gpu.key)).isdisjoint(places.above(port.key)) for gpu in topology.gpus)
-
-
-def _meant(topology: Topology, places: SwitchPlaces, tcp: str, asked: Collection[str]) -> list[RdmaPort]:
-    """All ports but bonded and virtual ones, the TCP side's, and those of its card where that is the main card."""
-    own = [port for port in topology.rdma if port.device in asked or _may_be_a_rail(port, topology)]
-    carriers = [port for port in own if tcp and port.netdev == tcp]
-    main = _cards(port for port in carriers if not is_near(port, topology, places))
+def _meant(topology: Topology, places: GpuPlaces, tcp: str, asked: Collection[str]) -> list[RdmaPort]:
+    """All ports but virtual ones, bonds that are no rails, the TCP side's, and those of its card where that is the main
+    card."""
+    carriers = _carriers(topology, tcp)
+    meant = {*may_be_rails(topology, tcp), *carriers}
+    own = [port for port in topology.rdma if port.device in asked or port in meant]
+    main = _cards(port for port in carriers if not places.near(port))
     if _cards(own) <= main:
         main = set()
     return [port for port in own if port.device in asked or (card_of(port) not in main and port not in carriers)]
 
 
-def _may_be_a_rail(port: RdmaPort, topology: Topology) -> bool:
-    return not port.virtual and not is_bonded(port, topology)
+def _carriers(topology: Topology, tcp: str) -> list[RdmaPort]:
+    return [port for port in topology.rdma if tcp and carrier(port, topology) == tcp and not port.virtual]
 
 
 def _lonely(homes: Sequence[Switch], near: Iterable[RdmaPort], places: SwitchPlaces) -> list[Switch]:
@@ -124,7 +122,7 @@ def _main_card_is_another(
     """Without a known TCP side: whether a bonded card or one that is left over may be the main card, and no more cards
     are chosen than switches lack one."""
     others = _cards(far) - _cards(chosen)
-    bonded = any(is_bonded(port, topology) for port in topology.rdma)
+    bonded = any(is_bonded(port, topology) for port in topology.rdma if port not in may_be_rails(topology))
     return bonded or (bool(others) and len(_cards(chosen)) <= len(lonely))
 
 

@@ -16,6 +16,7 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.build import build
+from orchestrator.topology.network import networks_met
 from orchestrator.workflows.gang.raising import Watcher
 from orchestrator.workflows.gang.replay import OfNow
 from orchestrator.workflows.look.look import look
@@ -47,7 +48,7 @@ def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -
 def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:
     """The request with what moved on this node, and that in words; ('' and as it was where nothing did, or where its
     launch script is not one of ours). known: the gang's nodes as they are now, this one among them."""
-    found = moved(request, node, known[node.name], known)
+    found = moved(request, node, known[node.name], networks_met(known.values()))
     if not found:
         return request, ""
     script = exported_anew(request.launch_script, request.env, {one.name: one.now for one in found})

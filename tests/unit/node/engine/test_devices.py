@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.healthy_cluster import healthy_node
 from tests.support.machine_files import reference_machine
+from tests.support.variants import bonded_rails
 
 from orchestrator.node.engine.devices import Devices, look, word
 from orchestrator.node.engine.kernel_words import Dead
@@ -51,6 +53,19 @@ def test_a_port_without_a_link_counts_where_the_kernels_log_is_closed(machine: P
     assert word(dead, around, log_unread=False) is None
     assert word(Dead(pid=1, signal=9), around, log_unread=True) is None
     assert word(Dead(pid=1, explained=True), around, log_unread=True) is None
+
+
+def test_a_bond_lives_as_long_as_one_of_its_ports(tmp_path: Path) -> None:
+    """A rail that is a bond: one port without a link is no fault, the bond without one is."""
+    node = healthy_node()
+    bonded_rails(node)
+    node.machine.put_below(tmp_path)
+    (tmp_path / node.interface("ens3f0np0a").lstrip("/") / "carrier").write_text("0\n")
+    around = look("", ENV, str(tmp_path))
+    assert dict(around.network) == {"bond0": "", "ens2f0np0": "mlx5_0", "ens3f0np0": "mlx5_2"} and around.down == {}
+    assert dict(around.cards) == {"0000:1c:00.0": "mlx5_0", "0000:9e:00.0": "mlx5_2"}
+    (tmp_path / node.interface("ens3f0np0").lstrip("/") / "carrier").write_text("0\n")
+    assert list(look("", ENV, str(tmp_path)).down) == ["ens3f0np0"]
 
 
 @pytest.mark.parametrize(
