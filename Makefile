@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: man compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -67,6 +67,11 @@ contract: setup ## the stand-in held to the real engine in every row, about half
 
 golden: setup ## rewrite the golden cases; read the diff as a review
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/golden
+
+man: setup ## dist/man/l40s-deploy.1, from the same parsers as --help
+	mkdir -p dist/man
+	$(BIN)/argparse-manpage --module orchestrator.cli.every_parser --function every_parser --project-name l40s-deploy \
+	  --prog l40s-deploy --description "one very large model on PCIe GPU servers" --output dist/man/l40s-deploy.1
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -128,5 +128,4 @@ install_packages
 make_environment
 compile_sources
 fetch_programs prometheus usr/share/prometheus/alertmanager/default.tmpl prometheus prometheus-alertmanager
-fetch_programs slurm usr/sbin/slurmd-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins libhwloc15 liblua5.1-0 libmunge2
 say "ready: .venv/bin/l40s-deploy"

@@ -115,38 +115,6 @@ def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) ->
     )
 
 
-def slurm_job(
-    gang: GangPlan,
-    plan_id: str,
-    scripts: Sequence[tuple[str, str]],
-    *,
-    secrets: Sequence[str],
-    rdma: bool,
-    ports: Sequence[int],
-    template: str,
-) -> str:
-    """The sbatch script of a gang. scripts: (node, launch script); secrets: variables that sbatch's environment must
-    have; ports: that must be free; template: the text of templates/slurm.sh.j2"""
-    return _compiled(template).render(
-        gang=gang,
-        plan_id=plan_id,
-        name=_job_name(gang.name),
-        nodelist=",".join(name for name, _ in scripts),
-        scripts=scripts,
-        mark=f"L40S_END_{plan_id}",
-        secrets=secrets,
-        gpus=gang.layout.gpus_per_node,
-        rdma=rdma,
-        ports=ports,
-        model_path=gang.nodes[0].model_path,
-    )
-
-
-def _job_name(gang: str) -> str:
-    """A name that needs no quotes in a #SBATCH line."""
-    return "l40s-" + "".join(char if char.isascii() and char.isalnum() else "-" for char in gang)
-
-
 def profile_file(
     profile: ModelProfile, dimensions: Mapping[str, int], unknown: Mapping[str, str], template: str
 ) -> str:

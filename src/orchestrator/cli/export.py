@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli import export_compose, export_lws, export_prometheus, export_slurm
+from orchestrator.cli import export_compose, export_prometheus
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
 
-KINDS = {module.NAME: module for module in (export_prometheus, export_slurm, export_lws, export_compose)}
+KINDS = {module.NAME: module for module in (export_prometheus, export_compose)}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

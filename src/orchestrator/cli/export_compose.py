@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.exported_plan import MODEL, add_plan_options, planned, show
 from orchestrator.cli.options import add_nodes
+from orchestrator.cli.plan import add_plan_options, request_of
 from orchestrator.cli.screen import Screen
 from orchestrator.model.chosen import no_such
+from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
+from orchestrator.workflows.gang.standing import as_replicas
 from orchestrator.workflows.plan.exports import compose_files
+from orchestrator.workflows.plan.plan import plan_inventory
 
 NAME = "compose"
 SUMMARY = "print a compose file for a node, for containers started by hand"
-EXAMPLE = f"l40s-deploy export compose {MODEL} --node l40s-2 > compose.yml"
+EXAMPLE = "l40s-deploy export compose --model DeepSeek-V3-0324-Block64x64 --node l40s-2 > compose.yml"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
-    """Print it."""
-    files = compose_files(planned(args, inventory))
+    """The file on stdout; with --json as one document."""
+    request = request_of(args)
+    plan = plan_inventory(as_replicas(inventory, request.gangs) if request.replicas else inventory, request).plan
+    files = compose_files(plan)
     names = args.node or [next(iter(files))]
     for name in names:
         if name not in files:
             raise no_such("node", name, list(files), where="--node")
-    return show("\n---\n".join(files[name] for name in names), args, screen)
+    text = "\n---\n".join(files[name] for name in names)
+    if args.json:
+        screen.json({"kind": args.kind, "text": text})
+    else:
+        screen.verbatim(text.rstrip("\n"))
+    return Exit.DONE

@@ -33,8 +33,7 @@ GROUPS = {
         "status": "show nodes, ranks, GPUs and service at a glance",
         "web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
         "logs": "show the engines' log lines, node by node",
-        "history": "list past runs: who started them, when, with which command, and how they ended",
-        "audit": "list who changed a gang, when, and with which command",
+        "history": "list past runs: who started them, when, with which command, and how they ended; or commands",
         "why": "explain the last failure: its cause, the log lines that show it, and the fix",
         "plan": "show what would run where, and why; changes nothing",
         "models": "list the models that have a profile, and the layouts that fit this cluster",
@@ -49,7 +48,7 @@ GROUPS = {
     },
     "operate": {
         "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
-        "export": "write the cluster for other programs: Prometheus and Grafana, Slurm, Kubernetes, compose",
+        "export": "write the cluster for other programs: Prometheus and Grafana, compose",
         "notify": "show who is notified when a gang fails; send a test message",
     },
     "prepare": {
@@ -64,7 +63,6 @@ GROUPS = {
     },
     "this program": {
         "completion": "print a script that completes commands in bash, zsh or fish",
-        "man": "write manual pages",
         "support-bundle": "write one file for a bug report, without secrets, names and addresses",
     },
 }

@@ -228,7 +228,8 @@ class LockRequest(GangRequest):
     """op: acquire, renew, release, begin, finish or show.
 
     holder: of acquire; over: acquire although this token holds it, its process being dead; force: release whoever holds
-    it; begun: of begin, what is kept until finish; node: whose state directory this is, of acquire and release.
+    it; begun: of begin, what is kept until finish; node: whose state directory this is, of acquire and release; ended:
+    of release, the error that ended the command.
     """
 
     op: str
@@ -237,6 +238,7 @@ class LockRequest(GangRequest):
     over: str = ""
     force: bool = False
     begun: Any = None
+    ended: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Completion scripts, manual pages, the operator's own defaults, and quiet output."""
+"""Completion scripts, the operator's own defaults, and quiet output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.support.terminal import Terminal
 
 from orchestrator import __version__
 from orchestrator.cli.main import VERBS, main
-from orchestrator.cli.man import _plain
 from orchestrator.workflows.status.overview import Overview
 
 INVENTORY = """
@@ -158,30 +157,6 @@ def test_zsh_takes_the_script_as_the_completion_of_the_command(
     )
     done = subprocess.run(["zsh", "-f", "-c", shell], capture_output=True, text=True, check=False, timeout=20)
     assert done.stdout.strip() == "_l40s-deploy", done.stderr
-
-
-@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
-def test_groff_has_nothing_against_the_manual_pages(tmp_path: Path) -> None:
-    assert main(["man", str(tmp_path)]) == 0
-    words = ["groff", "-man", "-Tutf8", "-ww", "-z", *sorted(map(str, tmp_path.iterdir()))]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_every_verb_has_a_manual_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["man", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "l40s-deploy.1", *(f"l40s-deploy-{verb}.1" for verb in VERBS)
-    }  # fmt: skip
-    page = (tmp_path / "l40s-deploy-checkpoint.1").read_text()
-    for wanted in (".SH SYNOPSIS", "\\-\\-token\\-file FILE", ".SH EXIT STATUS", '.SH "PUSH"'):
-        assert wanted in page
-    assert not re.search(r"^'", page, re.MULTILINE)  # no line that roff would take for a request
-
-
-def test_text_is_no_request_of_roff() -> None:
-    assert _plain(".so /etc/passwd") == "\\&.so /etc/passwd"
-    assert _plain("a\\fB-x") == "a\\efB\\-x"
 
 
 def test_without_a_cluster_the_own_version_is_an_answer(

@@ -136,8 +136,7 @@ def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
         "why": "",
     }
     kept = Kept(gang="gang0", runs=(past,), audit=(line,), failures={})
-    for verb in ("history", "audit"):
-        patch.setattr(f"orchestrator.cli.{verb}.history", lambda *_: (kept,))
+    patch.setattr("orchestrator.cli.history.history", lambda *_: (kept,))
 
 
 def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -351,7 +350,7 @@ def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.cli.exported_plan.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
+    patch.setattr("orchestrator.cli.export_compose.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
 
 
 def reporting(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -377,7 +376,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("guard --once", guarding, ("gang0: nothing: recovered; no action needed",)),
     ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", remembering, ("failed  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
-    ("audit", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
+    ("history --commands", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", comparing, ("gang0: 0 of 0 answers match the accepted ones",)),
     ("bench", measuring, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
     (
@@ -400,11 +399,10 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
     ("lab faults", nothing, ("gpu-lost",)),
     ("web", serving_a_page, ("page: http://127.0.0.1:8090/",)),
-    (f"export slurm --model {MODEL}", exporting, ("#SBATCH --nodes=4",)),
+    (f"export compose --model {MODEL}", exporting, ("network_mode: host",)),
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
     ("version --local", nothing, ("l40s-deploy 0.1.0",)),
     ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),
-    ("man {seen}", nothing, ("pages in",)),
 ]
 WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab", "completion", "man")
 

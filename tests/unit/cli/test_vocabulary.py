@@ -18,7 +18,7 @@ DRY = {
 }
 """Verbs that change nodes or gangs, and can rehearse it."""
 READS = {
-    *("status", "web", "logs", "history", "audit", "why", "plan", "models", "doctor", "discover", "version"),
+    *("status", "web", "logs", "history", "why", "plan", "models", "doctor", "discover", "version"),
     *("router status", "lock show", "golden show", "golden check", "checkpoint inspect", "checkpoint verify"),
     *("tuning status", "exporter"),
 }
@@ -33,7 +33,7 @@ WRITES_HERE = {
         "stack recipe",
         "support-bundle",
     ),
-    *("export prometheus", "export slurm", "export lws", "export compose", "completion", "man"),
+    *("export prometheus", "export compose", "completion"),
 }
 """Files of this machine that the operator names; none is overwritten silently."""
 SEEN_OTHERWISE = {

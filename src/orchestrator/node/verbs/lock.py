@@ -61,7 +61,7 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
         return _renew(path, asked.token)
     if asked.op == "release":
         sharing.take_mark_away(gang, asked.token, asked.node)
-        return _release(path, asked.token, force=asked.force)
+        return _release(path, asked)
     if asked.op in ("begin", "finish"):
         return _begun(gang, asked.token, asked.begun if asked.op == "begin" else None)
     if asked.op == "show":
@@ -147,11 +147,12 @@ def _renew(path: str, token: str) -> LockAnswer:
     return LockAnswer(held=found, mine=True)
 
 
-def _release(path: str, token: str, *, force: bool) -> LockAnswer:
+def _release(path: str, asked: LockRequest) -> LockAnswer:
     found = _read(path)
-    if found is not None and (force or found.token == token):
+    if found is not None and (asked.force or found.token == asked.token):
         files.remove(path)
-        _note(path, "ends" if found.token == token else "released by force", found)
+        how = f"ends: {asked.ended}" if asked.ended else "ends"
+        _note(path, how if found.token == asked.token else "released by force", found)
         found = None
     return LockAnswer(held=found)
 

@@ -28,6 +28,8 @@ from orchestrator.workflows.status.reports import where
 RENEW_EVERY_S = 10.0
 OLD_RENEWALS = 1.5
 """So many times RENEW_EVERY_S after the last answer we may have been stopped or cut off, and must ask again."""
+MOST_ENDED = 400
+"""Characters that a node keeps of the error that ended a command."""
 _held: list[GangLock] = []
 """By this process, now."""
 
@@ -91,9 +93,11 @@ class GangLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
-        ended = "ends" if error is None else f"ends: {type(error).__name__}: {error}"
-        audit.note(ended, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
+        ended = "" if error is None else f"{type(error).__name__}: {error}"
+        self.release(ended)
+        audit.note(
+            f"ends: {ended}" if ended else "ends", gang=self.gang.name, holder=self._holder().as_json(), why=self.why
+        )
 
     def _acquire(self) -> None:
         answers = self._ask(op="acquire", holder=self._holder())
@@ -151,13 +155,13 @@ class GangLock:
         """Have every node that can be reached forget it."""
         self._ask(op="finish", token=self.token, patience=Patience())
 
-    def release(self) -> None:
-        """Give it back on every node that can be reached; elsewhere it goes stale."""
+    def release(self, ended: str = "") -> None:
+        """Give it back on every node that can be reached; elsewhere it goes stale. ended: the error that ended us."""
         self._given_back.set()
         if self in _held:
             _held.remove(self)
         with contextlib.suppress(KeyboardInterrupt):
-            self._ask(op="release", token=self.token, patience=Patience())
+            self._ask(op="release", token=self.token, ended=ended[:MOST_ENDED], patience=Patience())
 
     def _take_over(self, held: Mapping[str, LockAnswer]) -> PerNode[LockAnswer]:
         """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""

@@ -1,4 +1,4 @@
-"""`history` and `audit`: the nodes' records of a gang's runs, and of the commands that changed it."""
+"""`history`: the nodes' records of a gang's runs, and of the commands that changed it."""
 
 from __future__ import annotations
 

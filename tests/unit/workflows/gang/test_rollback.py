@@ -49,7 +49,9 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     ]
     assert [run.command for run in kept.runs] == ["l40s-deploy rollback", "up", "up"]
     assert not kept.runs[0].ended and kept.runs[1].ended >= kept.runs[1].started > kept.runs[2].started
-    assert [line["action"] for line in kept.audit] == ["begins", "ends"] * 4
+    refused = "ends: InputError: gang gang0: its nodes have no recorded run of a plan o"
+    actions = [str(line["action"])[: len(refused)] for line in kept.audit]
+    assert actions == ["begins", "ends", "begins", refused, *["begins", "ends"] * 2]
 
 
 def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
