@@ -206,3 +206,39 @@ def test_of_ranks_that_die_as_cuda_lets_them_the_killed_one_is_the_cause(dying: 
     cause = failed(dying)["cause"]
     assert (cause["node"], cause["tp_rank"], cause["signal"]) == (f"node{place}", victim, signal.SIGKILL), cause
     dying.deploy("down", "--now")
+
+
+VICTIMS = {
+    "launcher": ("the engine's parent process was killed", "kill -9 $(ps -o ppid= -p $(pgrep -of ^sglang::scheduler))"),
+    "detokenizer": ("the engine's process sglang::detokenizer (pid ", "kill -9 $(pgrep -f ^sglang::detokenizer)"),
+    "guardian": ("the engine's guardian process (pid ", ""),
+    "agent": ("(reported by its guardian process), and its engine with it", ""),
+}
+SAMPLES = (("launcher", 8, 1), ("launcher", 1, 0), ("detokenizer", 1, 0), ("guardian", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("dying", "which", "place"),
+    [
+        pytest.param(gpus, which, place, id=f"{gpus}-gpus-{which}-node{place}-{turn}",
+                     marks=() if turn == 0 and (which, gpus, place) in SAMPLES else pytest.mark.long)
+        for gpus in (1, 8)
+        for which in VICTIMS
+        for place in (0, 1)
+        for turn in range(10)
+        if place == 0 or which != "detokenizer"
+    ],
+    indirect=["dying"],
+)  # fmt: skip
+def test_of_processes_that_take_their_ranks_with_them_the_killed_one_is_the_cause(
+    dying: SmallLab, which: str, place: int
+) -> None:
+    dying.serve()
+    node, (text, kill) = f"node{place}", VICTIMS[which]
+    if kill:
+        dying.on(node, kill)
+    else:
+        strike(dying, "break", node, f"kill-{which}")
+    cause = failed(dying)["cause"]
+    assert (cause["node"], cause["tp_rank"]) == (node, None) and text in cause["text"] and cause["fix"], cause
+    dying.deploy("down", "--now")

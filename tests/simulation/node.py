@@ -19,7 +19,7 @@ from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.service import CanaryResult, Health
-from orchestrator.node.engine.tree import Rank, RankDied
+from orchestrator.node.engine.tree import Died, Rank
 from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
@@ -105,6 +105,7 @@ class SimulatedTree:
     stopped: dict[int, str] = field(default_factory=dict)
     ever: set[int] = field(default_factory=set)
     watched: bool = False
+    parents_end: bool = False
 
     @property
     def engine(self) -> Engine | None:
@@ -117,13 +118,13 @@ class SimulatedTree:
     def descriptors(self) -> Iterator[tuple[int, int]]:
         return iter(())
 
-    def step(self, now: float, ready: set[int]) -> list[RankDied]:
+    def step(self, now: float, ready: set[int]) -> list[Died]:
         if self.engine is None:
             return []
         for rank in self.ranks:
             rank.state = RankState.ALIVE if self.complete else RankState.EXPECTED
         died, self.engine.dead = self.engine.dead, []
-        return [RankDied(self.ranks[0], death) for death in died]
+        return [Died(self.ranks[0], death) for death in died]
 
     def living(self) -> list[Any]:
         return [self.engine] if self.engine is not None and self.engine.lives else []
@@ -138,8 +139,7 @@ class SimulatedTree:
         if self.engine is not None:
             self.node.world.after(DRAINS_S, partial(self.engine.end, Death(exit_code=0)))
 
-    def parent_lives(self, parent: tuple[int, int]) -> bool:
-        return self.engine is not None and self.engine.parent
+    def dying_launcher(self) -> None: ...
 
     def let_go(self) -> None: ...
 

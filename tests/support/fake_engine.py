@@ -10,7 +10,9 @@ Behaviour comes from the environment:
     FAKE_EXIT        exit with this code instead of serving
     FAKE_TERM        'ignore': SIGTERM does nothing; 'slow': it takes 0.5 s
     FAKE_ORPHAN      '1': leaves a process with its own session and parent, which ignores every signal but KILL
-    FAKE_TIED        '1': its ranks die with it (PR_SET_PDEATHSIG)
+    FAKE_TIED        its ranks die with it: '1' by PR_SET_PDEATHSIG, 'poll' with exit code 1 when they notice
+    FAKE_DEATHS      'ranks': their ends show late, as with CUDA; 'all': its own too
+    FAKE_OTHERS      titles of processes that it starts beside its ranks, for example engine::detokenizer
     FAKE_FLOOD       bytes of log to write at once
     FAKE_ACCESS      '1': requests other than the agent's probes are logged in the format of uvicorn's access log
     FAKE_STUCK       a file: while it exists, a generation probe gets 503 after the seconds in the file
@@ -23,6 +25,7 @@ By default no process notices the death of another.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -37,8 +40,15 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
 if os.environ.get('FAKE_TIED') or len(sys.argv) > 1:
     import ctypes
-if os.environ.get('FAKE_TIED'):
+if os.environ.get('FAKE_DEATHS'):
+    from standin import cuda_death
+    cuda_death.slow_exit()
+if os.environ.get('FAKE_TIED') == '1':
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+parent = os.getppid()
+while os.environ.get('FAKE_TIED') == 'poll':
+    time.sleep(0.005)
+    if os.getppid() != parent: sys.exit('the parent is gone')
 def cuda(name, *arguments):
     code = getattr(ctypes.CDLL('libcuda.so.1'), name)(*arguments)
     if code: sys.exit(f'{name}: error {code}')
@@ -59,6 +69,7 @@ while True: time.sleep(3600)
 """
 
 READY = {"at": 0.0}
+STANDIN = str(Path(__file__).parents[2] / "src/orchestrator/lab")
 STUCK = Path(os.environ.get("FAKE_STUCK", "/nowhere"))
 
 
@@ -117,13 +128,18 @@ def main() -> int:
         for _ in range(int(os.environ["FAKE_FLOOD"]) // 100):
             sys.stdout.write("x" * 99 + "\n")
     title = os.environ.get("FAKE_TITLE", "engine::rank_TP{}")
-    environment = os.environ | {"PYTHONHOME": sys.base_prefix}  # argv[0] is a title: no home from it
+    if os.environ.get("FAKE_DEATHS") == "all":
+        sys.path.insert(0, STANDIN)
+        importlib.import_module("standin.cuda_death").slow_exit()
+    environment = os.environ | {"PYTHONHOME": sys.base_prefix, "PYTHONPATH": STANDIN}  # argv[0], a title, shows no home
     numbers = os.environ["FAKE_RANKS"].split(",")
     gpus = [[gpu] for gpu in os.environ["FAKE_GPUS"].split(",")] if "FAKE_GPUS" in os.environ else [[]] * len(numbers)
     ranks = [
         subprocess.Popen([title.format(rank), "-sS", "-c", RANK, *gpu], executable=sys.executable, env=environment)
         for rank, gpu in zip(numbers, gpus, strict=True)
     ]
+    for other in filter(None, os.environ.get("FAKE_OTHERS", "").split(",")):
+        subprocess.Popen([other, "-sS", "-c", RANK], executable=sys.executable, env=environment)
     if os.environ.get("FAKE_ORPHAN"):
         subprocess.run([sys.executable, "-c", ORPHAN], check=True)
 

@@ -25,6 +25,7 @@ FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 WATCH: dict[str, Any] = {
     "dialect": "fake",
     "rank_title": r"^engine::rank(?:_TP(?P<tp>\d+))?",
+    "other_titles": [r"^engine::"],
     "phases": [
         {"phase": "weights", "pattern": r"loading (?P<step>\d+)/(?P<of>\d+)"},
         {"phase": "warm-up", "pattern": r"warming up"},
@@ -207,6 +208,23 @@ class Cluster:
 
     def kill_rank(self, tp_rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.rank_pid(tp_rank), number)
+
+    def process(self, rank: int, which: str) -> int:
+        """Id of the engine's parent (`launcher`), its guardian, the agent, a TP rank by number, or another by title."""
+        engine = int(self.report(rank)["engine_pid"])
+        if which.isdigit():
+            return self.rank_pid(int(which))
+        if which == "guardian":
+            found = processes.read(engine)
+            return found.parent if found else 0
+        below = processes.descendants([engine], processes.everything())
+        named = {processes.title(one.pid).split(" ")[0]: one.pid for one in below}
+        return {"launcher": engine, "agent": self.agent(rank)[0], **named}[which]
+
+    def watches(self, rank: int, pid: int) -> bool:
+        """Whether the agent will see that process's end."""
+        infos = Path(f"/proc/{self.agent(rank)[0]}/fdinfo").iterdir()
+        return any(f"Pid:\t{pid}\n" in info.read_text() for info in infos)
 
     def engine_processes(self) -> list[int]:
         """Every living process that carries the mark."""

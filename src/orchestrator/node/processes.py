@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _LONGEST_STAT = 4096
+PF_EXITING = 0x4
+"""Of the flags in /proc/PID/stat: the thread is ending (include/linux/sched.h)."""
 _POLL_S = 0.002
 _KILLED_S = 0.2
 """A process that sleeps in the kernel does not end by then, or ever."""
@@ -20,6 +22,7 @@ class Process:
     """One entry of /proc/PID/stat (proc(5)).
 
     start:     field 22, clock ticks since boot: with pid it names the process for good
+    flags:     field 9, of its main thread
     state:     R, S, D, Z, T, ...
     exit_code: field 52, a wait status; it is there for a zombie that we may ptrace, else 0
     """
@@ -29,6 +32,7 @@ class Process:
     start: int
     state: str
     exit_code: int
+    flags: int = 0
 
     @property
     def gone(self) -> bool:
@@ -50,6 +54,7 @@ def read(pid: int) -> Process | None:
         start=int(fields[19]),
         state=fields[0].decode(),
         exit_code=int(fields[49]) if len(fields) > 49 else 0,
+        flags=int(fields[6]),
     )
 
 
@@ -74,6 +79,20 @@ def alive(pid: int, start: int) -> bool:
         return False
     process = read(pid)
     return process is not None and process.start == start and not process.gone
+
+
+def doomed(pid: int, start: int) -> bool:
+    """The very process has ended, is ending, or can't refuse to: each of its threads has SIGKILL pending as soon as any
+    signal ends them all (kernel/signal.c, complete_signal), before the first of them is gone."""
+    process = read(pid)
+    if process is None or process.start != start or process.gone or process.flags & PF_EXITING:
+        return True
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            pending = [line.split()[1] for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+    except OSError:
+        return True
+    return any(int(signals, 16) >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
 def exit_code(child: int, within_s: float) -> int | None:

@@ -1,10 +1,13 @@
-"""An agent that dies: killed by a user, or by the kernel when memory ran out."""
+"""An agent, or its guardian, that dies: killed by a user, or by the kernel when memory ran out."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from orchestrator.lab.faults import words
 from orchestrator.lab.faults.registry import Fault, Undo, Words
 from orchestrator.lab.node.living import LivingNode
+from orchestrator.lab.processes import Identity
 from orchestrator.model.errors import InputError
 
 FAULT = Fault(
@@ -18,9 +21,13 @@ FAULT = Fault(
 def strike(node: LivingNode, asked: Words) -> Undo:
     """Kills agents only, not the processes that they started."""
     words.at_most(asked, 0)
-    agents = node.agents()
-    if not agents:
-        raise InputError(f"no agent runs on {node.name}", where="kill-agent", fix="start its gang first")
-    for agent in agents:
-        agent.kill()
+    return kill(node, node.agents(), FAULT.name)
+
+
+def kill(node: LivingNode, processes: Sequence[Identity], fault: str) -> Undo:
+    """Kill them; refused if there are none."""
+    if not processes:
+        raise InputError(f"no agent runs on {node.name}", where=fault, fix="start its gang first")
+    for process in processes:
+        process.kill()
     return {}

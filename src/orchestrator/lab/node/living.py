@@ -28,6 +28,8 @@ from orchestrator.model.errors import InputError, NodeError
 
 _RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
 """A rank's title (sglang srt/managers/scheduler.py, 0.4.4 and 0.5.23); without tensor parallelism it has no TP."""
+_GUARDIAN = b"l40s-guardian\n"
+"""What a guardian calls itself (node/engine/guardian.py); its command line is its agent's."""
 _COMMAND_S = 30.0
 
 
@@ -98,7 +100,14 @@ class LivingNode:
         return found
 
     def agents(self) -> list[Identity]:
-        """Our product's supervisor processes (`... agent RUN_FOLDER`), whatever program they were started from."""
+        """Our product's agents (`... agent RUN_FOLDER`), whatever program they were started from."""
+        return [one for one in self._supervisors() if _comm(one.pid) != _GUARDIAN]
+
+    def guardians(self) -> list[Identity]:
+        """The agents' forks that start and end their engines."""
+        return [one for one in self._supervisors() if _comm(one.pid) == _GUARDIAN]
+
+    def _supervisors(self) -> list[Identity]:
         return [identity for identity in self.processes() if _is_agent(_cmdline(identity.pid).split(b"\0"))]
 
     def users_of_gpu(self, index: int) -> list[Identity]:
@@ -194,8 +203,16 @@ def _numbers(pid: int) -> list[int]:
 
 
 def _cmdline(pid: int) -> bytes:
+    return _shown(pid, "cmdline")
+
+
+def _comm(pid: int) -> bytes:
+    return _shown(pid, "comm")
+
+
+def _shown(pid: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
 

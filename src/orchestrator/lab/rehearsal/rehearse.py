@@ -141,7 +141,9 @@ class _Stage:
         _, blueprint = require(self.name)
         nodes = [find_node(self.name, node) for node in blueprint.nodes]
         while left := {
-            node.name: len(node.ranks()) + len(node.agents()) for node in nodes if node.ranks() or node.agents()
+            node.name: count
+            for node in nodes
+            if (count := len(node.ranks()) + len(node.agents()) + len(node.guardians()))
         }:
             if time.monotonic() - began > step.more.get("within_s", _WITHIN_S):
                 raise _differs(

@@ -8,6 +8,7 @@ each event is decided in course.py.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -28,14 +29,14 @@ from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words, nccl_lines
-from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.deaths import UNKNOWN, Death
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
 from orchestrator.node.engine.kernel_words import Dead
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.redact import Redactor
-from orchestrator.node.engine.tree import SEARCH_EVERY_S, Tree
+from orchestrator.node.engine.tree import SEARCH_EVERY_S, Died, Tree
 from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
@@ -73,9 +74,6 @@ AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
 """Phases (gang/pace.py) of an engine that has read its weights."""
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders without a file: from systemd at a shutdown, and from a controller that can't write one."""
-
-ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
-"""Signals that a rank's death can't explain: after one, the engine's parent exits or kills itself with SIGKILL."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -167,6 +165,11 @@ class Agent:
     """When we last sent to the other agents; 0 sends at once."""
     _looked_at_rails: float = 0.0
     _ending: Iterator[None] | None = None
+    _dead: list[Died] = field(default_factory=list)
+    """Processes of the engine whose end may follow from their parent's."""
+    _parents_death: Death = UNKNOWN
+    _ending_at: float = math.inf
+    """When the engine's parent was seen ending, by the agent's clock: later log lines do not explain its end."""
 
     def __post_init__(self) -> None:
         self.course = Course(self.run, clock.ANCHOR)
@@ -236,8 +239,10 @@ class Agent:
         now = self.now()
         self._obey_order()
         self.log.read()
+        if self.tree.parents_end and self._ending_at == math.inf:
+            self._ending_at = clock.now()  # what it wrote has been read
         self._follow_guardian(ready)
-        self._follow_ranks(now, ready)
+        self._follow_ranks(ready)
         self._follow_memory(now)
         self._follow_reading()
         self._follow_rails(now)
@@ -391,7 +396,8 @@ class Agent:
         messages = self.guardian.messages()
         if messages is None:
             self.guardian.channel.close()
-            self.happened(course.Broke(self.course.because(self.now(), "the engine's guardian process was killed")))
+            how = Death.of_child(processes.exit_code(self.guardian.pid, TOLD_S))
+            self.happened(course.Broke(causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now())))
             return
         for message in messages:
             if "started" in message:
@@ -404,47 +410,65 @@ class Agent:
 
     def _engine_ended(self, death: Death) -> None:
         self.record.event("engine ended", how=death.words())
+        self._parents_death = death
         if self.course.state.runs:
-            if death.signal not in ITS_OWN_DEATHS:
-                self._bury_the_dead()
             self._read_last_words()
-            seen = causes.engine_ended(self.run.node, death, self.log.watch, clock.now(), self.run.addresses)
+            self._bury(self._over())
+            self._tell_of_the_first()
+            at = min(self._ending_at, clock.now())
+            run = self.run
+            seen = causes.engine_ended(run.node, death, self.log.watch, at, run.addresses, leads=run.leads)
             self.happened(verdicts.Happened(self._explained(seen, self.engine[0], -1, death)))
 
-    def _hear_of_parent(self) -> None:
-        """A parent's death kills its ranks (SIGKILL, by PR_SET_PDEATHSIG), and may be reported after theirs."""
-        poll = select.poll()
-        poll.register(self.guardian.channel.fileno(), select.POLLIN)
-        poll.poll(TOLD_S * 1000)
-        self._follow_guardian({self.guardian.channel.fileno()})
-
-    def _bury_the_dead(self) -> None:
-        """Take ranks that ended just before their parent: one of them may be the reason."""
+    def _over(self) -> set[int]:
+        """Descriptors of the engine's processes that have ended."""
         poll = select.poll()
         for descriptor, mask in self.tree.descriptors():
             poll.register(descriptor, mask)
-        self._follow_ranks(self.now(), {descriptor for descriptor, _ in poll.poll(0)})
+        return {descriptor for descriptor, _ in poll.poll(0)}
 
     def _read_last_words(self) -> None:
         self.log.read_last_words(lambda: self.pulse(self.now()))
 
-    def _follow_ranks(self, now: float, ready: set[int]) -> None:
+    def _follow_ranks(self, ready: set[int]) -> None:
         if not self.engine[0]:
             return
-        for died in self.tree.step(now, ready):
-            self.record.event("rank ended", tp_rank=died.rank.tp_rank, pid=died.rank.pid, how=died.death.words())
-            killed = died.death.signal in (None, signal.SIGKILL)
-            if (
-                self.course.state.runs
-                and killed
-                and self.course.engine_runs
-                and not self.tree.parent_lives(self.engine)
-            ):
-                self._hear_of_parent()
+        self._bury(ready)
+        self._tell_of([died for died in self._dead if died.follows is False])
+        if self._dead and self.course.engine_runs:
+            self._hear_of_parent()
+        if self._dead and self.course.engine_runs and (launcher := self.tree.dying_launcher()) is not None:
+            self._engine_ended(launcher)  # its own end takes longer than that of the processes below it
+        self._tell_of_the_first()
+
+    def _bury(self, ready: set[int]) -> None:
+        for died in self.tree.step(self.now(), ready):
+            part = died.part
+            self.record.event("process ended", tp_rank=part.number, pid=part.pid, how=died.death.words())
+            self._dead.append(died)
+
+    def _hear_of_parent(self) -> None:
+        """A process may be reported dead after those that its death has killed."""
+        until = time.monotonic() + TOLD_S
+        while self.course.state.runs and self.course.engine_runs and (left := until - time.monotonic()) > 0:
+            channel = self.guardian.channel.fileno()
+            poll = select.poll()
+            poll.register(channel, select.POLLIN)
+            self._follow_guardian({descriptor for descriptor, _ in poll.poll(left * 1000)})
+
+    def _tell_of_the_first(self) -> None:
+        """Of the dead whose parent died too, tell of those whose end its end does not explain."""
+        dead, self._dead = self._dead, []
+        now = clock.now()
+        self._tell_of([died for died in dead if not causes.follows(died, self._parents_death, self.log.watch, now)])
+
+    def _tell_of(self, first: Sequence[Died]) -> None:
+        self._dead = [died for died in self._dead if died not in first]
+        for died in first:
             if self.course.state.runs:
                 self._read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
-                self.happened(verdicts.Happened(self._explained(seen, died.rank.pid, died.rank.gpu, died.death)))
+                self.happened(verdicts.Happened(self._explained(seen, died.part.pid, died.part.gpu, died.death)))
 
     def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
@@ -548,7 +572,7 @@ class Agent:
                 self.tree.signal_parent(self.engine, number)
             case course.Look():
                 self._read_last_words()
-                self._bury_the_dead()
+                self._follow_ranks(self._over())
                 self.happened(verdicts.Looked())
             case course.Note(what, details):
                 self.record.event(what, **details)

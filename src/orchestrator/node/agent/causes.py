@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from orchestrator.protocol.verbs import Because
 
 if TYPE_CHECKING:
     from orchestrator.node.engine.deaths import Death
-    from orchestrator.node.engine.tree import RankDied
+    from orchestrator.node.engine.tree import Died
 
 LINES_SHOWN = 3
 """Lines to keep of a log that does not explain the end: just enough to see how far it got."""
@@ -27,6 +28,8 @@ _BY_DEVICES = frozenset(
      "NCCL-SYSTEM"}
 )  # fmt: skip
 """Ids in engines/causes.py whose real cause may be a broken GPU, link or memory."""
+_ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
+"""Signals that a rank's death can't explain: after one, the engine's parent exits or kills itself with SIGKILL."""
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}")
 """IPv4 or IPv6. Addresses that don't belong to the gang are found in no inventory."""
 
@@ -46,22 +49,41 @@ class Beside:
 NOTHING = Beside()
 
 
-def rank_died(node: str, died: RankDied, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
-    """A rank's process ended: the log's reason if it gives one, else how it died. nodes: name by address."""
-    rank, death = died.rank, died.death
-    gpu = f" on GPU {rank.gpu}" if rank.gpu >= 0 else ""
+def follows(died: Died, parents: Death, watch: LogWatch, now: float) -> bool:
+    """Whether the parent's death explains that of a process below it. Where the order was not seen: an engine's parent
+    that ends its processes logs the reason first; one that is killed, or fails by itself, says nothing of a child."""
+    if died.follows is not None:
+        return died.follows
+    if parents.signal in _ITS_OWN_DEATHS:
+        return True
+    spoke = [one for one in watch.suspicions(now - SUSPECT_FOR_S) if one.tp_rank is None]
+    killed = died.death.signal in (None, signal.SIGKILL) and not died.death.exit_code
+    return killed and not any(one.secondary for one in spoke) and (bool(spoke) or parents.exit_code is None)
+
+
+def rank_died(node: str, died: Died, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
+    """A process of the engine ended: the log's reason if it gives one, else how it died. nodes: name by address."""
+    part, death = died.part, died.death
     was = "was " if death.signal is not None else ""
-    plain = f"TP{rank.tp_rank}{gpu} (pid {rank.pid}) {was}{death.words()}"
+    plain = f"{part.name} {was}{death.words()}"
     since = now - SUSPECT_FOR_S
-    suspicion = watch.suspect(since, rank.tp_rank)
-    others = suspicion is not None and suspicion.secondary and suspicion.tp_rank != rank.tp_rank
+    suspicion = watch.suspect(since, part.number)
+    own = suspicion is not None and part.number is not None and suspicion.tp_rank == part.number
+    others = suspicion is not None and suspicion.secondary and not own
     if others and death.signal is not None:
         weight = _after_others(died.alive_at, watch.suspicions(since))
         suspicion = suspicion if weight is Weight.FOLLOWED else None
     else:
         weight = _weight(suspicion, death)
-    cause = _with_suspicion(node, plain, death, rank.tp_rank, suspicion, watch, now)
+    cause = _with_suspicion(node, plain, death, part.number, suspicion, watch, now)
     return Statement(cause, weight, blames(watch, since, nodes))
+
+
+def guardian_ended(node: str, pid: int, death: Death, now: float) -> Cause:
+    """The process that starts and ends the engine for the agent is gone, and the engine with it."""
+    was = "was " if death.signal is not None else ""
+    text = f"the engine's guardian process (pid {pid}) {was}{death.words()}"
+    return Cause(node=node, text=text, fix=_fix(death), at=now, signal=death.signal, exit_code=death.exit_code, pid=pid)
 
 
 def explained(told: Statement, word: KernelWord) -> Statement:
@@ -82,18 +104,24 @@ def explains_itself(cause: Cause) -> bool:
     return bool(cause.signature) and not cause.secondary and cause.signature not in _BY_DEVICES
 
 
-def engine_ended(node: str, death: Death, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
-    """The engine's parent process ended by itself."""
+def engine_ended(
+    node: str, death: Death, watch: LogWatch, now: float, nodes: Mapping[str, str], *, leads: bool = False
+) -> Statement:
+    """The engine's parent process ended by itself. Later log lines are of processes that its end has killed.
+
+    leads: on the leader; its engine is told to end by nobody but this product and, past it, the operator
+    """
     was = "was " if death.signal is not None else ""
-    suspicion = watch.suspect(now - SUSPECT_FOR_S)
+    suspicion = watch.suspect(now - SUSPECT_FOR_S, until=now)
     plain = f"the engine's parent process {was}{death.words()}"
     cause = _with_suspicion(node, plain, death, None, suspicion, watch, now)
-    return Statement(cause, _weight(suspicion, death), blames(watch, now - SUSPECT_FOR_S, nodes))
+    weight = Weight.SEEN if leads and suspicion is None else _weight(suspicion, death)
+    return Statement(cause, weight, blames(watch, now - SUSPECT_FOR_S, nodes, now))
 
 
-def blames(watch: LogWatch, since: float, nodes: Mapping[str, str]) -> tuple[str, ...]:
-    """Nodes whose addresses appear in this node's secondary errors, in order."""
-    lines = [suspicion.lines[-1] for suspicion in watch.suspicions(since) if suspicion.secondary and suspicion.lines]
+def blames(watch: LogWatch, since: float, nodes: Mapping[str, str], until: float = math.inf) -> tuple[str, ...]:
+    """Nodes whose addresses appear in this node's secondary errors between two times, in order."""
+    lines = [one.lines[-1] for one in watch.suspicions(since, until) if one.secondary and one.lines]
     found = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
     return tuple(dict.fromkeys(name for name in found if name is not None))
 

@@ -30,6 +30,11 @@ class Death:
             return cls(signal=os.WTERMSIG(status))
         return cls(exit_code=os.WEXITSTATUS(status))
 
+    @classmethod
+    def of_child(cls, code: int | None) -> Death:
+        """From an exit code as subprocess gives it, negative for a signal; None if it is unknown."""
+        return cls(signal=-code) if code is not None and code < 0 else cls(exit_code=code)
+
     def words(self) -> str:
         """For the operator: 'killed by signal 9 (SIGKILL)', 'exited with code 1', 'exit status unknown'."""
         if self.signal is not None:

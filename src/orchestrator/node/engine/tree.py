@@ -27,26 +27,91 @@ from orchestrator.protocol.report import RankReport, RankState
 
 SEARCH_EVERY_S = 0.25
 LOOK_EVERY_S = 2.0
+_LONGEST_NAME = 60
+_GONE = (b"Z", b"X", b"x")
+"""States of proc(5)."""
 
 
 @dataclass
-class Rank:
-    """One TP rank's process."""
+class Part:
+    """A process of the engine that is not supposed to end while it serves."""
 
-    tp_rank: int
-    gpu: int
+    title: str = ""
     pid: int = 0
     start: int = 0
+    gpu: int = -1
     pidfd: int = -1
     stat: int = -1
     """/proc/PID/task/PID/stat, open: its main thread's state."""
     state: RankState = RankState.EXPECTED
-    gpu_memory: int = 0
+    parent: Part | None = None
+    ending: bool = False
+    """Its main thread was seen ending."""
+    outlived: bool = False
+    """It was seen alive after a process above it was ending."""
+
+    @property
+    def number(self) -> int | None:
+        """Its TP rank, None if it is none."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """For the operator."""
+        return f"the engine's process {self.title} (pid {self.pid})" if self.title else "the engine's parent process"
+
+    @property
+    def above(self) -> list[Part]:
+        """Its parent, that one's parent, and so on, up to the guardian or out of the container."""
+        return [self.parent, *self.parent.above] if self.parent is not None else []
 
     @property
     def lives(self) -> bool:
         """Whether its process exists, though a signal may have stopped it."""
         return self.state in (RankState.ALIVE, RankState.STOPPED)
+
+    def adopt(self, process: processes.Process) -> bool:
+        """Begin to watch a process; False if it died meanwhile: its parent's end or the log will explain it."""
+        try:
+            self.pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):
+            self.stat = os.open(f"/proc/{process.pid}/task/{process.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        self.pid, self.start, self.state = process.pid, process.start, RankState.ALIVE
+        return True
+
+    def release(self) -> None:
+        """Stop watching it."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+        self.forget_thread()
+
+    def forget_thread(self) -> None:
+        """Its main thread's end means nothing; its process's end still does."""
+        if self.stat >= 0:
+            os.close(self.stat)
+            self.stat = -1
+
+
+@dataclass
+class Rank(Part):
+    """One TP rank's process."""
+
+    tp_rank: int = 0
+    gpu_memory: int = 0
+
+    @property
+    def number(self) -> int | None:
+        """Its TP rank."""
+        return self.tp_rank
+
+    @property
+    def name(self) -> str:
+        """For the operator."""
+        gpu = f" on GPU {self.gpu}" if self.gpu >= 0 else ""
+        return f"TP{self.tp_rank}{gpu} (pid {self.pid})"
 
     def report(self) -> RankReport:
         """The rank's entry in the report."""
@@ -56,13 +121,19 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class RankDied:
-    """A rank's process ended."""
+class Died:
+    """A process of the engine ended.
 
-    rank: Rank
+    alive_at: when it was last seen alive, by the agent's clock
+    follows:  whether a process above it was ending first: True where it was seen to live on, False where all above it
+              were whole when it was dead, None where both happened between two looks. A dying process kills its
+              children (PR_SET_PDEATHSIG) within milliseconds, and its own end may show 0.4 s after theirs.
+    """
+
+    part: Part
     death: Death
     alive_at: float = 0.0
-    """When it was last seen alive, by the agent's clock."""
+    follows: bool | None = False
 
 
 @dataclass
@@ -76,6 +147,10 @@ class Tree:
     disk: Now = field(default_factory=Now)
     ahead: ReadAhead | None = None
     ranks: list[Rank] = field(default_factory=list)
+    others: list[Part] = field(default_factory=list)
+    """Processes that the engine needs beside its ranks."""
+    above: list[Part] = field(default_factory=list)
+    """Their parents that are none of them."""
     container: Container | None = None
     gone_at: float = 0.0
     """When all of them had ended, monotonic seconds."""
@@ -103,16 +178,22 @@ class Tree:
         """Whether every rank's process is alive."""
         return all(rank.lives for rank in self.ranks)
 
+    @property
+    def parts(self) -> list[Part]:
+        """Processes whose end is an error."""
+        return [*self.ranks, *self.others]
+
     def descriptors(self) -> Iterator[tuple[int, int]]:
         """A pidfd is readable once its process has ended."""
-        return ((rank.pidfd, select.POLLIN) for rank in self.ranks if rank.pidfd >= 0)
+        return ((part.pidfd, select.POLLIN) for part in self.parts if part.pidfd >= 0)
 
-    def step(self, now: float, ready: set[int]) -> list[RankDied]:
-        """Check at every call for ranks that have died, and from time to time for new ones."""
-        over = [rank for rank in self.ranks if rank.pidfd in ready]
-        found = [self._bury(rank, over=rank in over) for rank in self.ranks if rank in over or dying(rank)]
+    def step(self, now: float, ready: set[int]) -> list[Died]:
+        """Check at every call for ranks and others that have died, and from time to time for new ones."""
+        self._look_above()
+        over = [part for part in self.parts if part.pidfd in ready]
+        found = [self._bury(part, over=part in over) for part in self.parts if part in over or dying(part)]
         died = [death for death in found if death is not None]
-        self.alive_at = clock.now()
+        self._note_alive()
         pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
         if now - self._looked_at >= pause:
             self._looked_at = now
@@ -122,14 +203,16 @@ class Tree:
     @property
     def watched(self) -> bool:
         """Whether some rank's main thread can be checked."""
-        return any(rank.stat >= 0 for rank in self.ranks)
+        return any(part.stat >= 0 for part in self.parts)
 
     def some_die(self) -> bool:
-        """Whether a rank's main thread has ended. Its process may not have: CUDA delays the exit by 200 to 400 ms."""
-        if any(dying(rank) for rank in self.ranks):
+        """Whether a main thread has ended, or begins to above the ranks. Its process may not have: CUDA delays the exit
+        by 200 to 400 ms."""
+        begins = self._look_above()
+        if any(dying(part) for part in self.parts):
             return True
-        self.alive_at = clock.now()
-        return False
+        self._note_alive()
+        return begins
 
     def living(self) -> list[processes.Process]:
         """The engine's processes that still run, freshly read from /proc."""
@@ -152,9 +235,17 @@ class Tree:
         """Send a signal to the engine's parent process: (process id, start time)."""
         processes.send(*parent, number)
 
-    def parent_lives(self, parent: tuple[int, int]) -> bool:
-        """Whether the engine's parent process, (process id, start time), is still alive."""
-        return processes.alive(*parent)
+    @property
+    def parents_end(self) -> bool:
+        """Whether a process above the ranks was seen ending."""
+        return any(part.ending for part in self.above)
+
+    def dying_launcher(self) -> Death | None:
+        """How the uppermost process above the ranks dies, if it does and the kernel shows it; None otherwise."""
+        for part in self.above:  # a parent comes before its children
+            if processes.doomed(part.pid, part.start):
+                return deaths.death_of(part.pid, part.start, part.pidfd)
+        return None
 
     def note_memory(self) -> None:
         """Copy NVML's newest answer into the ranks."""
@@ -164,8 +255,8 @@ class Tree:
 
     def let_go(self) -> None:
         """Stop watching the ranks: they are now supposed to end."""
-        for rank in self.ranks:
-            self._release(rank)
+        for part in (*self.parts, *self.above):
+            part.release()
 
     def bury_all(self) -> None:
         """After the end: mark every rank as dead."""
@@ -180,17 +271,41 @@ class Tree:
         living = self.living()
         self._remember(living)
         self._note_stopped(living)
-        if self._title is None or self.complete:
+        if self._title is None:
             return
-        taken = {rank.pid for rank in self.ranks if rank.lives}
+        known = {part.pid for part in (*self.parts, *self.above) if part.lives}
         expected = [rank.tp_rank for rank in self.ranks]
         for process in living:
-            if process.pid in taken:
+            if process.pid in known:
                 continue
-            number = rank_of_title(processes.title(process.pid), self._title, expected)
+            title = processes.title(process.pid)
+            if self._title.search(title) is None:
+                self._take_other(process, title, living)
+                continue
+            number = rank_of_title(title, self._title, expected)
             for rank in self.ranks:
-                if number == rank.tp_rank and rank.state is RankState.EXPECTED:
-                    self._adopt(rank, process)
+                if number == rank.tp_rank and rank.state is RankState.EXPECTED and rank.adopt(process):
+                    rank.parent = self._parent_of(process, living)
+
+    def _take_other(self, process: processes.Process, title: str, living: list[processes.Process]) -> None:
+        other = Part(title.partition(" ")[0][:_LONGEST_NAME])
+        if any(re.search(pattern, title) for pattern in self.run.watch.other_titles) and other.adopt(process):
+            self.others.append(other)
+            other.parent = self._parent_of(process, living)
+
+    def _parent_of(self, process: processes.Process, living: list[processes.Process]) -> Part | None:
+        parent = next((one for one in living if one.pid == process.parent), None)
+        if parent is None:
+            return None
+        known = (part for part in (*self.others, *self.above) if (part.pid, part.start) == (parent.pid, parent.start))
+        part = next(known, None)
+        if part is None:
+            part = Part()
+            if not part.adopt(parent):
+                return None
+            part.parent = self._parent_of(parent, living)
+            self.above.append(part)
+        return part
 
     def _note_stopped(self, living: list[processes.Process]) -> None:
         """A stopped process (T, proc(5)) is alive, and all others wait for it."""
@@ -200,38 +315,38 @@ class Tree:
                 rank.state = RankState.STOPPED if states.get(rank.pid) == "T" else RankState.ALIVE
         of_ranks = {rank.pid for rank in self.ranks}
         self.stopped = {
-            pid: processes.title(pid)[:60] for pid, state in states.items() if state == "T" and pid not in of_ranks
+            pid: processes.title(pid)[:_LONGEST_NAME]
+            for pid, state in states.items()
+            if state == "T" and pid not in of_ranks
         }
 
-    def _adopt(self, rank: Rank, process: processes.Process) -> None:
-        try:
-            rank.pidfd = os.pidfd_open(process.pid)
-        except OSError:
-            return  # it died meanwhile: its parent's end or the log will explain it
-        with contextlib.suppress(OSError):
-            rank.stat = os.open(f"/proc/{process.pid}/task/{process.pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        rank.pid, rank.start, rank.state = process.pid, process.start, RankState.ALIVE
+    def _look_above(self) -> bool:
+        """Before a look at those below: who still lives then has outlived them. True if one begins to end."""
+        begins = [part for part in (*self.others, *self.above) if not part.ending and _ending(part)]
+        for part in begins:
+            part.ending = True
+        return bool(begins)
 
-    def _bury(self, rank: Rank, *, over: bool) -> RankDied | None:
+    def _note_alive(self) -> None:
+        self.alive_at = clock.now()
+        for part in self.parts:
+            part.outlived = part.lives and any(one.ending for one in part.above)
+
+    def _bury(self, part: Part, *, over: bool) -> Died | None:
         """over: the process has ended; else only its main thread has, which counts only if it was killed."""
-        death = deaths.death_of(rank.pid, rank.start, rank.pidfd)
-        if not over and not (death.signal or death.exit_code):
-            self._forget_thread(rank)
+        death = deaths.death_of(part.pid, part.start, part.pidfd)
+        failed = bool(death.signal or death.exit_code)
+        if not over and not failed:
+            part.forget_thread()
             return None
-        rank.state, rank.gpu_memory = RankState.DEAD, 0
-        self._release(rank)
-        return RankDied(rank, death, self.alive_at)
-
-    def _release(self, rank: Rank) -> None:
-        if rank.pidfd >= 0:
-            os.close(rank.pidfd)
-            rank.pidfd = -1
-        self._forget_thread(rank)
-
-    def _forget_thread(self, rank: Rank) -> None:
-        if rank.stat >= 0:
-            os.close(rank.stat)
-            rank.stat = -1
+        part.state = RankState.DEAD
+        part.release()
+        if isinstance(part, Rank):
+            part.gpu_memory = 0
+        elif not failed:
+            return None
+        doomed = any(processes.doomed(one.pid, one.start) for one in part.above)
+        return Died(part, death, self.alive_at, part.outlived or (None if doomed else False))
 
     def _remember(self, living: list[processes.Process]) -> None:
         """Write down our processes, for a `stop` that finds no agent."""
@@ -243,12 +358,23 @@ class Tree:
             self.disk.put(partial(files.write_json, self.run.path(PROCESSES_FILE), value), replacing="processes")
 
 
-def dying(rank: Rank) -> bool:
-    """Whether its main thread has ended (state Z or X of proc(5)) or is already gone."""
-    if rank.stat < 0:
-        return False
+def dying(part: Part) -> bool:
+    """Whether its main thread has ended or is already gone."""
+    return _main_thread(part)[0] in _GONE
+
+
+def _ending(part: Part) -> bool:
+    state, flags = _main_thread(part)
+    return state in _GONE or bool(flags & processes.PF_EXITING)
+
+
+def _main_thread(part: Part) -> tuple[bytes, int]:
+    """Its state and flags, without the rest of the line: this is read a hundred times a second."""
+    if part.stat < 0:
+        return b"", 0
     try:
-        text = os.pread(rank.stat, 512, 0)
+        text = os.pread(part.stat, 512, 0)
     except OSError:
-        return True
-    return text[text.rfind(b")") + 2 :][:1] in b"ZXx"
+        return b"X", 0
+    fields = text[text.rfind(b")") + 2 :].split(b" ", 7)
+    return fields[0], int(fields[6])

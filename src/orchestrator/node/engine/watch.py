@@ -5,6 +5,7 @@ It contains nothing about particular engines. Pure: lines and times in, phase an
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -125,14 +126,14 @@ class LogWatch:
             return False
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
-    def suspect(self, since: float, tp_rank: int | None = None) -> Suspicion | None:
-        """The first primary cause seen since a time, else the first exception of an unknown kind, else the first
+    def suspect(self, since: float, tp_rank: int | None = None, until: float = math.inf) -> Suspicion | None:
+        """The first primary cause seen between two times, else the first exception of an unknown kind, else the first
         secondary cause, else None. Within each kind, lines of this rank come before those of others."""
 
         def order(one: Suspicion) -> tuple[bool, bool, bool]:
             return one.secondary, one.id == EXCEPTION, tp_rank is not None and one.tp_rank != tp_rank
 
-        recent = sorted((one for one in self.suspicions(since) if self._may_explain(one, tp_rank)), key=order)
+        recent = sorted((one for one in self.suspicions(since, until) if self._may_explain(one, tp_rank)), key=order)
         return recent[0] if recent else None
 
     def _may_explain(self, one: Suspicion, tp_rank: int | None) -> bool:
@@ -140,9 +141,9 @@ class LogWatch:
         launchers = one.id == EXCEPTION and one.tp_rank is None
         return not launchers or tp_rank is None or not any(owner is not None for owner, _ in self._recent)
 
-    def suspicions(self, since: float) -> list[Suspicion]:
-        """All that were seen since a time, in order."""
-        return [suspicion for suspicion in self._suspicions if suspicion.at >= since]
+    def suspicions(self, since: float, until: float = math.inf) -> list[Suspicion]:
+        """All that were seen between two times, in order."""
+        return [suspicion for suspicion in self._suspicions if since <= suspicion.at <= until]
 
     def last_lines(self, tp_rank: int | None = None) -> tuple[str, ...]:
         """The newest lines, for a cause without a known signature. For one rank: its own, or all if no line names its

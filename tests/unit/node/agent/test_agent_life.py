@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.gang import WATCH
@@ -114,14 +115,51 @@ def test_the_leaders_agent_killed_ends_the_members(gang: Gang) -> None:
     assert cluster.report(1)["cause"]["node"] == "node0"
 
 
-def test_a_killed_guardian_ends_the_engine_and_its_orphans(gang: Gang) -> None:
-    cluster = gang(nodes=1, env={0: {"FAKE_ORPHAN": "1"}})
+KILLED = {
+    "launcher": "the engine's parent process was killed by signal 9",
+    "engine::detokenizer": "the engine's process engine::detokenizer (pid {pid}) was killed by signal 9",
+    "guardian": "the engine's guardian process (pid {pid}) was killed by signal 9",
+    "agent": "the agent on {node} ended (reported by its guardian process)",
+    "1": "TP1 on GPU 1 (pid {pid}) was killed by signal 9",
+    "2": "TP2 on GPU 0 (pid {pid}) was killed by signal 9",
+}
+TIES = {
+    "tied": {"FAKE_TIED": "1"},
+    "slow-ranks": {"FAKE_TIED": "1", "FAKE_DEATHS": "ranks"},
+    "all-slow": {"FAKE_TIED": "1", "FAKE_DEATHS": "all"},
+    "noticing": {"FAKE_TIED": "poll"},
+}
+USUAL = ("launcher-node0-2", "launcher-node1-3", "engine::detokenizer-node0-2", "guardian-node1-2", "1-node0-1")
+
+
+def _kills() -> Iterator[Any]:
+    """Each process, on each node, 20 times: its end takes those below with it in different ways."""
+    ways = itertools.cycle(TIES.items())
+    for which, node, turn in itertools.product(KILLED, (0, 1), range(20)):
+        how, env = next(ways)
+        name = f"{which}-node{node}-{turn}"
+        if not which.isdigit() or node == int(which) // 2:
+            marks = () if name in USUAL else pytest.mark.long
+            yield pytest.param(which, node, env, id=f"{name}-{how}", marks=marks)
+
+
+@pytest.mark.parametrize(("which", "node", "env"), [*_kills()])
+def test_of_processes_that_die_with_one_another_the_killed_one_is_named(
+    gang: Gang, which: str, node: int, env: dict[str, str]
+) -> None:
+    """Those below a killed process end in any order, some before its own end shows."""
+    cluster = gang(nodes=2, env={-1: {**env, "FAKE_OTHERS": "engine::detokenizer", "FAKE_ORPHAN": "1"}})
     cluster.ready()
-    engine = cluster.report(0)["engine_pid"]
-    guardian = int(Path(f"/proc/{engine}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    os.kill(guardian, signal.SIGKILL)
+    until(lambda: cluster.watches(node, cluster.process(node, "engine::detokenizer")), 10.0, "it is watched")
+    victim = cluster.process(node, which)
+    os.kill(victim, signal.SIGKILL)
     cluster.nothing_left()
-    assert cluster.states() == ["failed"]
+    other = cluster.report(1 - node)
+    for cause in (other["verdict"], *([] if which == "agent" else [cluster.report(node)["cause"]])):
+        assert (cause["node"], cause["tp_rank"]) == (f"node{node}", int(which) if which.isdigit() else None), cause
+        assert KILLED[which].format(pid=victim, node=f"node{node}") in cause["text"], cause
+        assert cause["fix"], cause
+    assert other["cause"]["secondary"]
 
 
 def test_orphans_with_their_own_session_end_too(gang: Gang) -> None:

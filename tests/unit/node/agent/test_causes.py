@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.engines.registry import dialect
@@ -9,7 +11,7 @@ from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.kernel_words import KernelWord
-from orchestrator.node.engine.tree import Rank, RankDied
+from orchestrator.node.engine.tree import Died, Part, Rank
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.protocol.report import Cause
 
@@ -36,8 +38,8 @@ def watched(*said: tuple[float, tuple[str, ...], int, str]) -> LogWatch:
     return watch
 
 
-def died(tp_rank: int, death: Death, alive_at: float) -> RankDied:
-    return RankDied(Rank(tp_rank=tp_rank, gpu=1, pid=77), death, alive_at)
+def died(tp_rank: int, death: Death, alive_at: float) -> Died:
+    return Died(Rank(tp_rank=tp_rank, gpu=1, pid=77), death, alive_at)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,58 @@ def test_the_parents_own_kill_after_its_childs_error_follows_as_recorded() -> No
     told = causes.engine_ended("node3", KILLED, watched((9.0, tuple(lines), 3, "10.77.0.11")), 10.0, NODES)
     assert (told.weight, told.blames) == (Weight.FOLLOWED, ("node1",))
     assert told.cause.secondary and told.cause.signature == "PEER-LOST"
+
+
+CHILD = ("[2026-11-22 12:27:45] Subprocess scheduler_1 (pid=77) crashed with exit code -9. Triggering SIGQUIT",)
+OWN = ("[2026-11-22 12:27:45] Traceback (most recent call last):", FRAME, "ValueError: no such thing")
+
+
+@pytest.mark.parametrize(
+    ("seen", "death", "parents", "said", "follows"),
+    [
+        pytest.param(True, FAILED, KILLED, CHILD, True, id="it was seen to outlive its parent"),
+        pytest.param(False, KILLED, KILLED, (), False, id="its parent was seen to outlive it"),
+        pytest.param(None, KILLED, KILLED, (), True, id="nobody said a word"),
+        pytest.param(None, UNKNOWN, UNKNOWN, (), True, id="nobody knows how"),
+        pytest.param(None, KILLED, KILLED, CHILD, False, id="the parent told of its child"),
+        pytest.param(None, FAILED, KILLED, (), False, id="a parent's death makes no exit code in this time"),
+        pytest.param(None, FAILED, Death(signal=11), (), True, id="the parent crashed"),
+        pytest.param(None, KILLED, ENDED, (), False, id="the parent ended in order"),
+        pytest.param(None, KILLED, FAILED, OWN, True, id="the parent failed by itself"),
+        pytest.param(None, KILLED, FAILED, (), False, id="the parent failed without a word"),
+    ],
+)
+def test_who_of_two_that_died_at_once_was_first(
+    seen: bool | None, death: Death, parents: Death, said: tuple[str, ...], follows: bool
+) -> None:
+    one = replace(died(9, death, 9.9), follows=seen)
+    assert causes.follows(one, parents, watched((9.0, said, 0, "")), 10.0) is follows
+
+
+def test_what_those_below_wrote_after_their_parents_end_does_not_explain_it() -> None:
+    watch = watched((9.0, LOST, 9, "10.77.0.13"))
+    told = causes.engine_ended("node1", KILLED, watch, 8.9, NODES)
+    assert (told.weight, told.blames, told.cause.secondary) == (Weight.SEEN, (), False)
+    assert causes.engine_ended("node1", KILLED, watch, 9.1, NODES).weight is Weight.FOLLOWED
+
+
+@pytest.mark.parametrize(
+    ("said", "alive_at", "weight"),
+    [((), 9.9, Weight.SEEN), (CHILD, 8.9, Weight.UNSURE), (CHILD, 9.9, Weight.FOLLOWED)],
+    ids=["first", "what followed was read before", "killed by its parent"],
+)
+def test_a_process_beside_the_ranks_is_named_by_its_title(
+    said: tuple[str, ...], alive_at: float, weight: Weight
+) -> None:
+    part = Died(Part("sglang::detokenizer", pid=78), KILLED, alive_at)
+    told = causes.rank_died("node1", part, watched((9.0, said, 0, "")), 10.0, NODES)
+    assert told.weight is weight
+    assert "the engine's process sglang::detokenizer (pid 78) was killed by signal 9 (SIGKILL)" in told.cause.text
+
+
+def test_only_the_leaders_parent_ends_in_order_without_an_order() -> None:
+    told = [causes.engine_ended("node1", ENDED, watched(), 10.0, NODES, leads=leads) for leads in (False, True)]
+    assert [one.weight for one in told] == [Weight.UNSURE, Weight.SEEN]
 
 
 @pytest.mark.parametrize(("death", "weight"), [(KILLED, Weight.SEEN), (ENDED, Weight.UNSURE), (FAILED, Weight.SEEN)])
