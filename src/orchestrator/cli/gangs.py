@@ -35,12 +35,13 @@ STYLES = {
     "degraded": "bold yellow",
     "silent": "bold yellow",
     "failed": "bold red",
+    "unknown": "bold yellow",
     "dead": "bold red",
     "unreachable": "bold red",
     "left-out": "dim",
     "spare": "dim",
 }
-_NO_SERVICE = (GangState.ABSENT, GangState.FAILED, GangState.STAGED, GangState.ARMED)
+_NO_SERVICE = (GangState.ABSENT, GangState.UNKNOWN, GangState.FAILED, GangState.STAGED, GangState.ARMED)
 """Where nothing can answer yet, or any more."""
 _RANKS = {
     RankState.ALIVE: ("", "green"),

@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # only --watch and --wide read gauges
 
 _EXIT_STATUS = """
 exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
-silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer, else 0 (ready, starting, or stopped)
+silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer or a
+gang is unknown, else 0 (ready, starting, or stopped)
 """
 
 
@@ -44,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer, else 0."""
+    """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer or a gang is unknown, else 0."""
     inventory = open_cluster(args, screen) if args.watch or args.wide else open_inventory(args, screen)
     gangs = tuple(args.gang)
     if args.watch:

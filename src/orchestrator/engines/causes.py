@@ -89,7 +89,7 @@ COMMON = (
         id="GPU-MEMORY-UNBALANCED",
         pattern=r"The memory capacity is unbalanced",
         text="some GPUs have much less free memory than others: another process uses them",
-        fix="find the process with `nvidia-smi` on the node, and stop it",
+        fix="find the process with `nvidia-smi` on the node: if it is another gang's, give each gang its own GPUs",
     ),
     LogCause(
         id="WEIGHTS-EXCEED-MEMORY",
@@ -145,8 +145,8 @@ COMMON = (
         id="PORT-IN-USE",
         pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use",
         text="a port that the engine needs is in use on this node",
-        fix="find the listener with `ss -ltnp` and stop it (often an engine from an earlier run), or choose other"
-        " ports in the inventory",
+        fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
+        " the inventory",
     ),
     LogCause(
         id="NO-INTERFACE",

@@ -38,7 +38,7 @@ WATCH = Watch(
             id="PORT-IN-USE",
             pattern=r"[Aa]ddress already in use|Failed to bind",
             text="a port that the router needs is in use",
-            fix="find the listener with `ss -ltnp` and stop it, or change l40s_router_port or l40s_router_metrics_port",
+            fix="find the listener with `ss -ltnp`, or change l40s_router_port or l40s_router_metrics_port",
         ),
     ),
     http={"alive": "/liveness"},

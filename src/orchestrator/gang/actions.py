@@ -153,7 +153,7 @@ def _onwards(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...
     patience_s = goal.lease_s + PAST_LEASE_S
     if view.state is GangState.READY:
         return (Action(Do.DONE, why="ready"),)
-    if view.unreachable and (view.state.before_go or not view.run_id):
+    if view.unreachable and (view.state.before_go or view.state is GangState.UNKNOWN or not view.run_id):
         return _until_reached(troubled_s, patience_s)
     if told := _to_tell(view):
         return (told,)

@@ -339,8 +339,8 @@ def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
         return Decision(Do.RETURN, to_return)
     if lost and view.running:
         return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
-    if view.state is GangState.DEGRADED:
-        return Decision(Do.WARN, "; ".join(view.remarks) or f"degraded: {view.trouble or 'unknown'}")
+    if view.state in (GangState.DEGRADED, GangState.UNKNOWN):
+        return Decision(Do.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}")
     return Decision(Do.NOTHING, _of_rails(view))
 
 

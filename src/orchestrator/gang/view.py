@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.gang import pace, rails
 from orchestrator.gang.contact import Contact, contact, sentence
 from orchestrator.gang.proof_of_transport import transport
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, RankState, Report
@@ -279,7 +279,8 @@ def _leader(current: Mapping[str, Report]) -> Report | None:
 def _node(rank: int, name: str, answer: Answer, current: Mapping[str, Report]) -> NodeView:
     if isinstance(answer, DeployError):
         found = contact(name, answer, current, stuck=False)
-        return NodeView(name=name, node_rank=rank, state=NodeState.UNREACHABLE, error=answer, contact=found)
+        state = NodeState.UNREACHABLE if isinstance(answer, Unreachable) else NodeState.UNKNOWN
+        return NodeView(name=name, node_rank=rank, state=state, error=answer, contact=found)
     if answer is None or (name not in current and not answer.alive):
         return NodeView(name=name, node_rank=rank, state=NodeState.ABSENT)
     state = NodeState(answer.word)
@@ -308,7 +309,7 @@ def _emptied(node: NodeView) -> NodeView:
 def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Cause | None) -> GangState:
     """From the agents' own states; `_with_trouble` decides whether a READY gang is degraded."""
     if not current:
-        return GangState.DEGRADED if any(node.error for node in nodes) else GangState.ABSENT
+        return GangState.UNKNOWN if any(node.error for node in nodes) else GangState.ABSENT
     states = {report.state for report in current.values()}
     if AgentState.FAILED in states or any(node.state is NodeState.DEAD for node in nodes):
         return GangState.FAILED

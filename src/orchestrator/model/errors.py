@@ -70,6 +70,10 @@ class NodeError(DeployError):
     exit_code = Exit.FINDINGS
 
 
+class RunsElsewhere(NodeError):
+    """A gang runs on a node, with its state where this inventory does not look: nothing is known of it here."""
+
+
 class GangFailed(DeployError):
     """A gang did not reach the state that was asked for; nothing that we started is left running."""
 

@@ -18,6 +18,8 @@ class GangState(str, Enum):
     DRAINING = "draining"
     STOPPING = "stopping"
     FAILED = "failed"
+    UNKNOWN = "unknown"
+    """No node of it can be asked, or it runs where this inventory does not look."""
 
     @property
     def before_go(self) -> bool:
@@ -38,7 +40,8 @@ class GangState(str, Enum):
 class NodeState(str, Enum):
     """Of one node of a gang: its agent's state, or what is known where that does not say it.
 
-    ABSENT: nothing of the gang is there; UNREACHABLE: it could not be asked; SILENT: its agent lives and has reported
+    ABSENT: nothing of the gang is there; UNREACHABLE: it could not be asked; UNKNOWN: it answered, and that tells
+    nothing of the gang; SILENT: its agent lives and has reported
     nothing for long; DEAD: its agent is gone; LEFT_OUT: it has no part in the gang's run; SPARE: it waits for one
     """
 
@@ -53,6 +56,7 @@ class NodeState(str, Enum):
     FAILED = "failed"
     ABSENT = "absent"
     UNREACHABLE = "unreachable"
+    UNKNOWN = "unknown"
     SILENT = "silent"
     DEAD = "dead"
     LEFT_OUT = "left-out"

@@ -160,10 +160,38 @@ class StopAnswer(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherAgent(Message):
+    """An agent on the node, with its state in another directory than the one that was asked about.
+
+    node, port: its node's name and the port of its gang's leader; '' and 0 where an older release started it
+    user: whose process it is
+    """
+
+    gang: str
+    node: str = ""
+    port: int = 0
+    state_dir: str
+    user: str
+
+    def what(self, state_dir: str, user: str) -> str:
+        """For an operator whose inventory means this directory as this user."""
+        ours = f"its state in {self.state_dir} as {self.user}"
+        return f"gang {self.gang} runs there, {ours}; this inventory says {state_dir} as {user}"
+
+    def fix(self, user: str) -> str:
+        """How to work on it as its own inventory does."""
+        as_user = "" if user == self.user else "`ansible_become: true`" if self.user == "root" else f"user {self.user}"
+        how = " and ".join(filter(None, (as_user, f"`l40s_state_dir: {self.state_dir}`")))
+        return f"work on it with the inventory that it was started with, or set {how} in this one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAnswer(Message):
     """now: node's epoch seconds; reports: one a gang, each read on its own; seen: a mark that changes with them.
 
     begun: names of the gangs on which something was begun that is not finished.
+    others: agents of other state directories, where a living one of this directory was not asked about; user: who
+    was asked
     """
 
     now: float
@@ -171,6 +199,8 @@ class ReportAnswer(Message):
     reports: tuple[Any, ...] = ()
     seen: str = ""
     begun: tuple[str, ...] = ()
+    others: tuple[OtherAgent, ...] = ()
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,13 +127,17 @@ def test_what_is_not_told_or_not_well_is_waited_for_so_long(goal: Goal, view: Ga
     assert [action.do for action in actions(goal, view, limit_s)] == [do]
 
 
+NOTHING = (GangState.ABSENT, GangState.UNKNOWN)
+"""No agent of such a gang is known to live."""
+
+
 @pytest.mark.parametrize("goal", [FRESH, OURS, TOLD, STUBBORN])
 def test_nothing_is_staged_or_ended_beside_a_node_that_may_run_anything_and_no_wait_has_no_end(goal: Goal) -> None:
     """What is waited for without a limit here ends by itself: a start has its phases' limits, an end its deadline."""
     for state in GangState:
         for a in (word.value for word in NodeState if word is not NodeState.UNREACHABLE):
             view = seen(state.value, a, "unreachable", plan="p0")
-            for action in () if view.running and state is GangState.ABSENT else actions(goal, view, 1e9):
+            for action in () if view.running and state in NOTHING else actions(goal, view, 1e9):
                 assert action.do not in (Do.STAGE, Do.GO)
                 assert goal.run_id or action.do is not Do.STOP_NOW
                 if action.do is Do.WAIT:

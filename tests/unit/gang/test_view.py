@@ -57,7 +57,7 @@ TABLE = [
     ("ready, a node can't be reached", (report(0, "ready"), LOST), "degraded"),
     ("ready, a node knows nothing", (report(0, "ready"), None), "degraded"),
     ("starting, a node can't be reached", (report(0, "starting"), LOST), "starting"),
-    ("nobody can be asked", (LOST, LOST), "degraded"),
+    ("nobody can be asked", (LOST, LOST), "unknown"),
     ("draining", both("draining"), "draining"),
     ("stopping", (report(0, "stopped"), report(1, "stopping")), "stopping"),
     ("half stopped", (report(0, "stopped"), report(1, "ready")), "stopping"),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from orchestrator.lab import syscalls
@@ -218,7 +219,7 @@ def _shown(pid: int, name: str) -> bytes:
 
 
 def _is_agent(words: list[bytes]) -> bool:
-    return len(words) > 3 and words[-3] == b"agent" and words[-1] == b"" and words[-2].startswith(b"/")
+    return any(word == b"agent" and after.startswith(b"/") for word, after in pairwise(words[2:]))
 
 
 def _nft(pid: int, rules: str) -> None:

@@ -77,7 +77,7 @@ SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Role `agent`. The only argument is the run's folder. Returns when the run has ended."""
+    """Role `agent`. Its first argument is the run's folder, others are for who reads /proc. Returns at its end."""
     folder = arguments[0]
     agent = _begin(staged_in(folder))
     try:

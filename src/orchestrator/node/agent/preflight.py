@@ -12,12 +12,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
-from orchestrator.node import processes
+from orchestrator.node import others, processes
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
+from orchestrator.protocol.verbs import OtherAgent
 
 SHM = "/dev/shm"  # noqa: S108 - only its size is read, nothing is written
 SHM_BYTES = 512 << 20
@@ -32,6 +33,7 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
     steps: tuple[Callable[[], Iterator[Failure]], ...] = (
+        lambda: _elsewhere(run),
         lambda: _python(run),
         lambda: _image(run),
         lambda: _packages(run),
@@ -47,8 +49,28 @@ def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     """The same checks for a program that runs in place of the engine and loads no model."""
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
-    steps = (_python(run), _image(run), _ports(run), _gpus(run, memory))
+    steps = (_elsewhere(run), _python(run), _image(run), _ports(run), _gpus(run, memory))
     return [failure for step in steps for failure in step]
+
+
+def _elsewhere(run: Run) -> Iterator[Failure]:
+    """Whoever has our node's name and our leader's port is this very part of the gang, started otherwise."""
+    for other in others.other_agents(run.state):
+        if (other.node, other.port) == (run.node, run.leader.port):
+            yield _ours(other, "runs-elsewhere", run.folder, run.state)
+
+
+def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
+    """What belongs to a gang is never advised to be killed."""
+    user = others.user_name(os.geteuid())
+    if os.path.realpath(other.state_dir) != os.path.realpath(state):
+        return Failure(kind, other.what(state, user), where, other.fix(user))
+    return Failure(
+        kind,
+        f"in use by gang {other.gang}, which runs on this node too",
+        where,
+        f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down --gang {other.gang}`",
+    )
 
 
 def _python(run: Run) -> Iterator[Failure]:
@@ -121,13 +143,14 @@ def _working_dir(run: Run) -> Iterator[Failure]:
 
 def _ports(run: Run) -> Iterator[Failure]:
     for wanted in run.ports.check_free:
-        failure = port_failure(wanted.address, wanted.port)
+        failure = port_failure(wanted.address, wanted.port, run.state)
         if failure:
             yield failure
 
 
-def port_failure(address: str, port: int) -> Failure | None:
-    """None if we could listen there. SO_REUSEADDR ignores TIME_WAIT, but still finds every listener."""
+def port_failure(address: str, port: int, state: str) -> Failure | None:
+    """None if we could listen there. SO_REUSEADDR ignores TIME_WAIT, but still finds every listener. state: the
+    directory of who wants to."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -135,11 +158,11 @@ def port_failure(address: str, port: int) -> Failure | None:
             probe.bind((address, port))
             probe.listen(1)
         except OSError as error:
-            return _port_taken(address, port, error)
+            return _port_taken(address, port, error, state)
     return None
 
 
-def _port_taken(address: str, port: int, error: OSError) -> Failure:
+def _port_taken(address: str, port: int, error: OSError, state: str) -> Failure:
     where = f"port {port}" + (f" on {address}" if address else "")
     if error.errno == errno.EADDRNOTAVAIL:
         return Failure(
@@ -148,7 +171,12 @@ def _port_taken(address: str, port: int, error: OSError) -> Failure:
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
     holder = _listener(port)
-    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that is not visible to the agent"
+    if not holder:
+        fix = "find out as root whose it is (`ss -ltnp`), or choose another port in the inventory"
+        return Failure("port-taken", "in use by a process that is not visible to the agent", where, fix)
+    if (agent := others.agent_above(holder)) is not None:
+        return _ours(agent, "port-taken", where, state)
+    by = f"pid {holder} ({processes.title(holder)[:120]})"
     return Failure("port-taken", f"in use by {by}", where, "stop that process, or choose another port in the inventory")
 
 
@@ -224,6 +252,9 @@ def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
             continue
         if use.processes:
             pid, held = max(use.processes, key=lambda process: process[1])
+            if (agent := others.agent_above(pid)) is not None:
+                yield _ours(agent, "gpu-busy", f"GPU {index}", run.state)
+                continue
             yield Failure(
                 "gpu-busy",
                 f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "

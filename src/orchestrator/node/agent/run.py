@@ -28,6 +28,11 @@ class Run(StagingRequest):
         return f"{self.folder}/{name}"
 
     @property
+    def state(self) -> str:
+        """The state directory that it lies in."""
+        return self.folder.partition("/gangs/")[0]
+
+    @property
     def unit_name(self) -> str:
         """Name of the run's transient unit or container, in characters that systemd and Docker allow. The nodes of a
         lab may share one systemd or Docker."""

@@ -64,7 +64,7 @@ class Hub:
         try:
             self._listener = self.sockets.listen(self.run.leader, BACKLOG)
         except OSError as error:
-            raise port_failure(address, port) or Failure(
+            raise port_failure(address, port, self.run.state) or Failure(
                 "port-refused", f"can't listen for the other agents: {error.strerror}", f"port {port}", "try again"
             ) from None
 

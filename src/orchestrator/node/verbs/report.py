@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, others, processes
 from orchestrator.node.agent import clock
 from orchestrator.node.files import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE, TRANSPORT_FILE
 from orchestrator.node.requests import request_of
@@ -35,7 +35,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         seen = _mark(reports)
         if seen != asked.seen or time.monotonic() >= end:
             begun = tuple(name for name in _names(state, asked.gang) if _has_begun(files.gang_dir(state, name)))
-            answer = ReportAnswer(now=time.time(), state_dir=state, reports=tuple(reports), seen=seen, begun=begun)
+            answer = ReportAnswer(
+                now=time.time(),
+                state_dir=state,
+                reports=tuple(reports),
+                seen=seen,
+                begun=begun,
+                others=() if asked.gang and any(one.get("alive") for one in reports) else others.other_agents(state),
+                user=others.user_name(os.geteuid()),
+            )
             return answer.as_json()
         while time.monotonic() < end and _signs(state, asked.gang) == before:
             time.sleep(WAIT_POLL_S)

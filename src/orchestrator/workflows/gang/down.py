@@ -11,12 +11,12 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import MARGIN_S, STOP_S
 from orchestrator.workflows.gang.locks import GangLock, fence
-from orchestrator.workflows.status.reports import because, where, words_before
+from orchestrator.workflows.status.reports import because, refuse_elsewhere, see, where, words_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,13 @@ def down(
 ) -> tuple[Stopped, ...]:
     """Stop all chosen gangs at once; a node that can't be reached delays no other.
 
-    before_stop is called once every lock is held. Raises LockHeld, with nothing changed and nothing called.
+    before_stop is called once every lock is held. Raises LockHeld and RunsElsewhere, with nothing changed and nothing
+    called.
     """
     gangs = chosen_gangs(inventory, request.gangs)
     nodes = [node for gang in gangs for node in gang.nodes]
     with Fleet(nodes) as fleet, ExitStack() as opened:
+        refuse_elsewhere(see(fleet, gangs, patience=Patience()))
         held = [
             opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
             for gang in gangs

@@ -14,7 +14,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.rollback import previous_plans
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import refuse_elsewhere, see
 from orchestrator.workflows.status.unfinished import interrupted
 
 
@@ -88,6 +88,7 @@ def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[Would, ...]:
     """The same of these gangs, of the router's too."""
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
         views = see(fleet, specs)
+        refuse_elsewhere(views)
     return tuple(would(view, "", _stopping(spec, view, now)) for spec, view in zip(specs, views, strict=True))
 
 

@@ -24,7 +24,9 @@ GANG = "router"
 
 def router_gang(spec: RouterSpec) -> GangSpec:
     """The router as a gang of one node."""
-    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG),))
+    agent = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
+    ports = replace(spec.node.ports, agent=agent)
+    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG, ports=ports),))
 
 
 def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[GangSpec, ...], ...]:

@@ -401,7 +401,6 @@ def _rising(router: Router, health_path: str, front: words.Front) -> Rising:
     argv = _argv(spec, health_path)
     plan_id = _plan_id(argv, front)
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
-    agent_port = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
 
     def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
         request = StagingRequest(
@@ -421,7 +420,7 @@ def _rising(router: Router, health_path: str, front: words.Front) -> Rising:
             venv_python=argv[0],
             python_fix=words.PYTHON_FIX,
             ports=Ports(check_free=(Endpoint(address=listens, port=spec.port),)),
-            leader=Endpoint(address="127.0.0.1", port=agent_port),
+            leader=Endpoint(address="127.0.0.1", port=router.gang.leader.ports.agent),
             key=key,
             lease_s=spec.node.lease_s,
             service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),

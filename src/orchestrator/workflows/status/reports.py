@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator import __version__
 from orchestrator.gang.view import Answer, GangView, view
-from orchestrator.model.errors import DeployError, NodeError
+from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.survivors import in_order
@@ -145,7 +145,26 @@ def _answers(
     }
 
 
+def refuse_elsewhere(views: Iterable[GangView]) -> None:
+    """Raises RunsElsewhere where one of these gangs runs with its state in another place."""
+    for node in (node for seen in views for node in seen.nodes):
+        if isinstance(node.error, RunsElsewhere):
+            raise node.error
+
+
 def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
+    """Its report; an agent of the same node and port that has another state directory is said unless this one lives."""
+    found = _own_report(node, gang, answer)
+    mine = (node.name, node.ports.agent)
+    other = next((one for one in answer.others if (one.node, one.port) == mine), None)
+    if other is None or (isinstance(found, Report) and found.alive):
+        return found
+    return RunsElsewhere(
+        other.what(answer.state_dir, answer.user), where=f"gang {gang}: {node.name}", fix=other.fix(answer.user)
+    )
+
+
+def _own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
     for raw in answer.reports:
         if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node.name:
             report = Report.read(raw)

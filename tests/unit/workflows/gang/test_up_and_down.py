@@ -15,7 +15,16 @@ import pytest
 from tests.support.waiting import slack, until
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, GangFailed, InputError, LockHeld, NodeError, Undone, Unreachable
+from orchestrator.model.errors import (
+    DeployError,
+    GangFailed,
+    InputError,
+    LockHeld,
+    NodeError,
+    RunsElsewhere,
+    Undone,
+    Unreachable,
+)
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
@@ -31,9 +40,14 @@ from orchestrator.workflows.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TE
 from orchestrator.workflows.gang.down import DownRequest, down, stop_gangs
 from orchestrator.workflows.gang.holder import this_process
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.raising import UpRequest, raise_gangs, risings
 from orchestrator.workflows.gang.replay import Staged
+from orchestrator.workflows.gang.restart import RestartRequest, restart
+from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
+from orchestrator.workflows.gang.up import up
 from orchestrator.workflows.plan.plan import PlanRequest
+from orchestrator.workflows.plan.rehearsal import would_restart, would_stop
 from orchestrator.workflows.status.overview import status
 from orchestrator.workflows.status.reports import see
 from orchestrator.workflows.status.status import status_json
@@ -43,6 +57,44 @@ if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
 
 Local = Callable[..., "LocalGang"]
+
+
+def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:
+    """The same cluster as somebody's inventory has it whose state directory is another one."""
+    nodes = tuple(replace(node, state_dir=str(tmp_path / "other" / node.name)) for node in gang.gang.nodes)
+    return replace(gang.inventory, gangs=(replace(gang.gang, nodes=nodes),))
+
+
+def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touches_it(
+    local: Local, tmp_path: Path
+) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local()
+    gang.up()
+    other = elsewhere(gang, tmp_path)
+    seen = status(other.gangs)
+    assert (seen.views[0].state, seen.exit_code) == (GangState.UNKNOWN, Exit.UNREACHABLE)
+    said = " ".join(seen.views[0].remarks)
+    assert f"gang gang0 runs there, its state in {gang.state_dir(0)} as" in said and str(tmp_path / "other") in said
+    notes: Any = Notes()
+    refusing: tuple[Callable[[], object], ...] = (
+        lambda: down(other, DownRequest()),
+        lambda: would_stop(other, (), now=False),
+        lambda: restart(other, RestartRequest(), notes),
+        lambda: would_restart(other, (), now=False, one_by_one=False),
+        lambda: roll_back(other, RollbackRequest(), notes),
+        lambda: maintain(other, MaintenanceRequest(), notes),
+        lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
+    )
+    for refuse in refusing:
+        with pytest.raises(RunsElsewhere) as refused:
+            refuse()
+        assert refused.value.exit_code == Exit.FINDINGS
+        assert f"`l40s_state_dir: {gang.state_dir(0)}`" in refused.value.fix and "kill" not in refused.value.fix
+    assert gang.view().serves
+    gang.stop_all(clear=True)
+    assert status(other.gangs).views[0].state is GangState.ABSENT
 
 
 def test_up_status_down(local: Local) -> None:
