@@ -1,7 +1,8 @@
-"""Runs in the engine's own environment: SGLang 0.5.23's own functions on command lines for an L40S.
+"""Runs in the engine's own environment: SGLang's own functions on command lines for an L40S.
 
 No GPU is needed: CUDA's answers are an L40S's (SM89, 46068 MiB), kernel packages are empty stubs that only import.
-argv: a JSON file of rows {words, before, loaded, layers}, with bytes before and after the weights; the output file.
+argv: a JSON file of rows {words, before, loaded, layers}, with bytes before and after the weights; the output file;
+where another version's sources are unpacked, of which only the arguments are resolved.
 """
 
 # mypy: ignore-errors
@@ -75,6 +76,24 @@ def pretend():
 
     common.get_nvgpu_memory_capacity = lambda: MIB
     gc.collect = lambda *_: 0  # the engine collects before it reads memory, in every row: two thirds of the time
+
+
+def of_another_version(folder):
+    """Its sources instead of the installed ones: its models' names may be in the installed Transformers by now."""
+    from transformers.models.auto.configuration_auto import _LazyConfigMapping as Mapping
+
+    register = Mapping.register
+    Mapping.register = lambda self, key, value, **_: register(self, key, value, exist_ok=True)
+    sys.path.insert(0, folder)
+
+
+def resolved(row):
+    """Of a version before 0.5.23, which resolves while it parses."""
+    from sglang.srt.server_args import prepare_server_args
+
+    args = prepare_server_args(row["words"])
+    chunk = getattr(args, "_resolved", lambda: args)().chunked_prefill_size
+    return {"fraction": args.mem_fraction_static, "chunk": chunk}
 
 
 def answer(row):
@@ -165,13 +184,15 @@ def _plain(pools, holder, row, said):
 
 def answer_or_error(row):
     try:
-        return answer(row)
+        return answer(row) if len(sys.argv) == 3 else resolved(row)
     except (Exception, SystemExit) as failure:
         return {"error": f"{type(failure).__name__}: {failure}"[:500]}
 
 
 def main():
     sys.meta_path.insert(0, _Finder())
+    if len(sys.argv) > 3:
+        of_another_version(sys.argv[3])
     pretend()
     rows = json.loads(Path(sys.argv[1]).read_text())
     Path(sys.argv[2]).write_text(json.dumps([answer_or_error(row) for row in rows]))

@@ -1,9 +1,18 @@
-"""The plan's static fraction and KV tokens against SGLang 0.5.23's own functions, on a simulated L40S."""
+"""The plan's static fraction and KV tokens against SGLang's own functions, on a simulated L40S.
+
+Those of 0.5.23 run here. Of the other versions, tests/unit/engines/resolved.json has what their sources resolve;
+`UPDATE_GOLDEN=1 pytest tests/engine/test_memory.py -m long` writes it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import runpy
 import subprocess
+import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +24,10 @@ from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import GangPlan
-from orchestrator.model.profile import ModelProfile
+from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.named import refusal
 from orchestrator.planning.options import HostFacts, PlanOptions
@@ -148,7 +158,7 @@ def profile_of(row: Row) -> ModelProfile:
                    dimensions=dims, flags=flags, bytes=0)  # fmt: skip
 
 
-def planned(row: Row) -> GangPlan:
+def planned(row: Row, stack: Stack = STACK) -> GangPlan:
     tensor, _, stages = row.layout.partition("x")
     nodes = row.nodes or 4 if row.gpus == 8 else int(tensor) * int(stages or 1) // row.gpus
     spec = gang(nodes, gpus=row.gpus, overrides=Overrides(args=tuple(row.inventory.split())))
@@ -158,7 +168,7 @@ def planned(row: Row) -> GangPlan:
         hosts={node.name: HostFacts(user="root", home="/root", cpu_count=64, config=_config(profile_of(row)))
                for node in spec.nodes},
     )  # fmt: skip
-    return build_plan([spec], profile_of(row), STACK, topologies(spec), options).gangs[0]
+    return build_plan([spec], profile_of(row), stack, topologies(spec), options).gangs[0]
 
 
 def _config(profile: ModelProfile) -> dict[str, Any]:
@@ -169,12 +179,25 @@ def _config(profile: ModelProfile) -> dict[str, Any]:
     return made
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[GangPlan, dict[str, Any]]]:
-    """Each row's plan, and what the engine computes from the plan's argv. `before` and `loaded` are the plan's."""
-    folder, asked, plans = tmp_path_factory.mktemp("memory"), [], []
+RESOLVED = Path(__file__).parents[1] / "unit/engines/resolved.json"
+Compared = list[tuple[GangPlan, dict[str, Any]]]
+
+
+def in_version(version: str) -> dict[str, tuple[Row, GangPlan]]:
+    """The rows that can be planned for another version, whose flags may have other names, each by its words."""
+    stack, plans = replace(STACK, engine_version=version), {}
     for row in ROWS:
-        plan, profile = planned(row), profile_of(row)
+        with contextlib.suppress(InputError):
+            plans["|".join(map(str, row))] = (row, planned(row, stack))
+    return plans
+
+
+def answers(folder: Path, plans: Sequence[tuple[Row, GangPlan]], *sources: Path) -> Compared:
+    """Each plan with what the engine computes from its argv. `before` and `loaded` are the plan's. sources: another
+    version's, unpacked"""
+    asked = []
+    for row, plan in plans:
+        profile = profile_of(row)
         place = folder / profile.directory
         place.mkdir(exist_ok=True)
         (place / "config.json").write_text(json.dumps(_config(profile)))
@@ -184,14 +207,37 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[GangPlan, d
         assert plan.memory.weights is not None
         layers = -(-profile.dimensions.num_hidden_layers // plan.layout.pipeline_parallel)
         asked.append({"words": words, "before": before, "loaded": before - plan.memory.weights, "layers": layers})
-        plans.append(plan)
     (folder / "rows.json").write_text(json.dumps(asked))
     python = ensure_engine() / "bin/python3"
     script = Path(__file__).with_name("memory_of_sglang.py")
-    command = [str(python), str(script), str(folder / "rows.json"), str(folder / "answers.json")]
+    command = [str(python), str(script), str(folder / "rows.json"), str(folder / "answers.json"), *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
-    return list(zip(plans, json.loads((folder / "answers.json").read_text()), strict=True))
+    said = json.loads((folder / "answers.json").read_text())
+    return list(zip((plan for _, plan in plans), said, strict=True))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    return answers(tmp_path_factory.mktemp("memory"), [(row, planned(row)) for row in ROWS])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", json.loads(RESOLVED.read_text()))
+def test_what_is_recorded_of_another_version_is_what_its_sources_resolve(version: str, tmp_path: Path) -> None:
+    facts = runpy.run_path(str(Path(__file__).parents[2] / "scripts/engine_facts.py"))
+    (sources := tmp_path / "sources").mkdir()
+    with zipfile.ZipFile(facts["wheel"](version)) as archive:
+        archive.extractall(sources)
+    plans = in_version(version)
+    said = dict(zip(plans, (answer for _, answer in answers(tmp_path, [*plans.values()], sources)), strict=True))
+    found = {words: answer for words, answer in said.items() if "error" not in answer}
+    assert len(found) > 0.9 * len(plans), [answer for answer in said.values() if "error" in answer][:3]
+    recorded = json.loads(RESOLVED.read_text())
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        recorded[version] = found
+        RESOLVED.write_text(json.dumps(recorded, indent=1) + "\n")
+    assert found == recorded[version]
 
 
 def test_there_are_rows_enough_and_one_for_every_shipped_model() -> None:
@@ -201,9 +247,7 @@ def test_there_are_rows_enough_and_one_for_every_shipped_model() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=[" ".join(map(str, filter(None, row))) for row in ROWS])
-def test_fraction_tokens_and_request_table_are_the_engines(
-    compared: list[tuple[GangPlan, dict[str, Any]]], number: int
-) -> None:
+def test_fraction_tokens_and_request_table_are_the_engines(compared: Compared, number: int) -> None:
     plan, engine = compared[number]
     assert "error" not in engine, engine
     assert plan.memory.static_fraction == pytest.approx(engine["fraction"], abs=0.0005)

@@ -50,13 +50,36 @@ _BENCH_FLAGS = since(
 )
 _SHARED_NAMES = since(("0.5.10", ()), ("0.5.17", ("sglang_loads_*.shm",)))
 """Each start's figures of load, never removed (srt/managers/load_snapshot.py, shm_path_for)."""
-_PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
-_NO_PREFILL_GRAPHS = since(
-    ("0.5.10", (*_PREFILL_OFF, "--enable-torch-compile", "--enable-dp-attention", "--speculative-algorithm",
-                "--enable-lora")),
-    ("0.5.17", (*_PREFILL_OFF, "--enable-two-batch-overlap")),
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphRules:
+    """What a version captures by default, and sets memory aside for.
+
+    decode_off, prefill_off: flags that leave a phase without graphs
+    mla, stages, groups:     whether prefill has graphs with latent attention, pipeline stages, attention groups
+    limited:                 the largest decode graph is no larger than the requests that may run
+    """
+
+    decode_off: tuple[str, ...]
+    prefill_off: tuple[str, ...]
+    mla: bool = True
+    stages: bool = False
+    groups: bool = True
+    limited: bool = False
+
+
+_OFF = ("--disable-cuda-graph", "--disable-decode-cuda-graph")
+_PREFILL_OFF = ("--disable-cuda-graph", "--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph",
+                "--enable-two-batch-overlap")  # fmt: skip
+_GRAPH_RULES = since(
+    ("0.5.10", _GraphRules((), ("--disable-piecewise-cuda-graph", "--enable-torch-compile", "--speculative-algorithm",
+                                "--enable-lora"), groups=False)),
+    ("0.5.17", _GraphRules(_OFF, _PREFILL_OFF, mla=False, stages=True)),
+    ("0.5.23", _GraphRules(_OFF, _PREFILL_OFF, limited=True)),
 )  # fmt: skip
-"""Flags that leave prefill without CUDA graphs."""
+"""srt/server_args.py of 0.5.10 (_handle_piecewise_cuda_graph) and of 0.5.17
+(_disable_breakable_cudagraph_if_incompatible), arg_groups/cuda_graph_hook.py of 0.5.23."""
 _ATTENTION = since(
     ("0.5.10", AttentionGroups(flag="--dp-size", switch="--enable-dp-attention", reduces=1)),
     ("0.5.23", AttentionGroups(flag="--attn-dp-size", reduces=1)),
@@ -232,7 +255,7 @@ def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Graphs,
         (f"{graphs.prefill} (prefill graphs)", float(graphs.prefill)),
     ]
     if attention > 1:
-        size = _decode_size(asked)
+        size = _decode_size(version, asked)
         parts.append((f"attention in {attention} groups", size * attention * (4.5 if size > 300 else 3.0)))
     if asked.text("--speculative-algorithm"):
         parts.append(("speculative decoding", float(_DRAFT_MIB.at(version))))
@@ -258,11 +281,11 @@ def _sizes(asked: MemoryAsked) -> tuple[int, int, int, int]:
     return next(row for row in _SIZES if asked.gpu_mib < row[0] * 1024)
 
 
-def _decode_size(asked: MemoryAsked) -> int:
+def _decode_size(version: str, asked: MemoryAsked) -> int:
     """The largest batch of a decode graph, were there one."""
     _, _, small, large = _sizes(asked)
     own = small if asked.tensor_parallel < 4 else large
-    running = asked.number("--max-running-requests")
+    running = asked.number("--max-running-requests") if _GRAPH_RULES.at(version).limited else None
     if asked.text("--speculative-algorithm") and running is None:
         running = _DRAFTED
     sizes = asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs")
@@ -273,9 +296,9 @@ def _decode_size(asked: MemoryAsked) -> int:
 
 
 def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _Graphs:
-    decode_off = any(flag in asked.flags for flag in ("--disable-cuda-graph", "--disable-decode-cuda-graph"))
+    decode_off = any(flag in asked.flags for flag in _GRAPH_RULES.at(version).decode_off)
     backend = asked.text("--cuda-graph-backend-decode")
-    decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(asked)
+    decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(version, asked)
     backend = asked.text("--cuda-graph-backend-prefill")
     if backend == "disabled" or (not backend and _eager_prefill(version, asked)):
         return _Graphs(decode, 0)
@@ -287,8 +310,11 @@ def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _Graphs:
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:
-    """Whether prefill graphs are off unless a backend is requested (apply_cuda_graph_compatibility)."""
-    return asked.pipeline_parallel > 1 or any(flag in asked.flags for flag in _NO_PREFILL_GRAPHS.at(version))
+    """Whether prefill graphs are off unless a backend is requested."""
+    rules = _GRAPH_RULES.at(version)
+    unfit = (asked.mla and not rules.mla, asked.pipeline_parallel > 1 and not rules.stages,
+             asked.attention_groups > 1 and not rules.groups)  # fmt: skip
+    return any(unfit) or any(flag in asked.flags for flag in rules.prefill_off)
 
 
 def _prefill_sizes(largest: int) -> list[int]:
