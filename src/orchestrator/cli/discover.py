@@ -29,6 +29,7 @@ from orchestrator.workflows.look.discover import (
     discover_xml,
     load_saved,
     save_snapshots,
+    xml_files,
 )
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
     options = build_options(args)
-    if args.saved and args.saved.endswith(".xml"):
-        seen = discover_xml(Path(args.saved))
+    if args.saved and (topologies := xml_files(Path(args.saved))):
+        seen = discover_xml(topologies)
         _known(args.node, list(seen.topologies), args.saved)
         return seen
     if args.saved:

@@ -127,12 +127,12 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 
 def _examine_saved(args: argparse.Namespace) -> Examination:
-    from orchestrator.workflows.look.doctor import examine_saved, examine_xml
+    from orchestrator.workflows.look.doctor import examine_saved, examine_xml, xml_files
     from orchestrator.workflows.look.recordings import load_saved
 
     path = Path(args.saved)
-    if path.suffix == ".xml":
-        return examine_xml(path, accept=args.accept)
+    if topologies := xml_files(path):
+        return examine_xml(topologies, accept=args.accept)
     return examine_saved(load_saved(path), build_options(args), accept=args.accept, nodes=args.node)
 
 

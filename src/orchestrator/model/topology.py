@@ -250,6 +250,8 @@ class Topology:
     gpus: tuple[Gpu, ...] = ()
     rdma: tuple[RdmaPort, ...] = ()
     interfaces: tuple[Interface, ...] = ()
+    sockets: tuple[str, ...] = ()
+    """Interfaces that NCCL's own file lists as its network: it used TCP over them, and no RDMA port."""
     driver: str = ""
     nvml_error: str = ""
 

@@ -39,6 +39,7 @@ def _any_path(part: str) -> Callable[[Node], bool]:
     return lambda node: any(part in path for path in node.snapshot.files)
 
 
+_OTHERS = "other nodes"
 _KINDS = (
     _Kind("NVML's answers", lambda node: bool(node.nvml_devices),
           ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
@@ -68,14 +69,16 @@ _KINDS = (
            "MODEL-ROOT-REMOTE", "NCCL-FILES", "NCCL-SETTINGS", "HOST-SETTING")),
     _Kind("devices other than GPUs and network cards", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
     _Kind("what the processor says of itself", _any_path("/proc/cpuinfo"), ("ATS-OFF", "PCIE-TREE-HIDDEN")),
-    _Kind("other nodes", lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER", "PORT-BLOCKED", "RAILS-ISOLATED")),
+    _Kind(_OTHERS, lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER")),
+    _Kind("trials between nodes", lambda _: False, ("PORT-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One unknown finding for each node recorded with another tool."""
+    kinds = [kind for kind in _KINDS if kind.words != _OTHERS or len(cluster.nodes) == 1]
     for node in cluster.nodes:
-        missing = [kind for kind in _KINDS if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
+        missing = [kind for kind in kinds if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
         if missing:
             ids = [name for kind in missing for name in kind.rules]
             yield Finding(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.model.finding import Finding
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.planning.transport import ASKED, TCP, over_tcp
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
@@ -25,7 +25,9 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding on each node without an RDMA device; on the leader where the inventory asks for TCP."""
+    """One finding on each node without an RDMA device; on the leader where the inventory asks for TCP; a note on what
+    NCCL's own file shows."""
+    yield from (_as_nccl_wrote(node) for node in cluster.nodes if node.topology.sockets)
     for gang in () if cluster.saved else cluster.gangs:
         name = gang[0].spec.gang
         if cluster.is_alone(name) or _on_cpu(cluster, gang):
@@ -37,6 +39,20 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         elif "tcp" not in asked:
             without = (node for node in gang if not node.topology.rdma)
             yield from (over_tcp(name, "it has no RDMA device", layout, node=node.name) for node in without)
+
+
+def _as_nccl_wrote(node: Node) -> Finding:
+    names = node.topology.sockets
+    return Finding(
+        id=RULE.id,
+        severity=Severity.NOTE,
+        node=node.name,
+        devices=names,
+        title=f"NCCL used TCP: this topology lists {len(names)} socket{'s' * (len(names) > 1)} as its network",
+        evidence=(f'<net port="0">: {", ".join(names)}',),
+        effect="whether the node has RDMA ports too is not known: NCCL writes those that it uses",
+        fix="run `l40s-deploy doctor` on the node itself, which shows its RDMA ports",
+    )
 
 
 def _on_cpu(cluster: Cluster, gang: Sequence[Node]) -> bool:

@@ -51,6 +51,7 @@ def summary(topology: Topology) -> str:
         _switch_words(topology),
         counted(len(nic_cards(topology)), "NIC"),
         f"{active} of {counted(len(ports), 'RDMA port')} active" if ports else "no RDMA port",
+        f"NCCL used TCP over {counted(len(topology.sockets), 'socket')}" if topology.sockets else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -213,6 +213,7 @@ def topology_of_xml(text: str, node: str) -> Topology:
             replace(port, switch=places.nearest(port.key))
             for port in sorted(reader.ports, key=lambda port: (natural(port.device), port.port))
         ),
+        sockets=tuple(reader.sockets),
         nvml_error=NOT_RECORDED,
     )
 
@@ -225,6 +226,7 @@ class _Reader:
     switches: list[Switch] = field(default_factory=list)
     gpus: list[Gpu] = field(default_factory=list)
     ports: list[RdmaPort] = field(default_factory=list)
+    sockets: dict[str, None] = field(default_factory=dict)
     _seen: dict[str, int] = field(default_factory=dict)
 
     def cpu(self, element: ElementTree.Element) -> None:
@@ -238,6 +240,8 @@ class _Reader:
         )
         for pci in element.findall("pci"):
             self._pci(pci, f"{XML_ROOT}cpu{numa}", "", "", numa, 0)
+        for nic in element.findall("nic"):  # NCCL writes those here that it knows no PCI function of
+            self._networks(nic, None, "", numa)
 
     def _pci(self, element: ElementTree.Element, above: str, parent: str, switch: str, numa: int, depth: int) -> None:
         address = element.get("busid", "").lower()
@@ -293,20 +297,29 @@ class _Reader:
                     nvlinks=_nvlinks(gpu),
                 )
             )
+        self._networks(element, device, switch, device.numa_node)
+
+    def _networks(self, element: ElementTree.Element, device: PciDevice | None, switch: str, numa: int) -> None:
+        """Sockets have port 0 (src/transport/net_socket.cc); ports that NCCL merged into one device are several."""
         for net in element.iter("net"):
-            self.ports.append(
+            if net.get("port") == "0":
+                self.sockets[net.get("name", "")] = None
+                continue
+            names = net.get("name", "").split("+")
+            self.ports += [
                 RdmaPort(
-                    device=net.get("name", ""),
+                    device=name,
                     port=max(0, number(net.get("port", ""), otherwise=1)),
-                    address=device.address,
-                    key=device.key,
+                    address=device.address if device else "",
+                    key=device.key if device else "",
                     switch=switch,
-                    numa_node=device.numa_node,
+                    numa_node=numa,
                     state="ACTIVE",
                     gids_recorded=False,
-                    rate_gbps=max(0, number(net.get("speed", ""))) / _MBIT,
+                    rate_gbps=max(0, number(net.get("speed", ""))) / _MBIT / len(names),
                 )
-            )
+                for name in names
+            ]
 
 
 def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:

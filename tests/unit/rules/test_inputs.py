@@ -13,11 +13,13 @@ from tests.support.machines import gpus_alone_behind_their_own_switch, nested_no
 from orchestrator.cli.main import main
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import RdmaPort, Topology
 from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
+from orchestrator.topology.draw import summary
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.network import rails
-from orchestrator.workflows.look.doctor import Examination, examine_saved, examine_topologies
+from orchestrator.workflows.look.doctor import Examination, examine_saved, examine_topologies, examine_xml, xml_files
 
 BAD = (Severity.STOP, Severity.SLOW)
 NIC_FAULTS = [
@@ -76,11 +78,40 @@ def test_ports_whose_tables_were_not_recorded_are_unknown() -> None:
 POSTED = Path(__file__).parents[2] / "recorded" / "nccl-topologies"
 
 
-def test_rails_that_are_bonds_are_no_fault_of_a_posted_topology() -> None:
-    topology = topology_of_xml((POSTED / "rtp-llm-8xL20-cx8.xml").read_text("utf-8"), "rtp")
-    assert [rail.port.device for rail in rails(topology)] == [f"mlx5_bond_{number}" for number in range(8)]
-    empty = Snapshot(node="rtp", taken_at=0.0, files={}, nvml={"error": "not recorded"})
-    assert bad(examine_topologies({"rtp": topology}, {"rtp": empty})) == []
+@pytest.mark.parametrize(
+    ("name", "rails_wanted", "sockets"),
+    [
+        ("rtp-llm-8xL20-cx8", [f"mlx5_bond_{number}" for number in range(8)], 0),
+        ("yccl-topo", [], 10),
+        ("sugarlxn", [], 16),
+        ("a6000-merged-net", ["mlx5_0", "mlx5_1"], 0),
+        ("nccl2397-a", ["mlx5_0", "mlx5_1"], 0),
+        ("nccl2397-b", ["mlx5_0", "mlx5_1"], 0),
+    ],
+)
+def test_posted_topologies_are_read_as_nccl_meant_them(name: str, rails_wanted: list[str], sockets: int) -> None:
+    """None shows a fault; NCCL's network is RDMA ports or sockets, whose names may be those of bridges."""
+    seen = examine_xml([POSTED / f"{name}.xml"])
+    topology = seen.cluster.topologies[name]
+    assert bad(seen) == []
+    assert [port.device for port in rails_of(topology)] == rails_wanted
+    assert ("NCCL used TCP" in summary(topology)) == bool(sockets)
+    told = [one for one in seen.findings if one.id == "TRANSPORT-TCP"]
+    assert [(one.severity, len(one.devices)) for one in told] == [(Severity.NOTE, sockets)] * bool(sockets)
+
+
+def test_a_folder_of_topologies_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.xml").write_text((POSTED / f"nccl2397-{name}.xml").read_text("utf-8"))
+    (differs,) = [one for one in examine_xml(xml_files(tmp_path)).findings if one.id == "NODE-DIFFERS"]
+    assert "best PCIe link of the RDMA cards" in differs.title and "x8 on a" in differs.title
+    assert main(["doctor", "--from", str(tmp_path)]) == 3
+    assert main(["discover", "--from", str(tmp_path)]) == 0
+    assert "16 GT/s x8" in capsys.readouterr().out
+
+
+def rails_of(topology: Topology) -> list[RdmaPort]:
+    return [rail.port for rail in rails(topology)]
 
 
 def without_addresses(machine: MachineFiles) -> Snapshot:

@@ -15,12 +15,20 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.network import Choice
-from orchestrator.workflows.look.doctor import Examination, assumed_specs, diagnose, examine_xml, stacks_of
+from orchestrator.workflows.look.doctor import Examination, assumed_specs, diagnose, examine_xml, stacks_of, xml_files
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.look.recordings import load_saved, save_snapshots
 from orchestrator.workflows.look.redacting import redacted
 
-__all__ = ["Discovery", "discover_inventory", "discover_saved", "discover_xml", "load_saved", "save_snapshots"]
+__all__ = [
+    "Discovery",
+    "discover_inventory",
+    "discover_saved",
+    "discover_xml",
+    "load_saved",
+    "save_snapshots",
+    "xml_files",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +69,9 @@ def discover_saved(
     return _discovery(seen, {}, None, options, saved=True)
 
 
-def discover_xml(path: Path) -> Discovery:
-    """The same from a topology that NCCL wrote. Raises InputError for any other file."""
-    return _of_examination(examine_xml(path))
+def discover_xml(paths: Sequence[Path]) -> Discovery:
+    """The same from topologies that NCCL wrote. Raises InputError for any other file."""
+    return _of_examination(examine_xml(paths))
 
 
 def _by_name(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:

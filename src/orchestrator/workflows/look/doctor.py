@@ -147,18 +147,32 @@ def examine_topologies(
     return diagnose(cluster, {}, accept=accept)
 
 
-def examine_xml(path: Path, *, accept: Collection[str] = ()) -> Examination:
-    """The same on a topology that NCCL wrote; nothing but PCI is known of it. Raises InputError for any other file."""
+def xml_files(path: Path) -> tuple[Path, ...]:
+    """The topologies that NCCL wrote: the file, or all of a folder that holds nothing else to read."""
+    if path.suffix == ".xml" and not path.is_dir():
+        return (path,)
+    names = tuple(sorted(path.iterdir())) if path.is_dir() else ()
+    readable = [one for one in names if one.suffix == ".json" or one.is_dir()]
+    return () if readable else tuple(one for one in names if one.suffix == ".xml")
+
+
+def examine_xml(paths: Sequence[Path], *, accept: Collection[str] = ()) -> Examination:
+    """The same on topologies that NCCL wrote, a node each; nothing but PCI is known of them. Raises InputError for any
+    other file."""
+    topologies = {path.stem: _topology_of(path) for path in paths}
+    snapshots = {name: Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED}) for name in topologies}
+    return examine_topologies(topologies, snapshots, accept=accept)
+
+
+def _topology_of(path: Path) -> Topology:
     try:
-        topology = topology_of_xml(path.read_text("utf-8", "replace"), path.stem)
+        return topology_of_xml(path.read_text("utf-8", "replace"), path.stem)
     except OSError as failure:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
     except ValueError as wrong:
         raise InputError(
             str(wrong), where=str(path), fix="specify a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
         ) from None
-    snapshot = Snapshot(node=path.stem, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
-    return examine_topologies({path.stem: topology}, {path.stem: snapshot}, accept=accept)
 
 
 def cluster_of(
