@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.simulation import commanding
+from tests.simulation.commanding import UNHEALED_S
 from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import EPSILON_S, FAULTS, LEASE_S
 from tests.simulation.seeded import BUGS, CONTROLLERS_BUGS, Bug, ControllersBug
@@ -35,6 +36,7 @@ def main() -> int:
         seeds = [(f"{args.seed}/{number}", args.steps // SLICES) for number in range(SLICES)]
         rows.append(("up to three faults, two or three nodes, sampled", together(pool.map(samples, seeds))))
         rows.append(("two controllers, all commands and interruptions", together(pool.map(scenes, range(2)))))
+        rows.append(("one command, every fault that nobody heals", together(pool.map(scenes, (2,)))))
         seeds = [(f"{args.seed}/{number}", args.steps // SLICES // 4) for number in range(SLICES)]
         rows.append(("two controllers, sampled with faults", together(pool.map(commands, seeds))))
     found: dict[Bug | ControllersBug, bool] = {bug: finds(bug) for bug in BUGS}
@@ -69,7 +71,7 @@ def samples(part: tuple[str, int]) -> Explored:
 
 def scenes(which: int) -> Explored:
     """Every scene of one kind."""
-    kind = (commanding.two_commands, commanding.interrupted)[which]
+    kind = (commanding.two_commands, commanding.interrupted, commanding.unhealed)[which]
     return commanding.explore(kind(), 0, 1 << 40)
 
 
@@ -151,7 +153,9 @@ Two controllers run `up`, `restart` and `down` with production's lock, its verb 
 off at any step. Then also:
 
 - no node obeys a controller whose lock another one has taken over;
-- every command ends; without a fault it succeeds or finds the lock held, and what it reports is true;
+- every command ends, whatever nobody heals: {UNHEALED_S:g} s after a fault at the latest, a lease and 15 s; agents
+  that were never connected and disks that hang have a longer time of their own;
+- without a fault it succeeds or finds the lock held, and what it reports is true;
 - the gang runs on all of its nodes or on none.
 
 Injected faults: {", ".join(f"`{kind}`" for kind in FAULTS)}.

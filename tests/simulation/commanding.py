@@ -7,16 +7,26 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.simulation.controllers import COMMANDS, Controller, controlled
+from tests.simulation.controllers import COMMANDS, TURNS, Controller, controlled
 from tests.simulation.explore import Explored
-from tests.simulation.gang import AT_ONCE, EPSILON_S, LATE_S, LEASE_S, Fault, Gang, Violated, simulated
+from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, PAIRS, Fault, Gang, Violated, simulated
 from tests.simulation.world import World
+
+from orchestrator.node.agent.course import LINK_S
+from orchestrator.workflows.deadlines import ARM_S
 
 ARMED_FOR_S = 30.0
 """An armed node that hears nothing more ends by itself after this."""
 SETTLE_S = ARMED_FOR_S + LEASE_S + EPSILON_S + LATE_S
 LONGEST_S = 400.0
 """The longest duration of commands, with locks of killed controllers (stale after 60 s) and pauses."""
+UNHEALED_S = LEASE_S + 15.0
+"""From a fault that nobody heals until the command has ended."""
+UNLINKED_S = LINK_S + 15.0
+"""The same for agents that can't reach each other, which before they are armed have a time of their own."""
+UNLINKED = ("reset", "one-way", "partition")
+STALLED_S = ARM_S + 15.0
+"""The same for a disk that hangs: a verb there waits for its own deadline, since the node may be busy."""
 BEFALLS = ("pause", "kill", "cut", "clock")
 """A controller."""
 NODE_FAULTS = ("kill-rank", "kill-agent", "freeze", "partition", "stall", "power-off", "clock", "reset")
@@ -49,6 +59,13 @@ class Scene:
     typed: tuple[Typed, ...]
     befalls: tuple[Befalls, ...] = ()
     faults: tuple[Fault, ...] = ()
+    ends_s: float = LONGEST_S
+    """How long after its last event its commands have ended, in seconds."""
+
+    @property
+    def last(self) -> float:
+        """When its last event comes."""
+        return max(one.at for one in (*self.typed, *self.befalls, *self.faults))
 
     @property
     def quiet(self) -> bool:
@@ -68,14 +85,14 @@ def play_commands(scene: Scene, *, size: int = 2, seed: object = 0) -> Gang:
             world.after(one.at, lambda one=one: _befall(gang, controllers[one.controller], one))  # type: ignore[misc]
         for fault in scene.faults:
             world.after(fault.at, lambda fault=fault: gang.strike(fault))  # type: ignore[misc]
-        last = world.now + max(one.at for one in scene.typed)
+        last = world.now + scene.last
 
         def idle() -> bool:
             return world.now > last and not any(one.busy and not one.killed for one in controllers)
 
-        world.run(world.now + LONGEST_S, gang.check, done=idle)
+        world.run(last + scene.ends_s, gang.check, done=idle)
         if not idle():
-            raise Violated(f"a command does not end: {_told(gang, controllers)}")
+            raise Violated(f"a command does not end within {scene.ends_s:g} s: {_told(gang, controllers)}")
         world.run(world.now + SETTLE_S, gang.check)
         _check_whole(gang, controllers)
         if scene.quiet:
@@ -100,7 +117,7 @@ def _befall(gang: Gang, controller: Controller, one: Befalls) -> None:
 
 def _check_whole(gang: Gang, controllers: Sequence[Controller]) -> None:
     """A gang runs on all of its nodes or on none."""
-    living = [node.engine_lives for node in gang.nodes]
+    living = [node.engine_lives for node in gang.nodes if not node.paused]
     if any(living) and not all(living):
         raise Violated(f"a part of the gang runs: {_told(gang, controllers)}")
 
@@ -145,6 +162,31 @@ def interrupted() -> Iterator[Scene]:
         yield Scene((Typed(command, 0, 0.0), Typed("up", 1, 0.5), Typed("restart", 1, 64.0)), (befalls,))
 
 
+UNHEALED_AT = (-0.3, 0.001, 0.006, 0.02, 0.3, 0.9, 1.6, 2.4, 3.4, 4.6)
+"""Seconds from the beginning of a command: before it, while it connects, locks, stages and arms, from go to ready."""
+SERVES_S = 8.0
+"""After `up`, the gang serves."""
+
+
+def unhealed() -> Iterator[Scene]:
+    """One command, and whatever can befall a node, or the path to it, at any moment, without an end."""
+    kinds = [kind for kind in (*FAULTS, "cut") if kind not in ("clock", "stop", "stop-now")]
+    for command, kind, node, moment in itertools.product((*COMMANDS, *TURNS), kinds, (0, 1), UNHEALED_AT):
+        begins = 0.5 if command == "up" else SERVES_S
+        typed = [Typed(command, 0, begins)]
+        typed += [Typed("up", 0, 0.0)] if command != "up" else []
+        ends_s = {"stall": STALLED_S, **dict.fromkeys(UNLINKED, UNLINKED_S)}.get(kind, UNHEALED_S)
+        if command == "down":
+            ends_s = LONGEST_S  # what an operator wants to be gone is waited for
+        elif command == "change" and ends_s != UNHEALED_S:
+            ends_s *= 2  # the previous plan's start has its own time
+        if kind == "cut":
+            yield Scene(tuple(typed), (Befalls(kind, 0, begins + moment, 1e9, node),), ends_s=ends_s)
+        else:
+            where = (node, 1 - node) if kind in PAIRS else (node,)
+            yield Scene(tuple(typed), (), (Fault(kind, where, begins + moment),), ends_s=ends_s)
+
+
 def sample(rng: random.Random) -> Scene:
     """One to three commands, and up to two events."""
     typed = tuple(
@@ -160,7 +202,7 @@ def sample(rng: random.Random) -> Scene:
         else:
             kind = rng.choice(NODE_FAULTS)
             where = (0, 1) if kind == "reset" else (rng.choice((0, 1)),)
-            faults.append(Fault(kind, where, at, 0.0 if kind in AT_ONCE else rng.choice((0.5, 4.0, 9.0))))
+            faults.append(Fault(kind, where, at, 0.0 if kind in AT_ONCE else rng.choice((0.0, 0.5, 4.0, 9.0))))
     return Scene(typed, tuple(befalls), tuple(faults))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.simulation.gang import Gang, Violated
+from tests.simulation.gang import LEASE_S, Gang, Violated
 from tests.simulation.network import LATENCY_S
 from tests.simulation.node import Node
 from tests.simulation.world import World
@@ -36,15 +36,19 @@ from orchestrator.protocol.run_files import Order
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Patience
 from orchestrator.workflows.gang import down, locks, raising
 from orchestrator.workflows.gang.locks import GangLock
+from orchestrator.workflows.gang.restart import TO_END, refuse_leftovers
 from orchestrator.workflows.status import reports
 
 POLL_S = 0.05
+DEAD_LINK_S = 10.0
+"""Silence after which a connection is given up (remote/ssh_way.py)."""
 BEGINS_S = 0.002
 """The longest delay until a thread has its turn and its channel is open."""
-UP_S = 30.0
-"""--timeout of every `up`."""
+UP_S = 3600.0
+"""--timeout of every `up`, as it is by default: what ends only by it has no end of its own."""
 
 
 class Killed(BaseException):
@@ -142,7 +146,7 @@ class Controller:
 
     def _run(self, command: str) -> None:
         try:
-            COMMANDS[command](self)
+            (COMMANDS | TURNS)[command](self)
             self.outcomes.append(f"{command}: done")
         except DeployError as failure:
             self.outcomes.append(f"{command}: {type(failure).__name__}: {failure.what}")
@@ -196,7 +200,7 @@ class SimulatedFleet:
         values: dict[str, Any] = {}
         failures: dict[str, DeployError] = {}
         left = set(names)
-        wait = me.waits
+        wait, began = me.waits, stage.world.now
 
         def one(name: str) -> None:
             try:
@@ -205,16 +209,21 @@ class SimulatedFleet:
                 failures[name] = failure
             finally:
                 left.discard(name)
+                now = stage.world.now
                 if not left:
                     stage.world.after(0.0, lambda: stage.turn(me, wait))
+                elif values and isinstance(patience, Patience):
+                    until = began + max(patience.least_s, patience.times * (now - began))
+                    stage.world.after(max(0.0, until - now), lambda: stage.turn(me, wait))
 
         for name in names:
             stage.spawn(me.controller, lambda name=name: one(name))  # type: ignore[misc]
         if names:
             stage.wait(me)
+        late = {name: Unreachable("no answer", where=name, fix="") for name in left}
         return PerNode(
             values={name: values[name] for name in names if name in values},
-            failures={name: failures[name] for name in names if name in failures},
+            failures={**failures, **late},
         )
 
 
@@ -242,6 +251,15 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
             stage.turn(actor, wait)
 
     stage.world.after(LATENCY_S * (1 + gang.world.rng.random()), arrive)
+
+    def beat() -> None:
+        """The connection ends when nothing answers, whatever the verb's own deadline."""
+        if not told and (node.off or node.paused or not gang.net.both_ways(node.name, controller.name)):
+            deliver(Unreachable("the connection was lost", where=node.name, fix=""))
+        elif not told:
+            stage.world.after(DEAD_LINK_S, beat)
+
+    stage.world.after(min(DEAD_LINK_S, deadline_s), beat)
     stage.world.after(deadline_s, lambda: deliver(Unreachable("no answer", where=node.name, fix="")))
     stage.wait(actor)
     if isinstance(told[0], Failure):
@@ -279,7 +297,9 @@ def once(node: Node, done: Callable[[], bool], deadline_s: float, then: Callable
     until = node.world.now + deadline_s
 
     def look() -> None:
-        if done() or node.world.now >= until:
+        if node.off:
+            return
+        if not node.paused and (done() or node.world.now >= until):
             then()
         else:
             node.world.after(POLL_S, look)
@@ -429,27 +449,49 @@ def _lock_of(controller: Controller, fleet: Any, command: str, *, partial: bool 
     return GangLock(fleet, controller.spec, command, partial=partial, _given_back=given_back)
 
 
-def _raise(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
+def _raise(controller: Controller, fleet: Any, plan_id: str = "p", watcher: Any = None) -> tuple[GangView, ...]:
     def requests(run_id: str, key: str) -> dict[str, StagingRequest]:
         return {
-            node.name: replace(controller.gang.run_of(rank, run_id), plan_id="p", folder="")
+            node.name: replace(controller.gang.run_of(rank, run_id), plan_id=plan_id, folder="")
             for rank, node in enumerate(controller.gang.nodes)
         }
 
-    rising = raising.Rising(gang=controller.spec, plan_id="p", document={}, requests=requests)
-    return raising.raise_all(fleet, [rising], Watcher(), timeout_s=UP_S).views
+    rising = raising.Rising(gang=controller.spec, plan_id=plan_id, document={}, requests=requests)
+    return raising.raise_all(fleet, [rising], watcher or Watcher(), timeout_s=UP_S).views
 
 
-def restart(controller: Controller, fleet: Any) -> tuple[GangView, ...]:
+def restart(
+    controller: Controller, fleet: Any, watcher: Any = None, *, now: bool = True, plan_id: str = "p"
+) -> tuple[GangView, ...]:
     """Restart a gang whose lock is held."""
-    down.stop_gangs(fleet, [controller.spec], now=True)
-    return _raise(controller, fleet)
+    refuse_leftovers(down.stop_gangs(fleet, [controller.spec], now=now, patience=TO_END))
+    return _raise(controller, fleet, plan_id, watcher)
 
 
 def _restart(controller: Controller) -> None:
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     with _lock_of(controller, fleet, "restart"):
         restart(controller, fleet)
+
+
+def _roll(controller: Controller) -> None:
+    """A turn: it drains first."""
+    fleet: Any = SimulatedFleet(controller.spec.nodes)
+    with _lock_of(controller, fleet, "restart --rolling"):
+        restart(controller, fleet, now=False)
+
+
+def _change(controller: Controller) -> None:
+    """A turn with another plan, and back to the one before where it does not come up."""
+    fleet: Any = SimulatedFleet(controller.spec.nodes)
+    with _lock_of(controller, fleet, "up --replace"):
+        try:
+            restart(controller, fleet, now=False, plan_id="q")
+        except DeployError:
+            views = reports.see(fleet, [controller.spec], patience=Patience())
+            raising.everybody_answers(views)
+            _raise(controller, fleet)
+            raise
 
 
 def _down(controller: Controller) -> None:
@@ -459,6 +501,7 @@ def _down(controller: Controller) -> None:
 
 
 COMMANDS: dict[str, Callable[[Controller], object]] = {"up": _up, "restart": _restart, "down": _down}
+TURNS: dict[str, Callable[[Controller], object]] = {"roll": _roll, "change": _change}
 
 
 class Event:
@@ -505,7 +548,7 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
     specs = tuple(
         NodeSpec(
             name=node.name, gang="g", node_rank=rank, reach=Reach(host=node.name), state_dir=str(node.folder),
-            ports=Ports(agent=7700),
+            ports=Ports(agent=7700), lease_s=LEASE_S,
         )
         for rank, node in enumerate(gang.nodes)
     )  # fmt: skip

@@ -93,6 +93,12 @@ def test_two_controllers_and_one_that_is_killed_or_stands_still_at_any_step(scen
     nothing_violated(commanding.explore(iter(some), 0, STEPS))
 
 
+def test_every_command_ends_whatever_befalls_a_node_and_is_never_healed() -> None:
+    cases = list(commanding.unhealed())
+    some = random.Random(secrets.randbelow(1 << 32)).sample(cases, max(60, share(len(cases))))
+    nothing_violated(commanding.explore(iter(some), 0, STEPS))
+
+
 def test_sampled_commands_faults_and_what_befalls_controllers() -> None:
     nothing_violated(commanding.sampled(secrets.randbelow(1 << 32), share(STEPS)))
 

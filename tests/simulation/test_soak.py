@@ -19,13 +19,14 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 from tests.simulation.controllers import STAGE, Controller, Event, SimulatedFleet, Watcher, controlled, restart
 from tests.simulation.gang import Fault, Gang, simulated
 from tests.simulation.world import World
 from tests.support.hostile import resident_bytes
 from tests.support.waiting import smaller
 
-from orchestrator.gang.guarding import Policy
+from orchestrator.gang.guarding import Decision, Policy
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.guard import guard
 from orchestrator.workflows.guard.guard import GuardRequest
@@ -35,6 +36,9 @@ WARM_SHARE = 5
 """After one in so many deaths everything has been loaded once."""
 BACK_S = 60.0
 """Simulated time until the gang serves again: a lease, the guard's look, a start."""
+DEGRADE_S = 20.0
+LATE_S = 15.0
+"""By which the guard may be later: a look, and a step that was under way."""
 MOST_GROWN = 12 << 20
 KINDS = (
     Fault("kill-rank", (1,), 0.0), Fault("kill-rank", (0,), 0.0), Fault("kill-agent", (1,), 0.0),
@@ -44,10 +48,11 @@ KINDS = (
 
 
 class Told(Watcher):
-    """Counts the guard's decisions."""
+    """Counts the guard's decisions. without: what it wanted to go on without."""
 
     def __init__(self) -> None:
         self.decisions = 0
+        self.without: tuple[str, ...] = ()
 
     def decided(self, gang: str, decision: object) -> None:
         self.decisions += 1
@@ -75,17 +80,22 @@ class Held:
 
 
 @contextmanager
-def guarded(gang: Gang, controller: Controller) -> Iterator[Told]:
+def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = None) -> Iterator[Told]:
     """A guard's loop for the gang, with its policy in seconds."""
     world, told = gang.world, Told()
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     moment = mock.Mock(spec=time, monotonic=lambda: world.now)
 
-    def again(*_: object, **__: object) -> Any:
-        return SimpleNamespace(views=restart(controller, fleet))
+    def again(_: object, __: object, watcher: Any, **___: object) -> Any:
+        return SimpleNamespace(views=restart(controller, fleet, watcher))
+
+    def go_on_without(post: guard._Post, decision: Decision) -> None:
+        told.without = decision.without
+        post.ended.set()
 
     plan = SimpleNamespace(hung_after=lambda _: None)
-    request = GuardRequest(policy=Policy(limit=1000, first_pause_s=0.1, most_pause_s=1.0, stable_s=5.0))
+    policy = Policy(limit=1000, first_pause_s=0.1, most_pause_s=1.0, stable_s=5.0, degrade_after_s=degrade_after_s)
+    request = GuardRequest(policy=policy)
     ended: Any = Event()
     nothing: Any = None
     post = guard._Post(nothing, fleet, controller.spec, request, told, ended=ended)
@@ -97,6 +107,7 @@ def guarded(gang: Gang, controller: Controller) -> Iterator[Told]:
             "GangLock": lambda *words, **more: lock(*words, **more, _given_back=Event()),
         }.items():  # fmt: skip
             patched.enter_context(mock.patch.object(guard, name, value))
+        patched.enter_context(mock.patch.object(guard._Post, "_go_on_without", go_on_without))
         controller.busy += 1
         STAGE[0].spawn(controller, post.stand)
         yield told
@@ -106,6 +117,24 @@ def guarded(gang: Gang, controller: Controller) -> Iterator[Told]:
 def serves_anew(gang: Gang, before: str) -> bool:
     """Whether another run serves."""
     return set(gang.states()) == {"ready"} and gang.nodes[0].staged != before
+
+
+@pytest.mark.parametrize("kind", ["power-off", "pause", "partition"])
+@pytest.mark.parametrize("at", [0.0, *(3.0 + step / 4 for step in range(20))])
+def test_a_guard_that_loses_a_node_in_its_own_restart_goes_on_without_it(at: float, kind: str) -> None:
+    """`at`: seconds after a rank's death, so before the restart for it, in each of its steps, or after it."""
+    world = World(seed=at)
+    gang = Gang(world, 2)
+    with simulated(world), controlled(gang) as (first, second):
+        first.type("up")
+        world.run(world.now + 20.0, gang.check)
+        with guarded(gang, second, DEGRADE_S) as told:
+            gang.strike(Fault("kill-rank", (0,), 0.0))
+            world.run(world.now + at, gang.check)
+            gang.strike(Fault(kind, (1,), 0.0))
+            gang.net.lost |= {("n1", "c1"), ("c1", "n1")}
+            world.run(world.now + DEGRADE_S + LATE_S, gang.check, done=lambda: bool(told.without))
+            assert told.without == ("n1",), gang.told()
 
 
 def test_a_guard_brings_a_gang_back_500_times_and_nothing_grows() -> None:

@@ -176,7 +176,8 @@ def _to_tell(view: GangView) -> Action | None:
 
 
 def _answers(view: GangView) -> bool:
-    """Whether a degraded gang serves. Its other agents are only ready if the leader's was; where that can't be asked,
-    and their lease has not ended them, it still is."""
-    by_others = view.service_healthy is None and view.trouble == "unreachable"
-    return (view.service_healthy or by_others) and view.trouble != "hung"
+    """Whether a degraded gang serves. Its other agents are only ready if the leader's was; where that one can't be
+    asked or writes nothing, and no lease has ended them, it still is."""
+    unread = (NodeState.UNREACHABLE, NodeState.SILENT)
+    by_others = any(node.node_rank == 0 and node.state in unread for node in view.nodes)
+    return (bool(view.service_healthy) or by_others) and view.trouble != "hung"

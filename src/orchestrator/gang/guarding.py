@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from orchestrator.gang.begun import Begun
@@ -80,7 +81,8 @@ class Memory:
     given_up:    left to the operator; reset once the gang is ready again
     barred:      nodes and spares that had a finding of severity stop, or did not answer the doctor, when a start was
                  last considered
-    away_since:  since when some node is away (does not answer, or is barred) while a restart is due; None if none is
+    lost:        since when each node has not answered, by its name, whatever the gang and the guard did meanwhile
+    away_since:  since when some node that a due restart needs is away (does not answer, or is barred); None if none is
     hopeless:    nodes without which the gang was found unable to run
     on_fewer_at: no start without the nodes that are away before this time
     unfit:       spares with which a start has failed
@@ -98,6 +100,7 @@ class Memory:
     ready_since: float | None = None
     given_up: bool = False
     barred: tuple[str, ...] = ()
+    lost: Mapping[str, float] = field(default_factory=dict)
     away_since: float | None = None
     hopeless: tuple[str, ...] = ()
     on_fewer_at: float = 0.0
@@ -134,7 +137,7 @@ def decide(
     A gang that an operator has stopped is not started. A gang that a command starts or stops is left to that command,
     unless the command abandoned it between staging and start, or was killed in this gang's turn (begun).
     """
-    remembered = _remember(view, memory, now, policy)
+    remembered = noted(_remember(view, memory, now, policy), view, now)
     reason = _reason(view, policy) or _left_half_way(begun)
     if not reason:
         return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=(), outdated_since=None)
@@ -168,7 +171,16 @@ def _mind_the_away(view: GangView, memory: Memory, now: float) -> Memory:
         memory = replace(memory, barred=())  # while it waits for another node, the doctor checks these again
     if not _away(view, memory):
         return replace(memory, away_since=None, hopeless=())
-    return memory if memory.away_since is not None else replace(memory, away_since=now)
+    since = min(memory.lost.get(name, now) for name in _away(view, memory))
+    return memory if memory.away_since is not None else replace(memory, away_since=since)
+
+
+def noted(memory: Memory, view: GangView, now: float) -> Memory:
+    """After a look, also one in the middle of a restart: which nodes answer and which don't."""
+    nodes = (*view.nodes, *view.spares)
+    elsewhere = {name: since for name, since in memory.lost.items() if name not in {node.name for node in nodes}}
+    lost = {node.name: memory.lost.get(node.name, now) for node in nodes if node.error is not None}
+    return replace(memory, lost={**elsewhere, **lost})
 
 
 def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
@@ -286,7 +298,7 @@ def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Mem
     if now - since >= policy.stable_s:
         complete = not view.missing and not does_without(view, memory)
         return replace(
-            Memory(ready_since=since),
+            Memory(ready_since=since, lost=memory.lost),
             replanned=memory.replanned,
             returned=0 if complete else memory.returned,
             return_at=0.0 if complete else memory.return_at,

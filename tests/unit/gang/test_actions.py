@@ -118,6 +118,7 @@ LEADER_LOST = seen("degraded", "unreachable", "ready", trouble="unreachable")
         (OURS, seen("armed", "armed", "unreachable"), LATE_S, Do.LOST),
         (OURS, replace(degraded("unreachable", serves=True), nodes=LEADER_LOST.nodes[::-1]), LATE_S, Do.DONE),
         (OURS, LEADER_LOST, LATE_S, Do.DONE),
+        (OURS, seen("degraded", "silent", "ready", trouble="silent", service_healthy=False), LATE_S, Do.DONE),
         (OURS, degraded("stopped", serves=True), LATE_S, Do.DONE),
     ],
 )

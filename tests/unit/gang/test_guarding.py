@@ -20,6 +20,7 @@ from orchestrator.gang.guarding import (
     is_due_to_be_told,
     may_return,
     not_back_yet,
+    noted,
     outdated,
     replanned,
     restarted,
@@ -235,6 +236,21 @@ def test_a_node_that_stays_away_is_left_out_after_its_time() -> None:
     assert (then.do, then.without) == (Do.DEGRADE, ("node2",))
     (never,) = decisions(four("failed", lost=("node2",)), Memory(away_since=0.0), 9e9, policy=POLICY)
     assert never.do is Do.WAIT, "unless asked for, it waits"
+
+
+def test_a_lost_node_is_away_since_it_was_lost_and_not_since_a_restart_is_due() -> None:
+    """Its gang fails by the lease, and a restart that is under way takes its time to see that it can't succeed."""
+    lost = ("node2",)
+    serving, failed = four("degraded", lost=lost, trouble="unreachable"), four("failed", lost=lost)
+    told, last = decisions(serving, Memory(), 100), decide(serving, Memory(), 100, GOES_ON)[1]
+    assert told[0].do is Do.WARN
+    assert [one.do for one in decisions(failed, last, 130, 159, 160)] == [Do.WAIT, Do.WAIT, Do.DEGRADE]
+    during = noted(restarted(Memory(), 90, GOES_ON), failed, 100)
+    assert [one.do for one in decisions(failed, during, 140, 160)] == [Do.WAIT, Do.DEGRADE]
+    back = noted(noted(during, four("starting"), 110), failed, 120)
+    assert [one.do for one in decisions(failed, back, 160, 180)] == [Do.WAIT, Do.DEGRADE]
+    (long_away,) = decisions(failed, noted(Memory(), replace(failed, nodes=failed.nodes[2:3]), 0), 60)
+    assert long_away.do is Do.DEGRADE
 
 
 def test_a_node_that_came_back_meanwhile_is_counted_anew() -> None:

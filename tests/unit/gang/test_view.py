@@ -54,6 +54,18 @@ TABLE = [
     ("ready, probe old", (report(0, "ready", service_checked_at=NOW - 120), report(1, "ready")), "degraded"),
     ("ready, a link is silent", (report(0, "ready", silent=("node1",)), report(1, "ready")), "degraded"),
     ("ready, an agent is stuck", (report(0, "ready"), report(1, "ready", updated_at=NOW - 20)), "degraded"),
+    ("ready, a stuck agent wrote less", (report(0, "ready"), report(1, "warming", updated_at=NOW - 20)), "degraded"),
+    (
+        "ready, the stuck leader wrote less",
+        (report(0, "starting", updated_at=NOW - 20), report(1, "ready")),
+        "degraded",
+    ),
+    (
+        "warming, a stuck agent wrote less",
+        (report(0, "warming"), report(1, "starting", updated_at=NOW - 20)),
+        "warming",
+    ),
+    ("starting, both are stuck", both("starting", updated_at=NOW - 20), "starting"),
     ("ready, a node can't be reached", (report(0, "ready"), LOST), "degraded"),
     ("ready, a node knows nothing", (report(0, "ready"), None), "degraded"),
     ("starting, a node can't be reached", (report(0, "starting"), LOST), "starting"),

@@ -75,12 +75,18 @@ def down(
 
 
 def stop_gangs(
-    fleet: Fleet, gangs: Sequence[GangSpec], *, now: bool, cause: Cause | None = None, timeout_s: float = STOP_S
+    fleet: Fleet,
+    gangs: Sequence[GangSpec],
+    *,
+    now: bool,
+    cause: Cause | None = None,
+    timeout_s: float = STOP_S,
+    patience: Patience | None = None,
 ) -> tuple[Stopped, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link.
 
     cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
-    for none. timeout_s: how long their end is waited for.
+    for none. timeout_s: how long their end is waited for; patience: with a node that is not done when the others are.
     """
     gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
 
@@ -98,7 +104,7 @@ def stop_gangs(
         )
         return ask(session, "stop", request, StopAnswer, deadline_s=timeout_s + MARGIN_S)
 
-    answers = fleet.on_every(one, only=list(gang_of))
+    answers = fleet.on_every(one, only=list(gang_of), patience=patience)
     return tuple(
         _stopped(gang, node, was[node], answers.values.get(node), answers.failures.get(node))
         for node, gang in gang_of.items()

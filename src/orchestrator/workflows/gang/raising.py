@@ -390,7 +390,7 @@ class _Rise:
     """What this command has staged, by node."""
     gone: bool = False
     """Its ranks were told to start."""
-    well_at: float = field(default_factory=time.monotonic)
+    well_at: float = field(init=False)
     """When a look last began at which every node answered and the gang was not degraded."""
     lost: frozenset[str] = frozenset()
     """Nodes that have not answered for as long as a connection may take."""
@@ -398,6 +398,7 @@ class _Rise:
     """What runs there is left as it is, whatever ends this command."""
 
     def __post_init__(self) -> None:
+        self.well_at = time.monotonic()
         self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id, lease_s=self.gang.leader.lease_s)
 
     @property

@@ -19,7 +19,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.planning.facts_of_now import off_the_rails
 from orchestrator.planning.still_there import gone
 from orchestrator.protocol.report import Cause
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.topology.build import build
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
@@ -32,6 +32,10 @@ from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now, resolved_on
 from orchestrator.workflows.weights_ahead import weights_ahead
+
+TO_END = Patience(least_s=45.0)
+"""With a node whose disk hangs, once the others have ended. A node takes 32 s at most for its processes, its memory and
+its fellows (node/agent/ending.py)."""
 
 
 class Watcher(raising.Watcher, Protocol):
@@ -183,7 +187,7 @@ def stop(
     still_ours(fleet, gangs)
     for gang in gangs:
         watcher.step(gang.name, "stopping" + (" at once" if now else ""))
-    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause, patience=TO_END))
 
 
 def refuse_leftovers(stopped: Sequence[Stopped]) -> None:

@@ -3,7 +3,8 @@
 What to do is decided by `gang.guarding`; this module reads the nodes, acts, and owns the clock. A restart asks the
 doctor, ends what is left on every node, and starts the plan that the nodes have. A stop finding, or a node that does
 not answer the doctor, holds it back: both may pass, so it is looked at again, and no restart is counted. One that
-breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that.
+breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that. Each
+step has a limit, and a node that is lost during one counts as away from that moment.
 
 The router before the gangs is watched beside them, by one guard at a time.
 """
@@ -33,6 +34,7 @@ from orchestrator.gang.guarding import (
     may_finish,
     may_return,
     not_back_yet,
+    noted,
     outdated,
     replanned,
     restarted,
@@ -47,6 +49,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.notify import Event, Notice
+from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import as_written, staffed
 from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
@@ -164,6 +167,19 @@ class _Post:
     _text_asked_at: float | None = None
     """Monotonic seconds."""
 
+    @property
+    def steps(self) -> raising.Watcher:
+        """Watches what a decision starts."""
+        return _Steps(self)
+
+    def note(self, view: GangView) -> None:
+        """Remember since when which of its nodes does not answer."""
+        self.memory = noted(self.memory, view, time.monotonic())
+
+    def _remember(self, memory: Memory) -> None:
+        """Go back to an earlier memory, except for what the nodes have done since."""
+        self.memory = replace(memory, lost=self.memory.lost)
+
     def stand(self) -> None:
         """Look, decide, act, again and again until `ended`."""
         try:
@@ -245,7 +261,7 @@ class _Post:
         """One attempt; what comes of it is seen at the next look."""
         try:
             with GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
-                (now,) = see(self.fleet, [self.gang])
+                (now,) = see(self.fleet, [self.gang], patience=Patience())
                 patient = replace(self.memory, not_before=0.0)
                 if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not Do.RESTART:
                     return  # somebody was quicker than our lock
@@ -281,16 +297,16 @@ class _Post:
         try:
             self._start_anew(decision, there, words)
         except InputError as impossible:
-            self.memory = can_not_go_on(before, without)
+            self._remember(can_not_go_on(before, without))
             self.decision = Decision(Do.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}")
             self._tell(self.decision)
             self._failed(self.decision.why)
         except FindingsError as refused:
-            self.memory = before
+            self._remember(before)
             self._hold_back(decision.why, Against(error=refused), held_back_on_fewer)
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
-                self.memory = spares_failed(before, spares)
+                self._remember(spares_failed(before, spares))
             self._tell(Decision(Do.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}"))
 
     def _replan(self, decision: Decision) -> None:
@@ -313,7 +329,7 @@ class _Post:
             if self._start_anew(decision, there, words):
                 self.memory = replanned(self.memory, self.seen.plan_id)
         except (InputError, FindingsError) as impossible:
-            self.memory = before
+            self._remember(before)
             self._hold_back(decision.why, Against(error=impossible, outdated=True))
         except DeployError as failure:
             self._tell(Decision(Do.WARN, f"planning it anew did not help: {failure.where}: {failure.what}"))
@@ -325,9 +341,9 @@ class _Post:
         try:
             asked = asked_of(self.fleet, self._who_knows(there))
             self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
-            outcome = go_on(self.inventory, self.gang, asked, decision.without, self._terms(decision.why), self.watcher)
+            outcome = go_on(self.inventory, self.gang, asked, decision.without, self._terms(decision.why), self.steps)
         except LockHeld as held:
-            self.memory = before
+            self._remember(before)
             self._tell(Decision(Do.WAIT, f"{decision.why}; {held.what}"))
             return False
         self.seen = outcome.views[0]
@@ -355,7 +371,7 @@ class _Post:
     def _return(self, why: str) -> None:
         """Back to all nodes, where the doctor allows it; else look again later."""
         try:
-            (now,) = see(self.fleet, [self.gang])
+            (now,) = see(self.fleet, [self.gang], patience=Patience())
             asked = asked_of(self.fleet, as_it_runs(self.gang, now))
             examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
             against = objection(examined, self.gang.name)
@@ -372,7 +388,7 @@ class _Post:
                 return
             else:
                 self.memory = returning(self.memory, time.monotonic(), self.request.policy)
-                outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.watcher)
+                outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.steps)
                 self.seen, self.memory = outcome.views[0], returned(self.memory)
                 self._tell(Decision(Do.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
                 self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
@@ -433,16 +449,14 @@ class _Post:
 
     def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
         """What a command has begun and not finished."""
-        self.seen = (
-            finish(self.inventory, lock, lock.gang, begun, self.watcher, timeout_s=self.request.timeout_s) or now
-        )
+        self.seen = finish(self.inventory, lock, lock.gang, begun, self.steps, timeout_s=self.request.timeout_s) or now
 
     def _again(self, now: GangView, why: str) -> None:
         plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
         done = again(
             self.fleet,
             [plan],
-            self.watcher,
+            self.steps,
             now=True,
             timeout_s=self.request.timeout_s,
             cause=now.cause or Cause(node=self.gang.leader.name, text=why),
@@ -508,6 +522,25 @@ class _RouterPost(_Post):
             cause = now.cause or Cause(node=self.gang.leader.name, text=why)
             stop(self.fleet, [self.gang], self.watcher, now=True, cause=cause)
         self.seen = raise_router(self.router, self.inventory, self.watcher)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Shows what a start goes through, and notes when it loses a node: that node is away from then on."""
+
+    post: _Post
+
+    def planned(self, plan: Plan) -> None:
+        self.post.watcher.planned(plan)
+
+    def step(self, gang: str, words: str) -> None:
+        self.post.watcher.step(gang, words)
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        self.post.watcher.seen(views)
+        for view in views:
+            if view.name == self.post.gang.name:
+                self.post.note(view)
 
 
 def _active_ports(cluster: Cluster) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def views_of(
 
 def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
     """The state of each node's part of its gang in one word, before something is done to it; raises nothing."""
-    asked = fleet.on_every(ask_report, only=gang_of).values
+    asked = fleet.on_every(ask_report, only=gang_of, patience=Patience()).values
     return {node: _word_of(fleet.nodes[node], gang, asked.get(node)) for node, gang in gang_of.items()}
 
 
