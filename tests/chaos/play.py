@@ -18,6 +18,7 @@ from tests.chaos.watch import NodeGone, Watch
 from tests.support.load import Load
 from tests.support.preloaded import preloaded
 from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
+from tests.support.waiting import slack
 
 from orchestrator.lab.breaking.breaking import break_node, heal_node
 from orchestrator.lab.processes import wait_until
@@ -42,8 +43,12 @@ another port, no engine is called hung for 75 s (OVER_NOTICE in node/engine/vita
 GONE_S = 20.0
 OUTLAST_S = 1.5 * LEASE_S
 VERB_S = 150.0
+UNHEALED_S = LEASE_S + 15.0
+"""From a fault that stays until the command has ended, on an idle machine."""
 MORE_ANSWERS = 20
 ENDING = ("draining", "stopping")
+CHANGE = ("--replace", "--", "--mem-fraction-static", "0.5")
+"""What makes `up` change a gang over to another plan."""
 SIGNALS = {"rank": "rank {rank}", "parent": "parent", "agent": "agent"}
 
 
@@ -276,12 +281,13 @@ class _Game:
     verb: Command | None = None
     load: Load | None = None
     hit: int = 0
+    struck_at: float = 0.0
 
     def play(self) -> None:
         row, stage = self.row, self.stage
         stage.die(row.deaths)
         ready, stage.serving = stage.serving, False
-        if ready and (row.first or row.at not in ("ready", *ENDING)):
+        if ready and (row.first or not (row.under or row.at in ("ready", *ENDING))):
             stage.lab.deploy("down", "--now")
         if row.first:
             node, *words = row.first.split()
@@ -290,13 +296,12 @@ class _Game:
                     stage.disks.give(node)
             else:
                 stage.fault("break", node, *words)
-        before = str(stage.watch["node0"].ask(do="run")["run"])
-        if row.at in ("ready", *ENDING):
+        if row.at in ("ready", *ENDING) or row.under:
             if not (ready and stage.gang()["state"] == "ready"):
                 stage.lab.serve()
             if "failed_requests" in row.end:
                 self._load()
-        self._strike(before)
+        self._strike(str(stage.watch["node0"].ask(do="run")["run"]))
         if row.second is not None:
             with suppress(Missed):  # what was hit first may have ended it
                 replace(self, row=row.second)._strike_at_peace()
@@ -322,7 +327,9 @@ class _Game:
         """The command that is running at the hit."""
         row = self.row
         words: tuple[str, ...] = ("up", "--model", str(self.stage.lab.profile))
-        if row.at in ENDING:
+        if row.under:
+            words = (*words, *CHANGE) if row.under == "up --replace" else tuple(row.under.split())
+        elif row.at in ENDING:
             words = ("down",)
         elif row.at == "ready":
             words = ("guard",)
@@ -418,6 +425,7 @@ class _Game:
         if self.row.hit == "upset":
             self.stage.disturb(self.row.node, self.row.how)
         else:
+            self.struck_at = time.monotonic()
             self.stage.fault("break", self.row.node, *self.row.how.split())
 
     def _locked(self, gang: str) -> bool:
@@ -477,7 +485,10 @@ class _Game:
             return
         if row.hit == "controller" and row.how != "STOP":
             return
-        code, wanted = verb.ended(), row.end.get("verb")
+        left_s = VERB_S
+        if row.unhealed and self.struck_at:
+            left_s = self.struck_at + UNHEALED_S * slack() - time.monotonic()
+        code, wanted = verb.ended(max(0.0, left_s)), row.end.get("verb")
         if (wanted == "not 0" and code == 0) or (isinstance(wanted, int) and code != wanted):
             raise Otherwise(f"`{verb.words[0]}` ended with {code}: {' '.join(verb.said[-400:].split())}")
         if "says" in row.end and row.end["says"] not in verb.said:

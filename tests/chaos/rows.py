@@ -33,6 +33,7 @@ class Row:
 
     deaths: how the ranks die, as `lab up --deaths` says
     second: what is hit right after it, on another node
+    under:  the command that is under way, where `at` does not say it: it begins with a gang that serves
     slow:   it waits for a lease or longer, and leaves the machine to others meanwhile
     """
 
@@ -45,12 +46,14 @@ class Row:
     deaths: str = "plain"
     ci: bool = False
     second: Row | None = None
+    under: str = ""
 
     @property
     def id(self) -> str:
         """A name of its own."""
         words = [self.where, self.hit, self.how, "at", self.at]
         words += ["and", self.second.id] if self.second else []
+        words += ["under", self.under.replace("--", "")] if self.under else []
         words += ["with", self.first] if self.first else []
         words += ["dying", "as", self.deaths] if self.deaths != "plain" else []
         words += ["then", *self.steps] if self.steps else []
@@ -73,6 +76,11 @@ class Row:
         return (then,) if isinstance(then, str) else tuple(then)
 
     @property
+    def unhealed(self) -> bool:
+        """A fault stays, and the command has to end nevertheless."""
+        return self.hit == "fault" and "verb" in self.end and "heal" not in self.steps
+
+    @property
     def slow(self) -> bool:
         """It waits for a lease, a reboot or a hung engine."""
         return self.hit == "fault" or self.how == "STOP" or self.second is not None
@@ -90,6 +98,7 @@ def read(document: Mapping[str, Any]) -> Iterator[Row]:
         for where, at, how in product(*(_list(group[key]) for key in ("where", "at", "how"))):
             first, deaths = group.get("with", ""), group.get("deaths", "plain")
             row = Row(group["hit"], where, at, how, group["end"], first=first, deaths=deaths)
+            row = replace(row, under=group.get("under", ""))
             yield replace(row, ci=row.id in marked)
 
 
