@@ -73,7 +73,7 @@ class Stage:
     struck: set[str] = field(default_factory=set)
     """Nodes with a fault of the lab; part of the above."""
     off: set[str] = field(default_factory=set)
-    """Nodes that are switched off now."""
+    """Nodes that are switched off, or frozen with whatever runs there."""
     deaths: str = "plain"
     """How the ranks of the next start die."""
     disks: Disks = field(init=False)
@@ -142,7 +142,7 @@ class Stage:
                 break_node(self.lab.name, node, words[0], words[1:])
             else:
                 heal_node(self.lab.name, node, None)
-        if words[:1] == ("power-off",) and verb == "break":
+        if verb == "break" and words[0] in ("freeze", "power-off"):
             self.off.add(node)
         elif verb == "heal":
             self.broken.discard(node)

@@ -65,7 +65,8 @@ class Scene:
     @property
     def last(self) -> float:
         """When its last event comes."""
-        return max(one.at for one in (*self.typed, *self.befalls, *self.faults))
+        events: tuple[Typed | Befalls | Fault, ...] = (*self.typed, *self.befalls, *self.faults)
+        return max(one.at for one in events)
 
     @property
     def quiet(self) -> bool:
