@@ -16,7 +16,6 @@ from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Ra
 STALE_PROBE_S = 60.0
 """Seconds after which a leader's last HTTP probe no longer counts: twice the engine's own 20 s plus our pause."""
 
-SILENT = NodeState.SILENT.value
 _ORDER = (AgentState.STAGED, AgentState.ARMED, AgentState.STARTING, AgentState.WARMING, AgentState.READY)
 _ENDING = {
     AgentState.DRAINING: GangState.DRAINING,
@@ -174,7 +173,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         return replace(found, nodes=tuple(map(_emptied, everybody)))
     found = _with_left_out(replace(found, cause=cause, secondary=secondary))
     if found.state.loads:
-        return _with_pace(found, [report for report in current.values() if report.word != SILENT])
+        return _with_pace(found, _fresh(current))
     return _with_trouble(found, nodes, current) if found.state.was_ready else found
 
 
@@ -316,9 +315,14 @@ def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Caus
         return GangState.FAILED
     if ending := next((meaning for state, meaning in _ENDING.items() if state in states), None):
         return ending if any(report.alive for report in current.values()) else GangState.ABSENT
-    # what a silent agent has written is old; the others are ready only once the leader and every other one was
-    told = {report.state for report in current.values() if report.word != SILENT} or states
+    told = {report.state for report in _fresh(current)} or states
     return GangState.FAILED if cause is not None else GangState(min(told, key=_ORDER.index).value)
+
+
+def _fresh(current: Mapping[str, Report]) -> list[Report]:
+    """Without those of silent agents, which are old. The others are ready only once the leader and every other one
+    was."""
+    return [report for report in current.values() if report.word != NodeState.SILENT.value]
 
 
 def _trouble(nodes: Sequence[NodeView], current: Mapping[str, Report], *, short: bool) -> str:
