@@ -315,8 +315,12 @@ def _state(nodes: Sequence[NodeView], current: Mapping[str, Report], cause: Caus
         return GangState.FAILED
     if ending := next((meaning for state, meaning in _ENDING.items() if state in states), None):
         return ending if any(report.alive for report in current.values()) else GangState.ABSENT
-    told = {report.state for report in _fresh(current)} or states
-    return GangState.FAILED if cause is not None else GangState(min(told, key=_ORDER.index).value)
+    return GangState.FAILED if cause is not None else _reached(_fresh(current) or list(current.values()))
+
+
+def _reached(reports: Sequence[Report]) -> GangState:
+    """The state of the node that is furthest behind."""
+    return GangState(min((report.state for report in reports), key=_ORDER.index).value)
 
 
 def _fresh(current: Mapping[str, Report]) -> list[Report]:
