@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from http import HTTPStatus
@@ -48,7 +49,7 @@ from orchestrator.workflows.router.host import (
     router_gang,
     started_with,
 )
-from orchestrator.workflows.status.reports import see
+from orchestrator.workflows.status.reports import refuse_elsewhere, see
 
 POLL_S = 0.25
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
@@ -208,9 +209,11 @@ def start_router(
     Raises why a gang could not be taken in once the others are.
     """
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
+        now = router.view()
+        refuse_elsewhere([now])
         gangs = see(fleet, inventory.gangs)
         path, front = _health_path(router, inventory, gangs), _front(router.spec)
-        if not router.view().serves:
+        if not now.serves:
             _refuse_expired(router.spec)
             with GangLock(router.fleet, router.gang, command):
                 wanted = _or_what_runs(_rising(router, path, front), router.view())
@@ -268,8 +271,10 @@ def _why_not_in(router: Router, url: str) -> DeployError | None:
 def stop_router(
     inventory: Inventory, *, command: str, now: bool = False, timeout_s: float = STOP_S
 ) -> tuple[Stopped, ...]:
-    """Stop it; requests that run get up to 60 s. timeout_s: how long its end is waited for."""
-    with Router(wanted_router(inventory)) as router, GangLock(router.fleet, router.gang, command):
+    """Stop it; requests that run get up to 60 s. timeout_s: how long its end is waited for. Raises RunsElsewhere."""
+    with Router(wanted_router(inventory)) as router, ExitStack() as opened:
+        refuse_elsewhere([router.view()])
+        opened.enter_context(GangLock(router.fleet, router.gang, command))
         return stop_gangs(router.fleet, [router.gang], now=now, timeout_s=timeout_s)
 
 

@@ -12,7 +12,7 @@ from orchestrator.gang.begun import Begun
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, named_gangs
-from orchestrator.model.errors import DeployError, NodeError, Unreachable
+from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, Unreachable
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
@@ -90,7 +90,7 @@ class Overview:
             return Exit.GANG_FAILED
         if any(self.reason(view) for view in self.views):
             return Exit.FINDINGS
-        lost = self.router is not None and isinstance(self.router.error, Unreachable)
+        lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere)
         return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE
 
 
@@ -139,7 +139,9 @@ def glance(spec: RouterSpec) -> RouterGlance:
         asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=GLANCE_ASK_S)))
         (view,) = see(fleet, [gang])
         if view.unreachable:
-            return RouterGlance(url=spec.url, node=spec.node.name, error=view.unreachable[0].error)
+            error = view.unreachable[0].error
+            known = None if isinstance(error, Unreachable) else view.state
+            return RouterGlance(url=spec.url, node=spec.node.name, state=known, error=error)
         state = view.state
         try:
             answer = asked.result(GLANCE_S)
@@ -156,8 +158,8 @@ def glance(spec: RouterSpec) -> RouterGlance:
     elif state is GangState.FAILED:
         wrong = view.cause.text if view.cause else "it ended without a known cause"
     fix = "find it there with `ss -ltnp`, or set another l40s_router_port" if stranger else "l40s-deploy router up"
-    error = NodeError(wrong, where=spec.node.name, fix=fix) if wrong else None
-    return RouterGlance(url=spec.url, node=spec.node.name, state=state, workers=workers, error=error)
+    told = NodeError(wrong, where=spec.node.name, fix=fix) if wrong else None
+    return RouterGlance(url=spec.url, node=spec.node.name, state=state, workers=workers, error=told)
 
 
 def overview_json(seen: Overview) -> dict[str, Any]:

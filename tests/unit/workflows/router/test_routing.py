@@ -15,7 +15,15 @@ from tests.support.certificates import certified_key
 from orchestrator.engines.router import Worker
 from orchestrator.gang.begun import Begun
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, NodeError, Unreachable
+from orchestrator.model.errors import (
+    DeployError,
+    Detached,
+    GangFailed,
+    InputError,
+    NodeError,
+    RunsElsewhere,
+    Unreachable,
+)
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
@@ -23,6 +31,7 @@ from orchestrator.workflows.gang import rolling, turns
 from orchestrator.workflows.gang.rolling import RollingRequest
 from orchestrator.workflows.router import rehearsal, routing
 from orchestrator.workflows.router.routing import enrol, rejoin
+from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 
 def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
@@ -312,6 +321,21 @@ def test_a_script_learns_from_status_whether_the_router_serves(
     view: GangView, workers: tuple[Worker, ...], code: int
 ) -> None:
     assert routing.RouterState(view=view, url="", workers=workers).exit_code == code
+
+
+def test_a_router_whose_state_is_elsewhere_is_left_alone(world: World) -> None:
+    error = RunsElsewhere("it runs there", where="front", fix="set l40s_state_dir")
+    there = replace(LOST, state=NodeState.UNKNOWN, error=error)
+    world.router = GangView(name="router", state=GangState.UNKNOWN, nodes=(there,))
+    for do in (
+        lambda: routing.start_router(INVENTORY, world, command="up"),  # type: ignore[arg-type]
+        lambda: routing.stop_router(INVENTORY, command="down"),
+    ):
+        with pytest.raises(RunsElsewhere):
+            do()
+    assert routing.RouterState(view=world.router, url="").exit_code == 4 and not world.started
+    seen = Overview(views=(), router=RouterGlance(url="", node="front", state=GangState.UNKNOWN, error=error))
+    assert seen.exit_code == 4
 
 
 def test_a_failed_router_comes_back_with_every_gang_that_serves(world: World) -> None:
