@@ -142,24 +142,31 @@ def glance(spec: RouterSpec) -> RouterGlance:
             error = view.unreachable[0].error
             known = None if isinstance(error, Unreachable) else view.state
             return RouterGlance(url=spec.url, node=spec.node.name, state=known, error=error)
-        state = view.state
         try:
             answer = asked.result(GLANCE_S)
             workers = words.workers(answer.body) if answer.ok else None
             why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
         except (DeployError, ValueError, TimeoutError) as failure:
             workers, why = None, str(failure) or "it did not answer in time"
-    stranger = workers is not None and not view.running
-    wrong = ""
-    if workers is None and state is GangState.READY:
-        wrong = f"it does not list its workers: {why[:200]}"
-    elif stranger:
-        workers, wrong = None, f"another router, not started by l40s-deploy, answers on port {spec.port}"
-    elif state is GangState.FAILED:
-        wrong = view.cause.text if view.cause else "it ended without a known cause"
-    fix = "find it there with `ss -ltnp`, or set another l40s_router_port" if stranger else "l40s-deploy router up"
-    told = NodeError(wrong, where=spec.node.name, fix=fix) if wrong else None
-    return RouterGlance(url=spec.url, node=spec.node.name, state=state, workers=workers, error=told)
+    wrong = _wrong(spec, view, workers, why)
+    if workers is not None and not view.running:
+        workers = None
+    return RouterGlance(url=spec.url, node=spec.node.name, state=view.state, workers=workers, error=wrong)
+
+
+def _wrong(spec: RouterSpec, view: GangView, workers: Sequence[Worker] | None, why: str) -> NodeError | None:
+    """What an operator should know of a router that was seen; None for nothing. why: there are no workers."""
+    fix = "l40s-deploy router up"
+    if workers is not None and not view.running:
+        what = f"another router, not started by l40s-deploy, answers on port {spec.port}"
+        fix = "find it there with `ss -ltnp`, or set another l40s_router_port"
+    elif view.state is GangState.FAILED:
+        what = view.cause.text if view.cause else "it ended without a known cause"
+    elif workers is None and view.state is GangState.READY:
+        what = f"it does not list its workers: {why[:200]}"
+    else:
+        return None
+    return NodeError(what, where=spec.node.name, fix=fix)
 
 
 def overview_json(seen: Overview) -> dict[str, Any]:
