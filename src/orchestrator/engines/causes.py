@@ -10,6 +10,19 @@ from __future__ import annotations
 
 from orchestrator.engines.engine import LogCause, Proof
 
+_COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
+"""NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status)."""
+_CARD = r"\b(?:.{0,400}\bhca (?P<own>\S{1,64}))?"
+_NO_WAY = (
+    r"(?:No route to host|Connection timed out|Network is unreachable|Host is down|Software caused connection abort)"
+)
+_LOCAL_ONLY = r"\[?(?:fe80:|169\.254\.|127\.0\.1\.1\b)"
+"""Addresses that lead to no other node; the last is what Debian calls the machine's own name in /etc/hosts."""
+_TOOL = r"(?:ninja|nvcc|cicc|ptxas|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
+_GPU_FAULT = (
+    r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
+    r"|device-side assert triggered)"
+)
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -108,24 +121,40 @@ COMMON = (
     ),
     LogCause(
         id="GRAPH-CAPTURE",
-        pattern=_CAPTURE_FAILED,
-        text="CUDA graph capture failed, usually for lack of memory",
+        pattern=rf"{_CAPTURE_FAILED}.{{0,256}}(?:[Oo]ut of memory|OutOfMemory)",
+        text="CUDA graph capture failed for lack of memory",
         fix="reduce cuda_graph_max_bs, or max_bs and sizes of `graphs`, in the model profile, or --mem-fraction-static",
     ),
     LogCause(
         id="GPU-OUT-OF-MEMORY",
-        pattern=r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation",
+        pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation"
+        r"|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|CUDA error: out of memory|Cuda failure (?:\d{1,4} )?'out of memory'|CUBLAS_STATUS_ALLOC_FAILED"
+        r"|Failed to CUDA [mc]alloc ",
         text="a GPU ran out of memory",
         fix="reduce --mem-fraction-static or the CUDA graph batch size; check for other processes on the GPU with"
         " `nvidia-smi`",
     ),
     LogCause(
         id="GPU-KERNEL-FAULT",
-        pattern=r"CUDA error: (an illegal memory access|an illegal instruction|misaligned address"
-        r"|unspecified launch failure|device-side assert triggered)",
+        pattern=rf"(?:CUDA error: |Cuda failure (?:\d{{1,4}} )?'){_GPU_FAULT}",
         text="a GPU kernel made an illegal memory access: a bug in the kernel, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
         " replace that GPU; otherwise try the stack without CUDA graphs",
+    ),
+    LogCause(
+        id="GPU-DUPLICATE",
+        pattern=r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
+        text="two ranks were given the same GPU",
+        fix="give each rank a GPU of its own: compare l40s_gpus, CUDA_VISIBLE_DEVICES and the number of ranks on the"
+        " node (`l40s-deploy plan --show env`)",
+    ),
+    LogCause(
+        id="GPU-PEERS-EXCEEDED",
+        pattern=r"peer mapping resources exhausted|cudaErrorTooManyPeers|GPU peer-mapping \(BAR1 P2P\) resources",
+        text="more GPUs of one node map each other's memory than CUDA allows: 8 at once over PCIe",
+        fix="give the gang at most 8 GPUs of a node (l40s_gpus), or try NCCL_CUMEM_ENABLE=0 and NCCL_P2P_DISABLE=1"
+        " (nccl issue 1874)",
     ),
     LogCause(
         id="GPU-DRIVER",
@@ -143,6 +172,13 @@ COMMON = (
     ),
     LogCause(
         id="PORT-IN-USE",
+        pattern=r"ZMQ(?:Error|BindError): Address already in use",
+        text="two of the engine's own processes, or two engines of this node, took the same port for a queue",
+        fix="start again with `l40s-deploy restart`: these ports are chosen anew. If it comes back, look for a second"
+        " engine with `ss -ltnp`",
+    ),
+    LogCause(
+        id="PORT-IN-USE",
         pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use",
         text="a port that the engine needs is in use on this node",
         fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
@@ -150,41 +186,141 @@ COMMON = (
     ),
     LogCause(
         id="NO-INTERFACE",
-        pattern=r"no socket interface found|Unable to find (interface|address) for",
+        pattern=r"no socket interface found|Unable to find (interface|address) for|No usable listening interface found"
+        r"|NET/Socket : no interface found|NET/IB : No IP interface found|verify NCCL_OOB_NET_IFNAME",
         text="the network interface set for NCCL or Gloo does not exist, or has no address",
         fix="compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the node's interfaces (sglang issues 836, 958)",
     ),
     LogCause(
+        id="WRONG-INTERFACE",
+        pattern=rf"[Cc]onnect(?: to)? (?P<peer>{_LOCAL_ONLY}\S{{0,128}}) ?(?:failed|returned|[A-Z])"
+        rf"|remote=(?P<peer_of_gloo>{_LOCAL_ONLY}\S{{0,128}})",
+        text="NCCL or Gloo took an interface whose address leads to no other node",
+        fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes reach each other by"
+        " (`l40s-deploy plan --show env`; nccl issue 975)",
+    ),
+    LogCause(
+        id="PORT-BLOCKED",
+        pattern=rf"[Cc]onnect to (?P<peer>\S{{1,128}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
+        rf"|connect returned {_NO_WAY}|socket(?:Start|Poll)Connect: exceeded timeouts"
+        rf"|connect \[(?P<peer_of_gloo>[^\]]{{1,64}})\]:\d{{1,5}}: {_NO_WAY}|SO_ERROR: {_NO_WAY}"
+        r"|failed to connect to .{0,128}errno: (?:101|110|113)\b",
+        text="a rank can't reach another one over TCP: a firewall, or no route, since ranks use any free port",
+        fix="allow all TCP ports between the nodes on this interface (`iptables -L`, `nft list ruleset`, security"
+        " groups); `l40s-deploy doctor` tries them (nccl issue 1105, sglang issue 3820)",
+        weak=True,
+    ),
+    LogCause(
         id="IB-MEMLOCK",
-        pattern=r"ibv_(reg_mr\w{0,16}|create_cq|create_qp|alloc_pd) failed.{0,256}(Cannot allocate memory|\b12\b)",
+        pattern=r"ibv_(reg_\w{1,16}|create_cq|create_qp|alloc_pd) failed.{0,256}(Cannot allocate memory|\b12\b)",
         text="the RDMA driver can't lock memory: the engine's memlock limit is too low",
         fix="set memlock to unlimited for the engine's service or user: run `l40s-deploy prepare --tags limits`",
     ),
     LogCause(
+        id="GDR-REFUSED",
+        pattern=rf"{_COMPLETION}4{_CARD}"
+        r"|ibv_reg_\w{1,16} failed.{0,64}(?:Bad address|Operation not (?:supported|permitted)|\b(?:14|95)\b)",
+        text="a network card could not use GPU memory that NCCL had registered for GPUDirect RDMA: an IOMMU that"
+        " translates, ACS that redirects, or nvidia-peermem",
+        fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
+        " slowly"
+        " (nccl issues 214, 928, 1999)",
+    ),
+    LogCause(
+        id="GDR-REFUSED",
+        pattern=rf"{_COMPLETION}1[01]{_CARD}|ACS is enabled, which breaks the GPU Direct RDMA",
+        text="the other end's card could not use GPU memory that was registered for GPUDirect RDMA: an IOMMU that"
+        " translates, ACS that redirects, or nvidia-peermem",
+        fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
+        " slowly"
+        " (nccl issues 214, 928, 1999)",
+        weak=True,
+    ),
+    LogCause(
+        id="RDMA-PORT-DOWN",
+        pattern=r"NET/IB\w{0,16} ?: (?:(?P<own>\S{1,64}) )?[Gg]ot (?:non-fatal )?async (?:error )?event ?: port error",
+        text="this node lost the link of an RDMA port",
+        fix="check cable, transceiver and the switch's port; `l40s-deploy doctor` shows which port is down",
+    ),
+    LogCause(
+        id="RDMA-CARD-FAILED",
+        pattern=r"async (?:fatal )?event ?: local catastrophic error",
+        text="a network card of this node has failed, or was reset",
+        fix="check the kernel log (`dmesg -T | grep -i mlx5`) and the card's firmware; power-cycle the machine",
+    ),
+    LogCause(
         id="IB-GID",
-        pattern=r"ibv_modify_qp failed with (error )?(22\b|Invalid argument)",
+        pattern=r"ibv_modify_qp failed with (error )?(?:(?:22|61)\b|Invalid argument|No data available)"
+        r"|ibv_modify_qp failed.{0,256}local GID ::(?:[,\s]|$)|Call to ibv_query_gid failed",
         text="the GID index is not a usable RoCE v2 address on this port",
-        fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`)",
+        fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`); after a link went down"
+        " and up,"
+        " look whether its interface still has its address",
     ),
     LogCause(
         id="IB-UNREACHABLE",
-        pattern=r"ibv_modify_qp failed|ibv_poll_cq.{0,256}(failed|error)"
-        r"|Got completion .{0,256}with (status|error)[ =]{0,4}12\b",
-        text="an RDMA port can't reach its peer: wrong GID index, ports on different rails, or a fabric problem",
-        fix="test the two ports with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issue 2013)",
+        pattern=rf"{_COMPLETION}12{_CARD}"
+        rf"|ibv_modify_qp failed with (?:error )?(?:(?:101|110|113)\b|{_NO_WAY})|NICs (?:are not cross-rail connected"
+        r"|on the same node cannot talk to each other)|NCCL_IB_TIMEOUT is set too short",
+        text="an RDMA port can't reach its peer: ports on different rails, a wrong GID index, or a fabric problem",
+        fix="test the two ports with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issues 2013, 2397)",
+        weak=True,
     ),
     LogCause(
         id="IB-MISSING",
-        pattern=r"Failed to initialize any NET plugin|Error: network IB not found",
+        pattern=r"Failed to initialize any NET plugin|Error: network IB not found"
+        r"|libibverbs\.so\S{0,8}: cannot open shared object",
         text="NCCL is set to use RDMA, but finds no usable RDMA device or no libibverbs on this node",
         fix="install libibverbs1 and ibverbs-providers; check with `ibv_devinfo` that the ports are ACTIVE",
     ),
     LogCause(
+        id="RAIL-LINK-LAYER",
+        pattern=r"different link_layer|(?:merge|connect) incompatible devices|device is incompatible with the local",
+        text="NCCL was given InfiniBand and RoCE ports together, and can't connect one to the other",
+        fix="name ports of one link type in NCCL_IB_HCA, the same on all nodes (`l40s-deploy plan --show env`)",
+    ),
+    LogCause(
+        id="NCCL-DIFFERS",
+        pattern=r"Mismatched NCCL (?:git )?versions? detected|NCCL version mismatch with remote peer",
+        text="the nodes of the gang have different versions of NCCL",
+        fix="install one stack on all nodes: `l40s-deploy prepare`; `l40s-deploy stack check` shows what each has",
+    ),
+    LogCause(
         id="SHM-TOO-SMALL",
-        pattern=r"Error while (creating|attaching to) shared memory segment|/dev/shm.{0,256}No space left"
-        r"|shmget.{0,256}failed",
+        pattern=r"posix_fallocate failed ?: No space left|/dev/shm.{0,256}No space left"
+        r"|Error while creating shared memory segment \S{1,256} \(size -?\d{1,20}\)(?:\s{0,8}$|, error: No space left)"
+        r"|failed to extend \S{1,256} to -?\d{1,20} bytes(?:\s{0,8}$|, error: No space left)"
+        r"|</?torch_\w{1,64}>.{0,64}No space left|No space left on device: '/?psm_"
+        r"|insufficient shared memory \(shm\)|shmget.{0,256}failed",
         text="shared memory (/dev/shm) on this node is too small or full",
-        fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`), or delete leftover files in it",
+        fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
+        " delete"
+        " leftover files in it",
+    ),
+    LogCause(
+        id="SHM-GONE",
+        pattern=r"Error while attaching to shared memory segment"
+        r"|shm(?:utils)?\.(?:cc|h):\d{1,6} NCCL WARN Call to open failed ?: No such file",
+        text="another rank's shared memory segment is gone: that rank had ended, or it runs in a container with a"
+        " /dev/shm"
+        " of its own (NCCL 2.22 to 2.25 also lose segments; it is not a lack of space)",
+        fix="look for the rank that ended first; give the containers of a node one /dev/shm (--ipc=host); otherwise use"
+        " another version of NCCL (nccl issues 1589, 2190)",
+        weak=True,
+    ),
+    LogCause(
+        id="COMPILER-MISSING",
+        pattern=rf"Failed to find C compiler|No working C\+\+ compiler|Ninja is required to load"
+        r"|fatal error: (?:Python|cuda\w{0,32}|cu\w{0,32}|std\w{0,16}|nv\w{0,32})\.h(?:pp)?: No such file"
+        rf"|No such file or directory: '?(?:[^'\s]{{1,256}}/)?{_TOOL}'|\b{_TOOL}: (?:command )?not found"
+        rf"|command '?\S{{0,128}}{_TOOL}'? failed: No such file|Could not find (?:nvcc|ninja)\b"
+        r"|CUDA_HOME (?:environment variable )?is not set",
+        text="kernels are compiled at the start, and a tool for it is missing on this node: a C++ compiler,"
+        " Python.h, nvcc"
+        " or ninja",
+        fix="install build-essential, ninja-build, the headers of the stack's Python (python3-dev) and the CUDA"
+        " toolkit's"
+        " nvcc on every node (sglang issue 30122)",
     ),
     LogCause(
         id="DISK-FULL",
@@ -194,7 +330,8 @@ COMMON = (
     ),
     LogCause(
         id="HOST-OUT-OF-MEMORY",
-        pattern=r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Cannot allocate memory",
+        pattern=r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Cannot allocate memory"
+        r"|Failed to malloc \d",
         text="the node ran out of main memory",
         fix="find what else uses memory on the node (`ps aux --sort -rss`) and stop it",
     ),
@@ -204,6 +341,7 @@ COMMON = (
         text="a rank's process was killed while the engine started; exit code -9 usually means the kernel's OOM killer",
         fix="check the kernel log on this node for the OOM killer (`dmesg -T | grep -i oom`), and what else uses its"
         " memory",
+        weak=True,
     ),
     LogCause(
         id="ENGINE-WATCHDOG",
@@ -211,13 +349,7 @@ COMMON = (
         text="a forward pass took longer than the engine's watchdog allows (300 s by default)",
         fix="increase --watchdog-timeout if the first pass compiles kernels; otherwise find the hanging rank with"
         " `l40s-deploy logs`",
-    ),
-    LogCause(
-        id="NCCL-SYSTEM",
-        pattern=r"ncclSystemError|ncclUnhandledCudaError|unhandled (system|cuda) error",
-        text="NCCL failed in the operating system or in CUDA",
-        fix="read the NCCL WARN lines before it (`l40s-deploy logs --around-failure`); check shared memory, memlock"
-        " and the driver (nccl issue 697)",
+        weak=True,
     ),
     LogCause(
         id="LOADING-LATE",
@@ -247,14 +379,16 @@ COMMON = (
         id="PEER-LOST",
         pattern=r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by (remote )?peer"
         r"|remote process exited or there was a network error|NCCL communicator was aborted"
-        r"|Failed to recv, got 0 bytes",
+        r"|Failed to recv, got 0 bytes|[Cc]onnect to \S{1,128} returned (?:\d{1,4}\()?Connection refused"
+        r"|socket(?:Start|Poll)Connect: exceeded retries|Call to (?:recv|send)\w{0,8} .{0,128} failed ?: ",
         text="the connection to another rank or node was lost",
         fix="check the node that failed first",
         secondary=True,
     ),
     LogCause(
         id="CHILD-FAILED",
-        pattern=r"Received sigquit from a child process|crashed with exit code|scheduler died during initialization",
+        pattern=r"Received sigquit from a child process|crashed with exit code|scheduler died during initialization"
+        r"|[Ee]ngine core initialization failed|WorkerProc initialization failed|EngineDeadError",
         text="an engine process of this node exited",
         fix="read its last log lines: `l40s-deploy logs --around-failure`",
         secondary=True,

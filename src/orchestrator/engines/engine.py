@@ -29,9 +29,10 @@ LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
 class LogCause:
     """One failure signature in an engine's log.
 
-    pattern:   searched in each log line
+    pattern:   searched in each log line; its groups, where there are any: peer, the other end; own, this one
     text, fix: plain words for the operator
     secondary: the line shows only that another rank or node had failed
+    weak:      another primary cause goes before it, since the other end, or what was said before, may be the reason
     """
 
     id: str
@@ -39,6 +40,7 @@ class LogCause:
     text: str
     fix: str
     secondary: bool = False
+    weak: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +203,17 @@ class Engine:
     )
     """Lines of uvicorn's access log, which hold what a client wrote: their beginning, or their end where another
     process's line came between (format of every version: set_uvicorn_logging_configs in sglang/srt/utils)."""
+    harmless: str = (
+        r"NCCL WARN (?:\S{1,64} )?Call to bind failed ?: Address already in use"
+        r"|^\[W\S{0,16} .{0,64}socket\.cpp.{0,64}bind"
+    )
+    """The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
+    taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets
+    none."""
+    own: str = (
+        r"NCCL INFO (?:Bootstrap ?: Using |NET/IB\w{0,16} : Using.{0,1024}; OOB )"
+        r"(?P<interface>[^\s:]{1,32}):(?P<address>[^\s<]{1,64})"
+    )
     probe: Mapping[str, Any] = field(
         default_factory=lambda: {
             "answer_s": 20,
@@ -387,6 +400,8 @@ class Engine:
             phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in self.phases),
             rank_prefix=self.rank_prefix,
             requests=self.requests,
+            harmless=self.harmless,
+            own=self.own,
             causes=tuple(CausePattern(**asdict(cause)) for cause in self.causes),
             remarks=tuple(CausePattern(**asdict(remark)) for remark in self.remarks),
             proofs=tuple(

@@ -55,7 +55,7 @@ class Transport:
         rdma = any(not _TCP.search(network) for network in self.networks)
         direct = " with GPUDirect RDMA" if self.direct and not self.staged else ""
         without = " without GPUDirect RDMA" if rdma and self.staged and not self.direct else ""
-        return f"{' and '.join(self.networks) or 'unknown'}{over}{direct or without}"
+        return f"{' and '.join(self.networks) or 'an unknown network'}{over}{direct or without}"
 
 
 def read(lines: Iterable[str]) -> Transport:
@@ -74,6 +74,7 @@ def read(lines: Iterable[str]) -> Transport:
         elif match := _MERGED.match(line):
             entries.setdefault(int(match.group(1)), _parts(match.group(2), entries))
         elif match := _CHANNEL.match(line):
+            networks.setdefault(match.group(1))
             direct, staged = (direct + 1, staged) if match.group(4) else (direct, staged + 1)
             if not _TCP.search(match.group(1)):
                 used.setdefault(int(match.group(2)))

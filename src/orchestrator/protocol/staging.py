@@ -22,13 +22,14 @@ class PhasePattern(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausePattern(Message):
-    """A log line that explains a failure."""
+    """A log line that explains a failure. secondary, weak: as in engines/engine.py, LogCause"""
 
     id: str = ""
     pattern: str
     text: str = ""
     fix: str = ""
     secondary: bool = False
+    weak: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,8 @@ class Watch(Message):
 
     rank_title:   pattern of a rank's process title, its group `tp` is the rank; rank_prefix: the same of a log line
     requests:     pattern of log lines that hold what a client wrote: they are no evidence
+    harmless:     pattern of log lines that look like a cause and end nothing
+    own:          pattern of the line that tells how this node's ranks connect; its groups: interface, address
     http:         paths by purpose: alive, generate, metrics, models, completions
     barrier_s:    how long loaded ranks wait for the others, 0 where they do not
     allowed_s:    seconds that each phase of a healthy start of this model may take on slow hardware
@@ -85,6 +88,8 @@ class Watch(Message):
     phases: tuple[PhasePattern, ...] = ()
     rank_prefix: str = ""
     requests: str = ""
+    harmless: str = ""
+    own: str = ""
     causes: tuple[CausePattern, ...] = ()
     remarks: tuple[CausePattern, ...] = ()
     proofs: tuple[CausePattern, ...] = ()

@@ -120,9 +120,9 @@ def test_watch_data_survives_json_and_has_the_agents_keys(engine: Engine) -> Non
     assert watch["stop"]["worker_signal"] is None
     for entry in (*watch["phases"], *watch["causes"], *watch["remarks"]):
         re.compile(entry["pattern"])
-    assert all({"id", "pattern", "text", "fix", "secondary"} == set(cause) for cause in watch["causes"])
-    ids = [cause["id"] for cause in watch["causes"]]
-    assert len(set(ids)) == len(ids)
+    assert all({"id", "pattern", "text", "fix", "secondary", "weak"} == set(cause) for cause in watch["causes"])
+    said = [(cause["id"], cause["text"]) for cause in watch["causes"]]
+    assert len(set(said)) == len(said)
 
 
 @EVERY

@@ -1,6 +1,7 @@
 """Phases and causes on lines as the engines write them: from the articles, the wheels' sources, runs on CPU.
 
-The lines are in lines/: the line's meaning, a tab, the line.
+The lines are in lines/: the line's meaning, a tab, the line; nccl.txt is the reviewed table of NCCL's own warnings,
+which scripts/nccl_lines.py gathers: cause, versions, file, format.
 """
 
 from __future__ import annotations
@@ -147,3 +148,83 @@ def test_what_the_log_denies_is_one_remark_and_not_two(line: str) -> None:
 
 def test_what_nobody_asks_for_needs_no_proof() -> None:
     assert engine("sglang-0.5").watch({}).proofs == ()
+
+
+NCCL = [row.split("\t") for row in (Path(__file__).parent / "lines" / "nccl.txt").read_text("utf-8").splitlines()]
+NCCL_WATCH = engine("sglang-0.5").watch()
+CONVERSION = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?(?:hh?|ll?|z|j)?([diuxXpsfgcm])")
+SAMPLES = {"s": "x1", "p": "0x7f00", "m": "Success", "f": "1.5", "g": "1.5"}
+FILLED = [
+    ("with error %d", "with error 12", "IB-UNREACHABLE"),
+    ("with error %d", "with error 4", "GDR-REFUSED"),
+    ("with error %d", "with error 5", "-"),
+    ("with status=%d", "with status=12", "IB-UNREACHABLE"),
+    ("with status=%d", "with status=4", "GDR-REFUSED"),
+    ("with status=%d", "with status=5", "-"),
+    ("with status=%s(%d)", "with status=IBV_WC_RETRY_EXC_ERR(12)", "IB-UNREACHABLE"),
+    ("with status=%s(%d)", "with status=IBV_WC_LOC_PROT_ERR(4)", "GDR-REFUSED"),
+    ("with status=%s(%d)", "with status=IBV_WC_WR_FLUSH_ERR(5)", "-"),
+    ("with status=%s(%d)", "with status=IBV_WC_GENERAL_ERR(21)", "-"),
+    ("async event : %s", "async event : port error", "RDMA-PORT-DOWN"),
+    ("async error event: %s", "async error event: port error", "RDMA-PORT-DOWN"),
+    ("non-fatal async event: %s", "non-fatal async event: port error", "RDMA-PORT-DOWN"),
+    ("non-fatal async event: %s", "non-fatal async event: port active", "-"),
+    ("async fatal event: %s", "async fatal event: local catastrophic error", "RDMA-CARD-FAILED"),
+    ("ibv_modify_qp failed with %d %s", "ibv_modify_qp failed with 22 Invalid argument", "IB-GID"),
+    ("ibv_modify_qp failed with %d %s", "ibv_modify_qp failed with 61 No data available", "IB-GID"),
+    ("ibv_modify_qp failed with %d %s", "ibv_modify_qp failed with 110 Connection timed out", "IB-UNREACHABLE"),
+    ("Call to %s failed with error %s", "Call to ibv_modify_qp failed with error Invalid argument", "IB-GID"),
+    ("Call to %s failed with error %s", "Call to ibv_reg_mr failed with error Cannot allocate memory", "IB-MEMLOCK"),
+    ("Call to %s failed with error %s", "Call to ibv_reg_mr failed with error Bad address", "GDR-REFUSED"),
+    ("Call to %s failed with error %s", "Call to ibv_get_device_list failed with error x", "-"),
+    ("Call to %s failed : %s", "Call to bind failed : Address already in use", "-"),
+    ("Call to %s failed: %s", "Call to bind failed: Address already in use", "-"),
+    ("Call to %s failed : %s", "Call to posix_fallocate failed : No space left on device", "SHM-TOO-SMALL"),
+    ("Call to %s failed: %s", "Call to posix_fallocate failed: No space left on device", "SHM-TOO-SMALL"),
+    ("Cuda failure '%s'", "Cuda failure 'out of memory'", "GPU-OUT-OF-MEMORY"),
+    ("Cuda failure %d '%s'", "Cuda failure 2 'out of memory'", "GPU-OUT-OF-MEMORY"),
+    ("Cuda failure %d '%s'", "Cuda failure 711 'peer mapping resources exhausted'", "GPU-PEERS-EXCEEDED"),
+    ("Connect to %s failed : %s", "Connect to 10.0.0.2<4> failed : No route to host", "PORT-BLOCKED"),
+    ("onnect to %s failed : %s", "onnect to fe80::2%ib1<4> failed : Cannot assign it", "WRONG-INTERFACE"),
+    ("Connect to %s returned %d(%s)", "Connect to 10.0.0.2<4> returned 113(No route to host)", "PORT-BLOCKED"),
+    ("Connect to %s returned %d(%s)", "Connect to 10.0.0.2<4> returned 111(Connection refused)", "PEER-LOST"),
+    ("connect to %s returned %s,", "connect to 10.0.0.2<4> returned No route to host,", "PORT-BLOCKED"),
+    ("connect to %s returned %s,", "connect to 10.0.0.2<4> returned Connection refused,", "PEER-LOST"),
+    ("connect returned %s,", "connect returned No route to host,", "PORT-BLOCKED"),
+    ("Call to %s %s failed : %s", "Call to recv from 10.0.0.2<4> failed : Connection timed out", "PEER-LOST"),
+    ("Error while %s", "Error while attaching to", "SHM-GONE"),
+    ("Error while %s shared memory segment %s (size %ld), error: %s",
+     "Error while creating shared memory segment /dev/shm/x (size 1), error: No space left on device", "SHM-TOO-SMALL"),
+    ("Error while %s shared memory segment %s (size %ld), error: %s",
+     "Error while creating shared memory segment /dev/shm/x (size 1), error: Permission denied", "-"),
+    ("failed to extend %s to %ld bytes, error: %s",
+     "failed to extend /dev/shm/nccl-x to 9 bytes, error: No space left on device", "SHM-TOO-SMALL"),
+]  # fmt: skip
+"""Part of a format, what NCCL writes there, the cause."""
+
+
+def cause_of(file: str, form: str) -> str:
+    line = CONVERSION.sub(lambda found: SAMPLES.get(found[1], "7"), form.replace("\\n", " "))
+    watch = LogWatch.of(NCCL_WATCH)
+    watch.feed(f"node1:100:141 [0] {file}:12 NCCL WARN {line}", 0.0)
+    suspicion = watch.suspect(0.0)
+    return suspicion.id if suspicion else "-"
+
+
+def test_every_warning_of_nccl_is_taken_for_what_the_table_says() -> None:
+    assert {form: found for wanted, _, file, form in NCCL if (found := cause_of(file, form)) != wanted} == {}
+
+
+@pytest.mark.parametrize("version", ["2.21.5", "2.27.7", "2.28.9", "2.30.7", "2.32.3"])
+@pytest.mark.parametrize(
+    "part", ["bootstrap", "misc/socket|os/linux", "transport/net_ib", "transport/net_socket", "ras/"]
+)
+def test_the_table_has_each_version_and_part(version: str, part: str) -> None:
+    files = [file for _, versions, file, _ in NCCL if version in versions.split(",")]
+    assert any(re.match(part, file) for file in files) or (version, part) == ("2.21.5", "ras/"), "RAS came with 2.24"
+
+
+@pytest.mark.parametrize(("part", "written", "wanted"), FILLED, ids=[written for _, written, _ in FILLED])
+def test_what_a_warning_says_decides(part: str, written: str, wanted: str) -> None:
+    found = {form: cause_of(file, form.replace(part, written)) for _, _, file, form in NCCL if part in form}
+    assert set(found.values()) == {wanted}, found

@@ -24,8 +24,8 @@ LINES_SHOWN = 3
 """Lines to keep of a log that does not explain the end: just enough to see how far it got."""
 
 _BY_DEVICES = frozenset(
-    {EXCEPTION, "COLLECTIVE-TIMEOUT", "ENGINE-WATCHDOG", "GPU-DRIVER", "GPU-KERNEL-FAULT", "GPU-LOST", "IB-UNREACHABLE",
-     "NCCL-SYSTEM"}
+    {EXCEPTION, "COLLECTIVE-TIMEOUT", "ENGINE-WATCHDOG", "GPU-DRIVER", "GPU-KERNEL-FAULT", "GPU-LOST",
+     "IB-UNREACHABLE", "RDMA-CARD-FAILED", "RDMA-PORT-DOWN", "SHM-GONE"}
 )  # fmt: skip
 """Ids in engines/causes.py whose real cause may be a broken GPU, link or memory."""
 _ITS_OWN_DEATHS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM)
@@ -120,8 +120,9 @@ def engine_ended(
 
 
 def blames(watch: LogWatch, since: float, nodes: Mapping[str, str], until: float = math.inf) -> tuple[str, ...]:
-    """Nodes whose addresses appear in this node's secondary errors between two times, in order."""
-    lines = [one.lines[-1] for one in watch.suspicions(since, until) if one.secondary and one.lines]
+    """Nodes whose addresses appear in this node's errors between two nodes, of those between two times, in order."""
+    seen = watch.suspicions(since, until)
+    lines = [one.lines[-1] for one in seen if (one.secondary or one.weak) and one.lines]
     found = (nodes.get(address.strip(".:")) for line in lines for address in _ADDRESS.findall(line))
     return tuple(dict.fromkeys(name for name in found if name is not None))
 

@@ -25,6 +25,11 @@ class Raised:
     file: str
     at: float
 
+    @property
+    def words(self) -> str:
+        """The exception, and where it was raised."""
+        return f"{self.text} ({self.file})" if self.file else self.text
+
 
 @dataclass
 class Tracebacks:

@@ -39,6 +39,7 @@ class Suspicion:
     text: str
     fix: str
     secondary: bool
+    weak: bool
     tp_rank: int | None
     at: float
     lines: tuple[str, ...]
@@ -55,6 +56,8 @@ class LogWatch:
     """Features that the plan asks for and that the log has neither confirmed nor denied yet."""
     rank_prefix: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
+    harmless: re.Pattern[str] | None = None
+    own: re.Pattern[str] | None = None
     work: re.Pattern[str] | None = None
     pause: re.Pattern[str] | None = None
     phase: Phase = field(default_factory=Phase)
@@ -68,6 +71,8 @@ class LogWatch:
     """(rank that wrote it, None if unknown; the line)"""
     _suspicions: list[Suspicion] = field(default_factory=list)
     _raised: Raised | None = None
+    _own: str = ""
+    """How this node's ranks connect, as the log tells it: 'bond0 10.0.0.3'."""
 
     @classmethod
     def of(cls, watch: Watch) -> LogWatch:
@@ -80,6 +85,8 @@ class LogWatch:
             proofs=[(_compiled(entry.pattern), entry) for entry in watch.proofs],
             rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
             requests=_compiled(watch.requests) if watch.requests else None,
+            harmless=_compiled(watch.harmless) if watch.harmless else None,
+            own=_compiled(watch.own) if watch.own else None,
             work=_compiled("|".join(f"(?:{one})" for one in works)) if works else None,
             pause=_compiled(watch.probe.pause) if watch.probe.pause else None,
         )
@@ -127,11 +134,13 @@ class LogWatch:
         return bool(self.requests.search(line)) or (len(line) > LONGEST_SHOWN and not _BLANK.search(shown(line)))
 
     def suspect(self, since: float, tp_rank: int | None = None, until: float = math.inf) -> Suspicion | None:
-        """The first primary cause seen between two times, else the first exception of an unknown kind, else the first
-        secondary cause, else None. Within each kind, lines of this rank come before those of others."""
+        """The first primary cause seen between two times, else the first weak one, else the first exception of an
+        unknown kind, else the first secondary cause, else None. Within each kind, lines of this rank come before those
+        of others."""
 
-        def order(one: Suspicion) -> tuple[bool, bool, bool]:
-            return one.secondary, one.id == EXCEPTION, tp_rank is not None and one.tp_rank != tp_rank
+        def order(one: Suspicion) -> tuple[bool, bool, bool, bool]:
+            others = tp_rank is not None and one.tp_rank != tp_rank
+            return one.secondary, one.id == EXCEPTION, one.weak, others
 
         recent = sorted((one for one in self.suspicions(since, until) if self._may_explain(one, tp_rank)), key=order)
         return recent[0] if recent else None
@@ -200,17 +209,21 @@ class LogWatch:
 
     def _look_for_causes(self, line: str, owner: int | None, now: float) -> bool:
         """True if the line matches a known cause."""
+        if self.harmless is not None and self.harmless.search(line):
+            return False
+        self._own = self._own or _own(self.own.search(line) if self.own else None)
         if len(self._suspicions) >= LINES_KEPT:
             self._suspicions = [found for found in self._suspicions if now - found.at <= SUSPECT_FOR_S]
         for pattern, cause in self.causes:
-            if pattern.search(line):
+            if match := pattern.search(line):
                 if not self._has_room(cause):
                     return True
                 suspicion = Suspicion(
                     id=cause.id,
-                    text=cause.text,
+                    text=cause.text + self._between(match),
                     fix=cause.fix,
                     secondary=cause.secondary,
+                    weak=cause.weak,
                     tp_rank=owner,
                     at=now,
                     lines=tuple(said for whose, said in self._recent if owner in (None, whose))[-3:],
@@ -219,20 +232,28 @@ class LogWatch:
                 return True
         return False
 
+    def _between(self, match: re.Match[str]) -> str:
+        """Both ends, where the line names the other one, else the port that it names."""
+        ends = match.groupdict()
+        peer = next((end for name, end in ends.items() if end and name.startswith("peer")), "")
+        own = ends.get("own") or (self._own or "this node" if peer else "")
+        return f" ({own}{f' to {peer}' if peer else ''})" if own else ""
+
     def _look_for_exceptions(self, owner: int | None, now: float, *, known: bool) -> None:
         """An exception that no pattern knows is a cause too, if it is the last one that its process has logged."""
         raised = self.tracebacks.raised
         new = raised is not None and raised is not self._raised
         self._raised = raised
-        if owner is not None or new:
+        if owner is not None or (new and not known):
             self._suspicions = [one for one in self._suspicions if one.id != EXCEPTION or one.tp_rank != owner]
         if raised is None or not new or known or (owner is None and self.phase.name == "ready"):
             return
         suspicion = Suspicion(
             id=EXCEPTION,
-            text=f"engine process exited: {raised.text}" + (f" ({raised.file})" if raised.file else ""),
-            fix="read the traceback: `l40s-deploy logs --around-failure`",
+            text=f"engine process exited: {raised.words}",
+            fix="no known cause matches: read the traceback with `l40s-deploy logs --around-failure`",
             secondary=False,
+            weak=False,
             tp_rank=owner,
             at=now,
             lines=tuple(said for whose, said in self._recent if owner == whose)[-3:],
@@ -252,6 +273,10 @@ class LogWatch:
     def _rank_of(self, line: str) -> int | None:
         match = self.rank_prefix.search(line) if self.rank_prefix else None
         return _number(match, "tp") if match else None
+
+
+def _own(match: re.Match[str] | None) -> str:
+    return f"{match['interface']} {match['address']}" if match else ""
 
 
 def shown(line: str) -> str:

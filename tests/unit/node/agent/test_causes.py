@@ -233,7 +233,7 @@ def test_the_kernels_word_is_joined_and_comes_before_everything() -> None:
 @pytest.mark.parametrize(
     ("signature", "secondary", "explains"),
     [("GPU-OUT-OF-MEMORY", False, True), ("PEER-LOST", True, False), ("IB-UNREACHABLE", False, False),
-     ("NCCL-SYSTEM", False, False), ("EXCEPTION", False, False), ("", False, False)],
+     ("RDMA-PORT-DOWN", False, False), ("EXCEPTION", False, False), ("", False, False)],
 )  # fmt: skip
 def test_which_logs_explain_themselves(signature: str, secondary: bool, explains: bool) -> None:
     cause = Cause(node="node1", text="x", signature=signature, secondary=secondary)

@@ -1,0 +1,242 @@
+"""What engines' logs say without a node to ask: the one cause over all of them, by the rules of the agents. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.engines import nccl_log
+from orchestrator.engines.engine import Engine
+from orchestrator.engines.registry import dialects, newest
+from orchestrator.model.finding import Finding
+from orchestrator.node.agent import causes
+from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.agent.verdicts import choose
+from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
+from orchestrator.protocol.report import Cause
+
+_PREFIX = re.compile(
+    r"(?:\x1b\[[\d;]{0,16}m"
+    r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
+    r"|(?P<service>[\w.-]{1,64}) {1,16}\| "  # docker compose logs
+    r"|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32} (?:std(?:out|err) [FP] )?"  # docker logs -t, kubectl logs --timestamps, CRI
+    r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}\[\d{1,9}\]: )?"  # journalctl -o short-iso
+    r"|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} (?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
+    r"|\[\d{1,4},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
+    r"| {0,6}\d{1,5}: "  # srun --label
+    r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\) "  # vLLM, ray
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[[^\]]{1,64}\] "  # vLLM's logger
+    r")"
+)
+_MOST_PREFIXES = 8
+_NCCL_HOST = re.compile(r"(?:^|\s)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
+_VLLM = re.compile(
+    r"vLLM API server version v?(\S{1,32})|Initializing a V\d LLM engine \(v([^\s)]{1,32})\)|\bvllm/"
+    r"|\bEngineCore_|multiproc_executor"
+)
+_SGLANG = re.compile(r"\bsglang[=\s-]{1,3}v?(\d[\w.+]{1,32})|\bsglang\b|ServerArgs\(|Scheduler hit an exception")
+_NCCL = re.compile(r"\bNCCL version (\d[\d.]{2,12})|\bnccl==(\d[\d.]{2,12})")
+_LONGEST = 16 * 1024
+"""Of a line; what follows is not searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the logs tell.
+
+    cause:     None where no known cause is primary
+    secondary: what else was recognised, in the order of the files
+    exception: the engine's own last one, '' where it logged none
+    engine, version: sglang or vllm, and its version; nccl: NCCL's. '' where no line says it
+    transport: in words, '' where no line says it; findings: what is wrong with it in any case
+    """
+
+    cause: Cause | None = None
+    secondary: tuple[Cause, ...] = ()
+    exception: str = ""
+    engine: str = ""
+    version: str = ""
+    nccl: str = ""
+    transport: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The document of `why --log --json`."""
+        return {
+            "cause": _cause_json(self.cause) if self.cause else None,
+            "secondary": [_cause_json(one) for one in self.secondary],
+            "exception": self.exception or None,
+            "engine": self.engine or None,
+            "version": self.version or None,
+            "nccl": self.nccl or None,
+            "transport": self.transport or None,
+            "findings": [{"id": one.id, "node": one.node, "title": one.title} for one in self.findings],
+        }
+
+
+@dataclass
+class _Stream:
+    """The lines of one node, or what counts as one: a pod, a service of compose, a file."""
+
+    name: str
+    watch: LogWatch
+    nccl: list[str] = field(default_factory=list)
+    addresses: set[str] = field(default_factory=set)
+    hosts: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str:
+        return next(iter(self.hosts)) if len(self.hosts) == 1 else self.name
+
+    def feed(self, line: str) -> None:
+        if match := _NCCL_HOST.search(line):
+            self.hosts.setdefault(match["host"])
+        if "NCCL INFO " in line:
+            self.nccl.append(line.partition("NCCL INFO ")[2])
+        if self.watch.own is not None and (match := self.watch.own.search(line)):
+            self.addresses.add(match["address"])
+        self.watch.feed(line, 0.0)
+        if self.watch.phase.name == "ready":
+            self.watch.finish(float("inf"))
+
+
+def read_logs(files: Mapping[str, Iterable[str]]) -> Told:
+    """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
+    texts = {name: [line[:_LONGEST] for line in lines] for name, lines in files.items()}
+    engine, version, nccl = _written_by(texts)
+    streams = list(_streams(texts, _dialects_engine(engine, version)))
+    nodes = {address: stream.node for stream in streams for address in stream.addresses}
+    told = [statement for stream in streams for statement in _statements(stream, nodes)]
+    cause, exception = _first(told, streams)
+    return Told(
+        cause=cause,
+        secondary=tuple(dict.fromkeys(_others(streams, cause))),
+        exception=exception,
+        engine=engine,
+        version=version,
+        nccl=nccl,
+        transport="; ".join(dict.fromkeys(words for stream in streams if (words := _transport(stream)))),
+        findings=tuple(
+            one
+            for stream in streams
+            for one in nccl_log.findings(stream.node, {}, stream.nccl)
+            if one.id == "TRANSPORT-NO-GDR"  # what else would be wrong depends on the plan
+        ),
+    )
+
+
+def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
+    """(engine, its version, NCCL's)."""
+    engine = version = nccl = ""
+    for line in (line for lines in texts.values() for line in lines):
+        for name, pattern in (("vllm", _VLLM), ("sglang", _SGLANG)):
+            if engine in ("", name) and not version and (match := pattern.search(line)):
+                engine, version = name, next(filter(None, match.groups()), "")
+        if not nccl and (match := _NCCL.search(line)):
+            nccl = (match[1] or match[2]).rstrip(".")
+    return engine, version, nccl
+
+
+def _dialects_engine(engine: str, version: str) -> Engine:
+    listed = (one for one in dialects().values() if engine == "sglang" and version and one.lists(version))
+    dialect = next(listed, newest())
+    return dialect.engine(version if engine == "sglang" and version else dialect.versions[-1])
+
+
+def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream]:
+    """A file's lines by whoever a prefix names."""
+    watch = engine.watch()
+    for name, lines in texts.items():
+        found: dict[str, _Stream] = {}
+        for line in lines:
+            who, words = _without_prefixes(line)
+            if who not in found:
+                found[who] = _Stream(who or name, LogWatch.of(watch))
+            found[who].feed(words)
+        yield from found.values()
+
+
+def _without_prefixes(line: str) -> tuple[str, str]:
+    """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
+    who, words = "", _out_of_json(line.rstrip("\r\n"))
+    for _ in range(_MOST_PREFIXES):
+        match = _PREFIX.match(words)
+        if match is None or not match.end():
+            break
+        who = who or next(filter(None, match.groups()), "")
+        words = words[match.end() :]
+    return who, words
+
+
+def _out_of_json(line: str) -> str:
+    """A line of docker's json-file driver holds the engine's line under `log`."""
+    if line.startswith('{"log":'):
+        try:
+            return str(json.loads(line)["log"]).rstrip("\r\n")
+        except ValueError:
+            pass
+    return line
+
+
+def _statements(stream: _Stream, nodes: Mapping[str, str]) -> Iterator[Statement]:
+    seen = stream.watch.suspect(0.0)
+    if seen is None:
+        return
+    weight = Weight.UNSURE if seen.id == EXCEPTION else Weight.FOLLOWED if seen.secondary else Weight.SEEN
+    blames = causes.blames(stream.watch, 0.0, nodes) if seen.secondary or seen.weak else ()
+    yield Statement(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
+
+
+def _cause(stream: _Stream, seen: Suspicion) -> Cause:
+    host = _NCCL_HOST.search(seen.lines[-1]) if seen.lines else None
+    return Cause(
+        node=host["host"] if host else stream.node,
+        tp_rank=seen.tp_rank,
+        signature=seen.id,
+        text=seen.text,
+        fix=seen.fix,
+        lines=seen.lines,
+        secondary=seen.secondary,
+    )
+
+
+def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None, str]:
+    """The one cause, and the engine's last exception where that is all there is."""
+    raised = [stream.watch.tracebacks.raised for stream in streams]
+    last = next((one.words for one in reversed(raised) if one is not None), "")
+    if not told:
+        return None, last
+    chosen = choose({f"{place}": one for place, one in enumerate(told)})
+    if chosen.signature == EXCEPTION:
+        return None, chosen.text.removeprefix("engine process exited: ")
+    return (None if chosen.secondary else chosen), last
+
+
+def _others(streams: list[_Stream], cause: Cause | None) -> Iterator[Cause]:
+    """What else was recognised: once a cause and node, with the first lines that show it."""
+    seen = {(cause.signature, cause.node)} if cause else set()
+    for stream in streams:
+        for one in stream.watch.suspicions(0.0):
+            other = replace(_cause(stream, one), tp_rank=None)
+            if one.id != EXCEPTION and (other.signature, other.node) not in seen:
+                seen.add((other.signature, other.node))
+                yield other
+
+
+def _transport(stream: _Stream) -> str:
+    seen = nccl_log.read(stream.nccl)
+    return seen.words if seen.networks or seen.devices else ""
+
+
+def _cause_json(cause: Cause) -> dict[str, Any]:
+    return {
+        "id": cause.signature,
+        "node": cause.node,
+        "text": cause.text,
+        "fix": cause.fix,
+        "lines": list(cause.lines),
+    }
