@@ -103,6 +103,7 @@ class SimulatedTree:
     ranks: list[Rank] = field(default_factory=list)
     container: None = None
     stopped: dict[int, str] = field(default_factory=dict)
+    compilers: tuple[str, ...] = ()
     ever: set[int] = field(default_factory=set)
     watched: bool = False
     parents_end: bool = False

@@ -1,4 +1,4 @@
-"""`l40s-deploy why`: the last failure's one cause, repeated."""
+"""`l40s-deploy why`: the last failure's one cause, repeated; `--log`: the cause that logs of any engine show."""
 
 from __future__ import annotations
 
@@ -12,17 +12,35 @@ from orchestrator.workflows.status.why import Account, why, why_json
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy why", "l40s-deploy why --all --gang gang0", "l40s-deploy logs --around-failure")
+    add_examples(
+        parser,
+        "l40s-deploy why",
+        "l40s-deploy why --all --gang gang0",
+        "l40s-deploy why --log node0.log node1.log.gz",
+        "kubectl logs --prefix -l app=engine | l40s-deploy why --log -",
+        "l40s-deploy logs --around-failure",
+    )
     add_inventory(parser)
     add_gangs(parser)
     parser.add_argument(
         "--all", action="store_true", help="also show later errors and the events of all nodes in order"
     )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="read these logs of SGLang, vLLM or NCCL instead, of one node each, and ask no node: text or gzip, with"
+        " the prefixes of journald, docker, kubectl or mpirun, NODE=FILE to name the node, - for standard input",
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when every node answered, whether or not anything ever failed; 4 otherwise."""
+    """0 when every node answered, whether or not anything ever failed; 4 otherwise. With --log 3 where they show a
+    cause, else 0."""
+    if args.log:
+        return _of_logs(args.log, screen, as_json=args.json)
     accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all)
     if args.json:
         screen.json(why_json(accounts))
@@ -30,6 +48,30 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         for account in accounts:
             _show(account, screen, everything=args.all)
     return Exit.UNREACHABLE if any(account.failures for account in accounts) else 0
+
+
+def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
+    from orchestrator.cli.gangs import cause_lines
+    from orchestrator.workflows.status.log_files import log_files
+    from orchestrator.workflows.status.logs_read import read_logs
+
+    told = read_logs(log_files(names))
+    if as_json:
+        screen.json(told.as_json())
+        return Exit.FINDINGS if told.cause else 0
+    nccl = f"NCCL {told.nccl}" if told.nccl else ""
+    written = ", ".join(filter(None, (f"{told.engine} {told.version}".strip(), nccl, told.transport)))
+    screen.out.print(printable(f"read: {written or 'no line of an engine or of NCCL was recognised'}"))
+    for finding in told.findings:
+        screen.out.print(printable(f"{finding.id} {finding.node}: {finding.title}"))
+    for line in cause_lines(told.cause) if told.cause else ():
+        screen.out.print(line)
+    if told.cause is None:
+        ending = f"; the engine's own last exception: {told.exception}" if told.exception else ""
+        screen.out.print(printable(f"no cause is known{ending}"))
+    for cause in told.secondary:
+        screen.out.print(printable(f"  also {cause.node}: {cause.text}"))
+    return Exit.FINDINGS if told.cause else 0
 
 
 def _show(account: Account, screen: Screen, *, everything: bool) -> None:

@@ -25,6 +25,7 @@ class Process:
     flags:     field 9, of its main thread
     state:     R, S, D, Z, T, ...
     exit_code: field 52, a wait status; it is there for a zombie that we may ptrace, else 0
+    name:      field 2, the program's name, at most 15 bytes
     """
 
     pid: int
@@ -33,6 +34,7 @@ class Process:
     state: str
     exit_code: int
     flags: int = 0
+    name: str = ""
 
     @property
     def gone(self) -> bool:
@@ -55,6 +57,7 @@ def read(pid: int) -> Process | None:
         state=fields[0].decode(),
         exit_code=int(fields[49]) if len(fields) > 49 else 0,
         flags=int(fields[6]),
+        name=text[text.index(b"(") + 1 : text.rindex(b")")].decode("utf-8", "replace"),
     )
 
 

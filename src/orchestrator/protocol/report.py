@@ -61,7 +61,7 @@ class Phase(Message):
     """What the engine is doing: rendezvous, nccl, weights, kv-cache, graphs, warm-up, ready.
 
     step and of count inside the phase (shard 41 of 163); 0 where it has no steps. since, moved: node's epoch seconds
-    when the phase began and when its step last changed (0: never).
+    when the phase began, and when its step last changed or a compiler was last seen below the engine (0: never).
     """
 
     name: str = ""

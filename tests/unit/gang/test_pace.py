@@ -77,6 +77,8 @@ LATE: list[tuple[str, list[Report], str]] = [
     ("those who wait for a slow one", [node(0, "kv-cache", for_s=900), node(1, "weights", for_s=1000)], ""),
     ("nobody came to the rendezvous", [node(0, "rendezvous", for_s=901)], "node0"),
     ("capturing with torch.compile", [node(0, "graphs", for_s=1500)], ""),
+    ("kernels are still compiled", [node(0, "graphs", for_s=5000, moved_s=3), node(1, "graphs", for_s=1)], ""),
+    ("they were compiled, and it hangs", [node(0, "graphs", for_s=5000, moved_s=400)], "node0"),
     ("capturing for ever", [node(0, "graphs", for_s=1801), node(1, "graphs", for_s=1)], "node0"),
 ]
 

@@ -243,6 +243,7 @@ class Agent:
             self._ending_at = clock.now()  # what it wrote has been read
         self._follow_guardian(ready)
         self._follow_ranks(ready)
+        self._follow_compilers(now)
         self._follow_memory(now)
         self._follow_reading()
         self._follow_rails(now)
@@ -286,6 +287,7 @@ class Agent:
                 *self.remarks,
                 *self.log.remarks,
                 *self._stopped(),
+                *self._compiling(),
                 *self.disk.remarks(),
                 *self._heard_remarks(),
                 *(self.log.watch.unproved if self.state is AgentState.READY else ()),
@@ -470,6 +472,12 @@ class Agent:
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
                 self.happened(verdicts.Happened(self._explained(seen, died.part.pid, died.part.gpu, died.death)))
 
+    def _follow_compilers(self, now: float) -> None:
+        """Kernels that are compiled for half an hour are no hang."""
+        if self.tree.compilers and self.course.state.runs:
+            self.log.watch.compiles(clock.now())
+            self.vitality.compiled(now)
+
     def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
         place = self.memory.places.get(gpu, "")
@@ -619,3 +627,7 @@ class Agent:
         names = {pid: f"process {pid} ({title})" for pid, title in self.tree.stopped.items()}
         names.update({pid: f"the engine's parent process (pid {pid})" for pid in names if pid == self.engine[0]})
         return [f"{name} was stopped by a signal" for name in names.values()]
+
+    def _compiling(self) -> list[str]:
+        names = self.tree.compilers
+        return [f"the engine compiles kernels ({', '.join(names)} run below it)"] if names else []

@@ -30,6 +30,8 @@ LOOK_EVERY_S = 2.0
 _LONGEST_NAME = 60
 _GONE = (b"Z", b"X", b"x")
 """States of proc(5)."""
+COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "cc1plus"})
+"""Programs that compile a CUDA kernel for the engine, which takes up to half an hour: ninja and what nvcc starts."""
 
 
 @dataclass
@@ -156,6 +158,8 @@ class Tree:
     """When all of them had ended, monotonic seconds."""
     stopped: dict[int, str] = field(default_factory=dict)
     """Process id and title of processes that a signal has stopped, without ranks."""
+    compilers: tuple[str, ...] = ()
+    """Those of COMPILERS that the engine runs now."""
     ever: set[int] = field(default_factory=set)
     """Process ids of all processes that the engine has ever had."""
     alive_at: float = 0.0
@@ -271,6 +275,7 @@ class Tree:
         living = self.living()
         self._remember(living)
         self._note_stopped(living)
+        self.compilers = tuple(sorted({process.name for process in living} & COMPILERS))
         if self._title is None:
             return
         known = {part.pid for part in (*self.parts, *self.above) if part.lives}

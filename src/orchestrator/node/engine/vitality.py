@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from orchestrator.node.network import rails
 from orchestrator.protocol.staging import ProbeOrder
 
+COMPILING_S = 10.0
+"""So long a compiler that was seen below the engine counts as running; it is looked for more often."""
 OWN_SHARE = 0.1
 """Share of a probe's time: a log line this soon after its start may be the probe's own prefill, and is no progress."""
 
@@ -103,6 +105,10 @@ class Vitality:
         works."""
         self._progress_at = now + self.patience.pause_s
 
+    def compiled(self, now: float) -> None:
+        """A compiler runs below the engine."""
+        self._progress_at = max(self._progress_at, now + COMPILING_S)
+
     def probed(self, probe: Probe) -> bool:
         """Take one probe; True if the word has changed."""
         before = self.word
@@ -114,9 +120,7 @@ class Vitality:
         elif self._progress_at >= probe.began + OWN_SHARE * self.patience.answer_s:
             self.word, self._fruitless = SLOW, 0
             paused = self._progress_at > probe.ended
-            busy = (
-                "its log shows that it compiles kernels or replaces weights" if paused else ("requests make progress")
-            )
+            busy = "it compiles kernels or replaces weights" if paused else "requests make progress"
             self.detail = f"{probe.detail}; {busy}"
         else:
             self._count(probe)

@@ -116,6 +116,10 @@ class LogWatch:
         self._look_for_exceptions(owner, now, known=known)
         return self._look_for_phases(line, now)
 
+    def compiles(self, now: float) -> None:
+        """A compiler runs below the engine: its phase moves on, though the log shows nothing."""
+        self.phase = replace(self.phase, moved=now)
+
     def announces_pause(self, line: str) -> bool:
         """The line shows that the engine works but will not answer for a while."""
         return self.pause is not None and not self._is_a_clients(line) and self.pause.search(shown(line)) is not None

@@ -20,6 +20,8 @@ def fed(*steps: Step, counters: str = "") -> Vitality:
             vitality.worked(step[1])
         elif step[0] == "pause":
             vitality.paused(step[1])
+        elif step[0] == "compile":
+            vitality.compiled(step[1])
         else:
             moved = next(reads) if step[0] == "no" else ""
             vitality.probed(Probe(step[0] == "ok", step[1], step[2], "/health_generate: HTTP 503", moved))  # type: ignore[misc]
@@ -123,3 +125,10 @@ def test_the_operators_patience_goes_before_the_engines(asked_s: float, hung_at:
     for at in range(0, 400, 20):
         vitality.probed(Probe(False, float(at), at + 20.0))
         assert vitality.word == ("hung" if at + 20.0 >= hung_at else "slow"), at
+
+
+def test_half_an_hour_of_compiling_is_slow_and_silence_after_it_is_hung() -> None:
+    rounds = [(("compile", at + 19.0), ("no", at, at + 20.0)) for at in range(0, 1800, 21)]
+    compiled = [step for pair in rounds for step in pair]
+    assert fed(*compiled).word == "slow" and "it compiles kernels" in fed(*compiled).detail
+    assert fed(*compiled, *((step, at + 1900.0, end + 1900.0) for step, at, end in NO)).word == "hung"

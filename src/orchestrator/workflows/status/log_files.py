@@ -1,0 +1,70 @@
+"""Logs that a user names, as lines: bounded, whatever is in the file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.model.errors import InputError
+
+HEAD, TAIL = 1 << 20, 15 << 20
+"""Bytes of a log that are read where it is longer: how it began, which names versions and transport, and its end."""
+MOST = 4 << 30
+"""Of a log, unpacked."""
+_CHUNK = 1 << 20
+FORMS = "a log as text or gzip, - for standard input, NODE=FILE to name its node"
+
+
+def log_files(names: Sequence[str]) -> dict[str, list[str]]:
+    """Lines by node: NODE of NODE=FILE, else the file's name. Raises InputError for what is no log."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        node, file = _named(name)
+        while node in found:
+            node += "'"
+        found[node] = _lines(file)
+    return found
+
+
+def _named(name: str) -> tuple[str, str]:
+    node, equals, file = name.partition("=")
+    if equals and node and not Path(name).exists():
+        return node, file
+    if name == "-":
+        return "stdin", name
+    return Path(name).name.removesuffix(".gz").removesuffix(".log"), name
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        with _opened(file) as stream:
+            packed = stream.peek(2)[:2] == b"\x1f\x8b"
+            data = _read(gzip.GzipFile(fileobj=stream) if packed else stream)
+    except (OSError, EOFError, zlib.error) as failure:
+        words = getattr(failure, "strerror", None) or failure
+        raise InputError(f"can't be read: {words}", where=file, fix=f"name {FORMS}") from None
+    if b"\0" in data[:_CHUNK]:
+        raise InputError("is no text: it contains NUL bytes", where=file, fix=f"name {FORMS}")
+    return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+
+
+def _opened(file: str) -> io.BufferedReader:
+    return io.BufferedReader(io.FileIO(sys.stdin.fileno() if file == "-" else file, closefd=file != "-"))
+
+
+def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
+    """All of it, or its beginning and its end."""
+    head, tail, size = stream.read(HEAD), deque[bytes](), HEAD
+    while chunk := stream.read(_CHUNK):
+        tail.append(chunk)
+        size += len(chunk)
+        if size > MOST:
+            raise OSError(f"more than {MOST >> 30} GiB unpacked")
+        if len(tail) > TAIL // _CHUNK:
+            tail.popleft()
+    return head + (b"\n" if size > HEAD + TAIL else b"") + b"".join(tail)
