@@ -41,7 +41,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 def _is_accelerator(device: PciDevice) -> bool:
     kind = device.class_code >> 8
-    return kind in _ACCELERATORS and not (kind == _DISPLAY and device.vendor in _ON_BOARDS)
+    return bool(device.vendor) and kind in _ACCELERATORS and not (kind == _DISPLAY and device.vendor in _ON_BOARDS)
 
 
 def _finding(node: Node, vendor: int, kind: int) -> Finding:

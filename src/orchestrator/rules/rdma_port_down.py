@@ -63,7 +63,9 @@ def _finding(node: Node, troubles: Sequence[Trouble], layout: Layout | None) -> 
     idle = [one.port.device for one in troubles if one.kind != "down"]
     words = f"{', '.join(down)} {'has' if len(down) == 1 else 'have'} no link"
     words += f", {', '.join(idle)} no usable address" if idle else ""
-    fixes = [one.fix for one in troubles]
+    up = "; ".join(one.fix for one in troubles if one.kind == "down")
+    fixes = [f"{', '.join(down)}: plug the cable, enable the switch's port, then {up}"]
+    fixes += [f"{one.port.device}: {one.fix}" for one in troubles if one.kind != "down"]
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW if node.usable else tcp_severity(layout),
@@ -75,7 +77,7 @@ def _finding(node: Node, troubles: Sequence[Trouble], layout: Layout | None) -> 
         effect=price(Traffic.HALF_THE_PORTS)
         if node.usable
         else "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP, layout),
-        fix="plug the cable, enable the switch's port, then " + "; ".join(fixes),
+        fix="; ".join(fixes),
     )
 
 

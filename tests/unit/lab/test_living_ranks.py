@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.lab.faults.registry import find
 from orchestrator.lab.node.living import _RANK
 
 
@@ -25,3 +26,17 @@ def test_a_ranks_title_says_its_number_and_nothing_where_there_is_one_rank(title
 )
 def test_other_titles_are_no_ranks(title: bytes) -> None:
     assert _RANK.match(title) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "done"),
+    [
+        ("kill-rank", ("5",), "the process of TP rank 5 gets KILL, as from the OOM killer"),
+        ("kill-rank", ("5", "TERM"), "the process of TP rank 5 gets TERM"),
+        ("slow-node", ("1gbit", "bond0"), "limits traffic into and out of bond0 to 1gbit"),
+        ("mtu", ("ens5",), "the port ens5 gets an MTU of 1500; larger frames are lost"),
+        ("delay", ("40",), "every frame to and from DEV (default: the TCP side) is delayed by 40 milliseconds"),
+    ],
+)  # fmt: skip
+def test_what_was_done_is_told_with_the_words_that_were_given(name: str, words: tuple[str, ...], done: str) -> None:
+    assert find(name).fault.done(words) == done

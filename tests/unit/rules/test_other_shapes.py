@@ -87,6 +87,25 @@ def test_a_machine_of_another_makers_gpus_says_how_to_count_them() -> None:
     assert "--accelerator 1002:0302" in hint.fix and len(hint.devices) == 8
 
 
+def test_a_maker_that_was_not_read_is_no_other_maker() -> None:
+    node = healthy_node()
+    fault("GPUs of another vendor").breaks(node)
+    snapshot = node.machine.snapshot(nvml={"error": "not recorded"}, host={})
+    files = {path: "" if path.endswith("/vendor") else text for path, text in snapshot.files.items()}
+    examination = examine_saved({"node0": replace(snapshot, files=files)})
+    assert [one.title for one in examination.findings if one.id == "GPU-OTHER-MAKER"] == []
+
+
+def test_each_port_gets_its_own_fix() -> None:
+    nodes = healthy_nodes()
+    fault("port without an address").breaks(nodes["node1"])
+    nodes["node1"].set_port("mlx5_2", state="1: DOWN", phys_state="2: Polling")
+    (found,) = [one for one in run_rules(cluster_of(nodes)) if one.id == "RDMA-PORT-DOWN"]
+    cabled, addressed = found.fix.split("; mlx5_1: ")
+    assert cabled.startswith("mlx5_2: plug the cable")
+    assert addressed.startswith("give ens2f1np1 an address") and "cable" not in addressed
+
+
 def test_a_gpu_without_a_near_card_joins_both_halves_into_one_group() -> None:
     """NCCL joins a GPU to any earlier one that it reaches: 8, where comparing with each group's first says 4 + 4."""
     node = healthy_node()

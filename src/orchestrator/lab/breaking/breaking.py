@@ -39,7 +39,7 @@ def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
             raise InputError(f"{node} has this fault already", where=str(broken), fix=f"lab heal {node} {fault}")
         states[node] = _strike(living, state, loaded, broken)
         fault_state.write(place.path, states)
-    return f"{node} {broken}: {loaded.fault.summary}"
+    return f"{node} {broken}: {loaded.fault.done(broken.words)}"
 
 
 def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:

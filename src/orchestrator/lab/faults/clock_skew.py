@@ -12,7 +12,7 @@ from orchestrator.model.errors import InputError
 FAULT = Fault(
     name="clock-skew",
     argument="[SECONDS]",
-    summary="the clock is SECONDS ahead (default: 90; -90 is behind) for every program that starts from now on",
+    summary="the clock is SECONDS s ahead (default: 90; -90 is behind) for every program that starts from now on",
     shows="the time of day in new sessions and programs; running ones keep theirs",
     levels=(1, 2),
 )

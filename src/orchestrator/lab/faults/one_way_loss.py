@@ -9,7 +9,7 @@ from orchestrator.lab.node.living import LivingNode
 FAULT = Fault(
     name="one-way-loss",
     argument="[PERCENT [DEV]]",
-    summary="PERCENT (default: 30) of all packets to DEV (default: the TCP side) are lost, but none from it",
+    summary="PERCENT (default: 30) percent of all packets to DEV (default: the TCP side) are lost, but none from it",
     shows="connections that are slow or break while the link is up",
     levels=(1, 2),
     outside=True,

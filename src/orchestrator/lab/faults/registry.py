@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,23 @@ class Fault:
     rebuilds: bool = False
     outside: bool = False
     cures: str = ""
+
+    def done(self, words: Words) -> str:
+        """The summary of what was done: given words, or defaults of one word, in place of the arguments' names."""
+        text = self.summary
+        names = re.sub(r"[\[\]]", "", self.argument).split()
+        for place, name in reversed([*enumerate(names)]):  # a default belongs to the last name before it
+            given = words[place] if place < len(words) else ""
+            default = re.search(rf"\b{re.escape(name)}\b([^()]*) \(default: ([^;,)]*)([^)]*)\)", text)
+            if default is not None and (given or " " not in default[2]):
+                text = text.replace(default[0], (given or default[2] + _as_from(default[3])) + default[1])
+            if given and name.isupper():
+                text = re.sub(rf"\b{re.escape(name)}\b", lambda _, given=given: given, text)
+        return text
+
+
+def _as_from(words: str) -> str:
+    return words if words.startswith(", as") else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

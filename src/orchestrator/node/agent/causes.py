@@ -57,8 +57,8 @@ def follows(died: Died, parents: Death, watch: LogWatch, now: float) -> bool:
     if parents.signal in _ITS_OWN_DEATHS:
         return True
     spoke = [one for one in watch.suspicions(now - SUSPECT_FOR_S) if one.tp_rank is None]
-    killed = died.death.signal in (None, signal.SIGKILL) and not died.death.exit_code
-    return killed and not any(one.secondary for one in spoke) and (bool(spoke) or parents.exit_code is None)
+    crashed = died.death.signal not in (None, signal.SIGKILL)
+    return not crashed and not any(one.secondary for one in spoke) and (bool(spoke) or parents.exit_code is None)
 
 
 def rank_died(node: str, died: Died, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
