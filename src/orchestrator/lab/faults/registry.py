@@ -61,7 +61,7 @@ class Fault:
             if default is not None and (given or " " not in default[2]):
                 text = text.replace(default[0], (given or default[2] + _as_from(default[3])) + default[1])
             if given and name.isupper():
-                text = re.sub(rf"\b{re.escape(name)}\b", lambda _, given=given: given, text)
+                text = given.join(re.split(rf"\b{re.escape(name)}\b", text))
         return text
 
 
