@@ -40,7 +40,7 @@ from orchestrator.protocol import jobs, verbs
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.protocol.rails import RailsLine
-from orchestrator.protocol.report import AgentState, PageCache
+from orchestrator.protocol.report import AgentState, PageCache, Refusal
 from orchestrator.protocol.tuning import TuneLine
 from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import fleet as fleets
@@ -329,6 +329,8 @@ def every_verb() -> Mapping[str, Verb]:
         "tune-run": Verb(said(TuneLine(begun="x"), TuneLine(job="x", us=1.0), TuneLine(ended=0)), every(_tune_run)),
         "tuned": Verb(value({"root": "/x", "versions": {"a": "1"}, "folders": {"f": {"n": "{}"}}}), _tuned),
         "stage": Verb(value(verbs.StageAnswer(folder="/x")), typed("stage")),
+        "check": Verb(value(verbs.CheckAnswer(refusals=(Refusal(kind="no-model", what="w", where="/x", fix="f"),),
+                                              checkpoint={"config.json": "a"})), typed("check")),
         "arm": Verb(state, typed("arm")),
         "go": Verb(state, typed("go")),
         "stop": Verb(value(verbs.StopAnswer(state="stopped", left_behind=(1,))), typed("stop")),

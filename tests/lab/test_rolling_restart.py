@@ -222,16 +222,54 @@ def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fau
     assert len(workers(lab)) == 3
 
 
-def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
+def test_what_would_refuse_a_start_refuses_the_stop_while_all_serve(lab: SmallLab) -> None:
+    """Of the second gang too, before the first one is stopped."""
     from tests.support.load import Load
     from tests.support.small_lab import MODEL
 
+    before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
     lab.on("node1", f"mv /workspace/{MODEL} /workspace/away")
+    try:
+        with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
+            for words in (
+                ("restart", "--rolling", "--gang", "gang0", "--gang", "gang1"),
+                ("restart", "--gang", "gang1"),
+                ("restart", "--gang", "gang1", "--dry-run"),
+                ("restart", "--gang", "gang1", "--maintenance", "--run", "true"),
+                ("rollback", "--gang", "gang1"),
+            ):
+                ended = lab.deploy(*words, check=False)
+                assert ended.returncode == 3, (words, ended.stderr)
+                assert "node1" in ended.stderr and "does not exist" in ended.stderr, (words, ended.stderr)
+            until(lambda: load.good > 50, 60 * slack(), lambda: str(load.bad))
+    finally:
+        lab.on("node1", f"mv /workspace/away /workspace/{MODEL}")
+    assert load.bad == []
+    assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == before
+    lab.deploy("lab", "break", "--name", lab.name, "node2", "ecc", "1")
+    try:
+        ended = lab.deploy("restart", "--rolling", check=False)
+    finally:
+        lab.deploy("lab", "heal", "--name", lab.name, "node2", "ecc")
+    assert ended.returncode == 3 and "GPU-HEALTH" in ended.stderr, ended.stderr
+    assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == before
+    assert len(workers(lab)) == 3
+
+
+def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
+    """The model is lost once the gang's turn has begun."""
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
     last = lab.gang(2)["run_id"]
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
-        ended = lab.deploy("restart", "--rolling", "--gang", "gang1", "--gang", "gang2", check=False)
-    assert ended.returncode == 3, ended.stderr
-    assert "does not exist" in ended.stderr and "not restarted: gang2" in ended.stderr
+        running = lab.start("restart", "--rolling", "--gang", "gang1", "--gang", "gang2")
+        assert running.stdout is not None
+        next(line for line in running.stdout if "removing it from the router" in line)
+        lab.on("node1", f"mv /workspace/{MODEL} /workspace/away")
+        said = running.communicate(timeout=120 * slack())[0]
+    assert running.returncode == 3, said
+    assert "does not exist" in said and "not restarted: gang2" in said
     assert load.bad == [] and load.good > 50
     assert lab.gang(2)["run_id"] == last
     assert len(workers(lab)) == 2

@@ -103,7 +103,7 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     with ExitStack() as patched:
         for name, value in {
             "time": moment, "again": again, "rejoin": lambda *_: None, "staged_plan": lambda *_: plan,
-            "against_a_start": lambda *_: None,
+            "against_starts": lambda *_: None,
             "GangLock": lambda *words, **more: lock(*words, **more, _given_back=Event()),
         }.items():  # fmt: skip
             patched.enter_context(mock.patch.object(guard, name, value))

@@ -16,7 +16,7 @@ from orchestrator.protocol.verbs import REQUESTS as GANG_REQUESTS
 WIDTH = 118
 APART: tuple[type[Message], ...] = (Watch,)
 """Messages listed separately; other lists only name them."""
-BY_HAND = {"stage", "labels", "figures", "nettest", "rails", "tune-run", *GANG_REQUESTS}
+BY_HAND = {"stage", "check", "labels", "figures", "nettest", "rails", "tune-run", *GANG_REQUESTS}
 """Verbs whose rows say more than their keys; written by hand."""
 OTHER_ANSWERS = {
     "probe": "a snapshot, the raw text of the machine's files and NVML (`model/snapshot_json.py`)",

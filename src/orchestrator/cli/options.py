@@ -94,6 +94,17 @@ def add_hung_after(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_accept(parser: argparse.ArgumentParser) -> None:
+    """--accept ID[@NODE], repeatable."""
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="ID[@NODE]",
+        help="ignore this finding of `doctor` (repeatable)",
+    )
+
+
 def add_no_golden(parser: argparse.ArgumentParser) -> None:
     """--no-golden."""
     parser.add_argument(

@@ -8,6 +8,7 @@ from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli import still_right
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
+    add_accept,
     add_drain_timeout,
     add_examples,
     add_gangs,
@@ -85,6 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --maintenance: how long to wait for the nodes to come back (1h)",
     )
     parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
+    add_accept(parser)
     add_no_golden(parser)
     add_dry_run(parser)
     add_json(parser)
@@ -117,7 +119,11 @@ def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) ->
     if args.resume:
         return rehearsed.show(would_resume(inventory, args.gang), screen, nothing="nothing to resume")
     one_by_one = args.rolling or args.maintenance
-    return rehearsed.show(would_restart(inventory, args.gang, now=args.now, one_by_one=one_by_one), screen)
+    with RestartProgress(screen) as shown:
+        would = would_restart(
+            inventory, args.gang, shown, now=args.now, one_by_one=one_by_one, accept=tuple(args.accept)
+        )
+    return rehearsed.show(would, screen)
 
 
 def _restart(args: argparse.Namespace, inventory: Inventory, shown: RestartProgress) -> Rolled | Restarted | Resumed:
@@ -139,6 +145,7 @@ def _request(args: argparse.Namespace) -> RestartRequest:
         command=command_line(),
         timeout_s=args.timeout,
         hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
     )
 
 
@@ -161,6 +168,7 @@ def _maintenance(args: argparse.Namespace) -> MaintenanceRequest:
         drain_s=args.drain_timeout,
         timeout_s=args.timeout,
         hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
         command=command_line(),
     )
 
@@ -179,6 +187,7 @@ def _rolling(args: argparse.Namespace) -> RollingRequest:
         drain_s=args.drain_timeout,
         timeout_s=args.timeout,
         hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
         command=command_line(),
     )
 

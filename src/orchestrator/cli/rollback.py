@@ -7,6 +7,7 @@ import argparse
 from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
+    add_accept,
     add_drain_timeout,
     add_examples,
     add_gangs,
@@ -30,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     add_timeout(parser)
     add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")
+    add_accept(parser)
     add_dry_run(parser)
     add_json(parser)
 
@@ -38,9 +40,15 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves its previous plan; 130 when interrupted."""
     inventory = open_cluster(args, screen)
     if args.dry_run:
-        return rehearsed.show(would_roll_back(inventory, args.gang), screen)
+        with RestartProgress(screen) as shown:
+            would = would_roll_back(inventory, args.gang, shown, accept=tuple(args.accept))
+        return rehearsed.show(would, screen)
     request = RollbackRequest(
-        gangs=tuple(args.gang), drain_s=args.drain_timeout, timeout_s=args.timeout, command=command_line()
+        gangs=tuple(args.gang),
+        drain_s=args.drain_timeout,
+        timeout_s=args.timeout,
+        accept=tuple(args.accept),
+        command=command_line(),
     )
     try:
         with RestartProgress(screen) as shown:

@@ -11,6 +11,7 @@ from orchestrator.cli import still_right
 from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.nettest import add_nettest_min
 from orchestrator.cli.options import (
+    add_accept,
     add_drain_timeout,
     add_examples,
     add_hung_after,
@@ -32,9 +33,7 @@ from orchestrator.planning.document import plan_json
 from orchestrator.workflows.gang.operation import settle
 from orchestrator.workflows.gang.raising import UpRequest, UpResult
 from orchestrator.workflows.gang.standing import to_start
-from orchestrator.workflows.gang.strict import refuse_transport
-from orchestrator.workflows.gang.up import up
-from orchestrator.workflows.plan.plan import plan_inventory
+from orchestrator.workflows.gang.up import refuse_transport, rehearse, up
 from orchestrator.workflows.router.routing import enrol
 from orchestrator.workflows.status.status import status_json
 
@@ -63,13 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also refuse on slow findings, and if traffic does not use the planned transport once running",
     )
-    parser.add_argument(
-        "--accept",
-        action="append",
-        default=[],
-        metavar="ID[@NODE]",
-        help="ignore this finding of `doctor` (repeatable)",
-    )
+    add_accept(parser)
     parser.add_argument(
         "--replace",
         action="store_true",
@@ -98,8 +91,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     wanted = plan_verb.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
-    if args.dry_run:
-        return _dry_run(plan_inventory(inventory, wanted).plan, screen)
     request = UpRequest(
         plan=wanted,
         command=command_line(),
@@ -113,6 +104,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         nettest=args.nettest_min / 100 if args.nettest else None,
         fewer=any(gang.short for gang in inventory.gangs),
     )
+    if args.dry_run:
+        with RisingProgress(screen) as shown:
+            plan = rehearse(inventory, request, shown)
+        return _dry_run(plan, screen)
     try:
         with RisingProgress(screen) as shown:
             outcome = up(inventory, request, shown)

@@ -23,6 +23,7 @@ VERBS = {
     "tune-run": "orchestrator.node.tuning.run",
     "tuned": "orchestrator.node.tuning.tuned",
     "stage": "orchestrator.node.verbs.stage",
+    "check": "orchestrator.node.verbs.check",
     "arm": "orchestrator.node.verbs.arm",
     "go": "orchestrator.node.verbs.go",
     "stop": "orchestrator.node.verbs.stop",

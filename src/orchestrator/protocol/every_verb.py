@@ -13,6 +13,7 @@ from orchestrator.protocol.message import Message
 REQUESTS: Mapping[str, type[Message]] = {
     **verbs.REQUESTS,
     "stage": staging.StagingRequest,
+    "check": staging.StagingRequest,
     "probe": looks.ProbeRequest,
     "prerequisites": looks.PrerequisitesRequest,
     "labels": labels.LabelsRequest,

@@ -208,6 +208,8 @@ class Asked(Message):
     attn_dp: int | None = None
     layout: str = ""
     extra_args: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    """Findings that were set aside, `ID` or `ID@node`: they do not forbid a later start of the same plan either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import AgentState
+from orchestrator.protocol.report import AgentState, Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +135,19 @@ class BenchLine(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageAnswer(Message):
-    """folder: of the run, on the node."""
+    """folder: of the run, on the node; checkpoint: as `check` says it."""
 
     folder: str
+    checkpoint: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAnswer(Message):
+    """Of `check`: what `arm` would refuse, and what tells this node's checkpoint from another one: a digest by file
+    name, of those files that could be read."""
+
+    refusals: tuple[Refusal, ...] = ()
+    checkpoint: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,9 +329,10 @@ REQUESTS: Mapping[str, type[Message]] = {
     "ask": AskRequest,
     "bench": BenchRequest,
 }
-"""Of a gang's verbs; that of `stage` is a StagingRequest with a token. every_verb.py has all of the application."""
+"""Of a gang's verbs; that of `stage` and `check` is a StagingRequest. every_verb.py has all of the application."""
 ANSWERS: Mapping[str, type[Message]] = {
     "stage": StageAnswer,
+    "check": CheckAnswer,
     "arm": StateAnswer,
     "go": StateAnswer,
     "stop": StopAnswer,

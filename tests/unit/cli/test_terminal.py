@@ -189,7 +189,7 @@ def locking(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def planning(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.cli.up.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
+    patch.setattr("orchestrator.cli.up.rehearse", lambda *_: plan())
 
 
 def saved(_: pytest.MonkeyPatch, folder: Path) -> None:

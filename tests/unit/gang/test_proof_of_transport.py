@@ -9,7 +9,7 @@ from orchestrator.gang.view import GangView, view
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.report import AgentState, RankReport, Report, TransportLines
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON
-from orchestrator.workflows.gang.strict import refusal
+from orchestrator.workflows.gang.up import refusal
 
 PLANNED = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0:1", "NCCL_DEBUG": "INFO"}
 ON_TCP = ("Using network Socket",)

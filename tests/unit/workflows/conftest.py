@@ -9,9 +9,26 @@ import pytest
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
 
+    from orchestrator.model.finding import Finding
+
 
 @pytest.fixture
-def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LocalGang]]:
+def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """What the doctor finds before a start comes from this list: this machine is no node."""
+    from orchestrator.rules.support.cluster import Cluster
+    from orchestrator.workflows.gang import checks
+    from orchestrator.workflows.look.doctor import Examination
+
+    found: list[Finding] = []
+    seen = Cluster(topologies={}, snapshots={}, specs={})
+    monkeypatch.setattr(checks, "examine", lambda *_: Examination(seen, tuple(found), (), {}))
+    return found
+
+
+@pytest.fixture
+def local(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, findings: list[Finding]
+) -> Iterator[Callable[..., LocalGang]]:
     """Makes a gang on this machine: nodes over `ansible_connection: local`, a scripted engine."""
     from tests.support.gang import WATCH
     from tests.support.local_gang import LocalGang

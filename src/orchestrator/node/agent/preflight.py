@@ -11,6 +11,7 @@ import pwd
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from orchestrator.node import others, processes
 from orchestrator.node.agent import weights
@@ -25,7 +26,34 @@ SHM_BYTES = 512 << 20
 """For NCCL's shared memory transport and the engine's own queues between 8 ranks. A container's default is 64 MiB."""
 
 
-def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
+@dataclass(frozen=True)
+class Own:
+    """What the gang's own run holds here, and gives back before the next one starts.
+
+    pids: its processes; ports, gpus: those that it was staged with, since not every holder can be seen
+    """
+
+    pids: frozenset[int] = frozenset()
+    ports: frozenset[int] = frozenset()
+    gpus: frozenset[int] = frozenset()
+
+    def listens(self, port: int) -> bool:
+        """Nobody else listens on this port."""
+        holders = _listeners(port)
+        return holders <= self.pids if holders else port in self.ports
+
+    def holds(self, index: int, pid: int) -> bool:
+        """This process on that GPU is one of ours, or one that is ending, or in a PID namespace that hides it."""
+        if pid in self.pids:
+            return True
+        process = processes.read(pid)
+        return index in self.gpus and (process is None or process.gone)
+
+
+NOTHING = Own()
+
+
+def check(run: Run, memory: gpus.GpuMemory, own: Own = NOTHING) -> list[Failure]:
     """All failures, in the order in which an operator would fix them; empty if the run may be armed.
 
     NVML is queried first and its answer read last: its process and driver start up while the other checks run.
@@ -39,8 +67,8 @@ def check(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
         lambda: _packages(run),
         lambda: _model(run),
         lambda: _working_dir(run),
-        lambda: _ports(run),
-        lambda: _gpus(run, memory),
+        lambda: _ports(run, own),
+        lambda: _gpus(run, memory, own),
     )
     return [failure for step in steps for failure in step()]
 
@@ -49,7 +77,7 @@ def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
     """The same checks for a program that runs in place of the engine and loads no model."""
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
-    steps = (_elsewhere(run), _python(run), _image(run), _ports(run), _gpus(run, memory))
+    steps = (_elsewhere(run), _python(run), _image(run), _ports(run, NOTHING), _gpus(run, memory, NOTHING))
     return [failure for step in steps for failure in step]
 
 
@@ -141,10 +169,10 @@ def _working_dir(run: Run) -> Iterator[Failure]:
         )
 
 
-def _ports(run: Run) -> Iterator[Failure]:
+def _ports(run: Run, own: Own) -> Iterator[Failure]:
     for wanted in run.ports.check_free:
         failure = port_failure(wanted.address, wanted.port, run.state)
-        if failure:
+        if failure and not (failure.kind == "port-taken" and own.listens(wanted.port)):
             yield failure
 
 
@@ -170,7 +198,7 @@ def _port_taken(address: str, port: int, error: OSError, state: str) -> Failure:
         )
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
-    holder = _listener(port)
+    holder = min(_listeners(port), default=0)
     if not holder:
         fix = "find out as root whose it is (`ss -ltnp`), or choose another port in the inventory"
         return Failure("port-taken", "in use by a process that is not visible to the agent", where, fix)
@@ -180,22 +208,22 @@ def _port_taken(address: str, port: int, error: OSError, state: str) -> Failure:
     return Failure("port-taken", f"in use by {by}", where, "stop that process, or choose another port in the inventory")
 
 
-def _listener(port: int) -> int:
-    """Process id of the listener on a port, 0 if /proc does not show it to us."""
+def _listeners(port: int) -> set[int]:
+    """Process ids of the listeners on a port, as far as /proc shows them to us."""
     inodes = {
         fields[9]
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
         for fields in (line.split() for line in _lines(table)[1:])
         if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    wanted, found = {f"socket:[{inode}]" for inode in inodes}, set()
     for process in processes.everything():
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{process.pid}/fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(f"/proc/{process.pid}/fd/{name}") in wanted:
-                        return process.pid
-    return 0
+                        found.add(process.pid)
+    return found
 
 
 def _lines(path: str) -> list[str]:
@@ -235,7 +263,7 @@ def _shm(run: Run) -> list[str]:
     ]
 
 
-def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
+def _gpus(run: Run, memory: gpus.GpuMemory, own: Own) -> Iterator[Failure]:
     if run.device != "cuda" or not run.gpus:
         return
     if not memory.wait(gpus.FIRST_ANSWER_S) or memory.answer is None:
@@ -248,27 +276,32 @@ def _gpus(run: Run, memory: gpus.GpuMemory) -> Iterator[Failure]:
         return
     for index in run.gpus:
         use = memory.answer.get(index)
-        if use is None:
-            continue
-        if use.processes:
-            pid, held = max(use.processes, key=lambda process: process[1])
-            if (agent := others.agent_above(pid)) is not None:
-                yield _ours(agent, "gpu-busy", f"GPU {index}", run.state)
-                continue
-            yield Failure(
-                "gpu-busy",
-                f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
-                f"holds {_gib(held or use.used)} on it",
-                f"GPU {index}",
-                "stop that process, or use another node",
-            )
-        elif use.used > gpus.IDLE_BYTES:
-            yield Failure(
-                "gpu-busy",
-                f"busy: {_gib(use.used)} are in use by a process that NVML does not show",
-                f"GPU {index}",
-                "find the container or PID namespace that uses it, for example with `docker ps`",
-            )
+        if use is not None:
+            yield from _busy(use, own, run.state)
+
+
+def _busy(use: gpus.GpuUse, own: Own, state: str) -> Iterator[Failure]:
+    where = f"GPU {use.index}"
+    strangers = [one for one in use.processes if not own.holds(use.index, one[0])]
+    if strangers:
+        pid, held = max(strangers, key=lambda process: process[1])
+        if (agent := others.agent_above(pid)) is not None:
+            yield _ours(agent, "gpu-busy", where, state)
+            return
+        yield Failure(
+            "gpu-busy",
+            f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
+            f"holds {_gib(held or use.used)} on it",
+            where,
+            "stop that process, or use another node",
+        )
+    elif not use.processes and use.used > gpus.IDLE_BYTES and use.index not in own.gpus:
+        yield Failure(
+            "gpu-busy",
+            f"busy: {_gib(use.used)} are in use by a process that NVML does not show",
+            where,
+            "find the container or PID namespace that uses it, for example with `docker ps`",
+        )
 
 
 def _gib(count: int) -> str:

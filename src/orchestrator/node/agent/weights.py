@@ -6,6 +6,8 @@ A safetensors file begins with the length of its header, and the header says whe
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -21,11 +23,25 @@ MOST_HEADER_BYTES = 100_000_000
 NAMED = 3
 
 INDEX = "model.safetensors.index.json"
+_NOTES = ("_name_or_path", "transformers_version", "_commit_hash")
+"""Keys of a config.json that whoever wrote the copy adds (transformers, configuration_utils.py)."""
 
 
 def repair(folder: pathlib.Path, node: str = "NODE", good: str = "GOOD_NODE") -> str:
     """The command that copies files that differ or are missing, and only those, from a node whose copy is good."""
     return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"
+
+
+def told_apart(folder: str) -> dict[str, str]:
+    """A digest by file name that two copies of one checkpoint share: of what config.json and the index say, however
+    they are laid out, without the notes that a download leaves. What can't be read is left out; '' is no folder."""
+    found = {}
+    for name, part in (("config.json", None), (INDEX, "weight_map")) if folder else ():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            said = json.loads(pathlib.Path(folder, name).read_bytes())
+            told = said[part] if part else {key: value for key, value in said.items() if key not in _NOTES}
+            found[name] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return found
 
 
 def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
-from orchestrator.node.agent import record, secret_files, staged_files
+from orchestrator.node.agent import record, secret_files, staged_files, weights
 from orchestrator.node.agent import run as runs
 from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
@@ -39,8 +39,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         staged_files.refuse_others_folder(folder)
         _make_folders(state, folder)
         _refuse_beside_a_living_run(state, asked.gang)
-        run = replace(run, engine_user=engine_user(run.engine_user), launch_sha256=staged_files.digest_of(run))
-        owner = _owner(run)
+        run, owner = with_owner(replace(run, launch_sha256=staged_files.digest_of(run)))
         make_cache(state, run, owner)
         files.write_json(run.path(files.RUN_FILE), run.kept())
         files.write(run.path(files.KEY_FILE), run.key)
@@ -51,7 +50,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         files.write_json(run.path(files.REPORT_FILE), record.staged(run, time.time()).as_json())
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
     _forget_old_runs(files.gang_dir(state, run.gang), run.run_id)
-    return StageAnswer(folder=folder).as_json()
+    return StageAnswer(folder=folder, checkpoint=weights.told_apart(run.model_path)).as_json()
 
 
 def _make_folders(state: str, folder: str) -> None:
@@ -100,6 +99,15 @@ def engine_user(asked: str | None) -> str | None:
         return asked
     caller = os.environ.get("SUDO_USER", "")
     return caller if os.geteuid() == 0 and caller not in ("", "root") else None
+
+
+def with_owner(run: runs.Run) -> tuple[runs.Run, tuple[int, int] | None]:
+    """The run with whom its engine runs as; (user, group) of that one where files have to be given to him.
+
+    Raises Failure where the node has no such user, or we can't become him.
+    """
+    run = replace(run, engine_user=engine_user(run.engine_user))
+    return run, _owner(run)
 
 
 def _owner(run: runs.Run) -> tuple[int, int] | None:

@@ -22,16 +22,17 @@ from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.returning import Boot, Where, boot_of, place
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
+from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import BOOT_S, SETTLE_S
 from orchestrator.workflows.gang import raising
+from orchestrator.workflows.gang.checks import against_starts, refuse_starts
 from orchestrator.workflows.gang.locks import GangLock, take_again
-from orchestrator.workflows.gang.operation import Operation
+from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import Restarted, Watcher, against_a_start
+from orchestrator.workflows.gang.restart import Restarted, Watcher
 from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -56,6 +57,8 @@ class MaintenanceRequest:
     hung_after_s: float | None = None
     """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
     timeout_s: float = 3600.0
+    accept: tuple[str, ...] = ()
+    """Findings that do not forbid the stop, `ID` or `ID@node`; they count again once the work is done."""
     command: str = "restart --maintenance"
 
     def __post_init__(self) -> None:
@@ -69,7 +72,8 @@ class MaintenanceRequest:
 def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher) -> Restarted:
     """Have the chosen gangs worked on, one after the other.
 
-    Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld.
+    Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, what the
+    checks of the starts refuse.
     Later, with words on how to go on: Unreachable and GangFailed where a node is not back in time or the command
     fails, FindingsError where the doctor forbids the start, what a start raises.
     """
@@ -81,7 +85,8 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
         router = opened.enter_context(_router(inventory))
         locks = [opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance")) for gang in gangs]
-        with _operation(request, see(fleet, gangs), locks) as operation:
+        _refuse(fleet, plans, request, watcher)
+        with Operation(What.MAINTENANCE, request.command, see(fleet, gangs), locks, kept(request)) as operation:
             turns = Turns(fleet, router, watcher, operation)
             views = tuple(
                 _one(
@@ -94,17 +99,17 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
         return Restarted(views=views, down_s=time.monotonic() - begin)
 
 
-def _operation(request: MaintenanceRequest, views: Sequence[GangView], locks: Sequence[GangLock]) -> Operation:
-    options = {
-        "run": request.run,
-        "reboots": request.reboots,
-        "wait_s": request.wait_s,
-        "now": request.now,
-        "drain_s": request.drain_s,
-        "timeout_s": request.timeout_s,
-        "hung_after_s": request.hung_after_s,
-    }
-    return Operation(What.MAINTENANCE, request.command, views, locks, options)
+def _refuse(fleet: Fleet, plans: Sequence[Staged], request: MaintenanceRequest, watcher: Watcher) -> None:
+    """Raise what forbids the start that follows the work, unless that is accepted."""
+    try:
+        refuse_starts(fleet, plans, watcher, accept=request.accept)
+    except (FindingsError, NodeError) as refused:
+        names = " ".join(f"--gang {plan.gang.name}" for plan in plans)
+        refused.fix += (
+            f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after the work"
+            f" `l40s-deploy restart {names}`"
+        )
+        raise
 
 
 @contextmanager
@@ -174,6 +179,7 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
         now=work.request.now,
         drain_s=work.request.drain_s,
         timeout_s=work.request.timeout_s,
+        check=lambda: _refuse(work.fleet, [work.plan], work.request, work.watcher),
         work=done_to_nodes,
         failed=failed,
         left=left,
@@ -276,7 +282,7 @@ def _settled(work: _Work) -> None:
     """Wait until doctor reports no stop finding."""
     work.say("running doctor")
     ends = time.monotonic() + SETTLE_S
-    while (against := against_a_start(work.fleet, work.plan, work.watcher)) is not None:
+    while (against := against_starts(work.fleet, [work.plan], work.watcher)) is not None:
         if time.monotonic() > ends:
             raise against.error
         work.say(f"{against.error.where}: {against.error.what}; trying again for up to {ends - time.monotonic():.0f} s")

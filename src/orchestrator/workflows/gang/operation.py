@@ -84,6 +84,12 @@ class Operation:
             lock.begin(self._open[name][1])
 
 
+def kept(request: Any) -> dict[str, Any]:
+    """The options of a request, a dataclass: what `restart --resume` needs to go on, without what it chooses itself."""
+    names = set(request.__dataclass_fields__) - {"gangs", "command"}
+    return {name: getattr(request, name) for name in sorted(names)}
+
+
 def settle(inventory: Inventory, gangs: Iterable[str], command: str) -> None:
     """Remove the records of what was begun on these gangs: they serve. Skip gangs locked by another command."""
     names = set(gangs)

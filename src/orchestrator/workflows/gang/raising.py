@@ -39,7 +39,7 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.background import ahead
 from orchestrator.workflows.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S, TEST_BEFORE_GO_S
 from orchestrator.workflows.gang.locks import GangLock, fence, still_ours
-from orchestrator.workflows.gang.staging import cache_order, staging_requests
+from orchestrator.workflows.gang.staging import cache_order, other_checkpoint, staging_requests
 from orchestrator.workflows.look.doctor import refuse
 from orchestrator.workflows.plan.examined import examined
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, make_plan
@@ -108,7 +108,7 @@ class UpRequest:
         if self.asked is not None:
             return self.asked
         if self.fewer:
-            return Asked(model=model, stack=plan.stack, extra_args=plan.extra_args)
+            return Asked(model=model, stack=plan.stack, extra_args=plan.extra_args, accept=self.accept)
         return Asked(
             model=model,
             stack=plan.stack,
@@ -118,6 +118,7 @@ class UpRequest:
             attn_dp=plan.attn_dp,
             layout=plan.layout,
             extra_args=plan.extra_args,
+            accept=self.accept,
         )
 
 
@@ -185,8 +186,8 @@ none may start."""
 
 
 @contextmanager
-def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterator[Ground]:
-    """Look, lock and plan; nothing is changed yet.
+def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked: bool = True) -> Iterator[Ground]:
+    """Look, lock and plan; nothing is changed yet. locked: else no lock is taken, and nothing may be changed at all.
 
     Raises Unreachable, LockHeld, and FindingsError for findings that forbid a start: those of severity stop and,
     where strict, slow.
@@ -201,7 +202,7 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Iterat
         standing = {view.name: with_spares(gang, view.stand_ins) for gang, view in zip(chosen, views, strict=True)}
         standing = {name: replace(gang, spares=()) for name, gang in standing.items()}
         locks = {name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
-                 for name, gang in standing.items()}  # fmt: skip
+                 for name, gang in standing.items() if locked}  # fmt: skip
         planned = planning.result()
         quiet = all(view.state is GangState.ABSENT for view in views)
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
@@ -485,7 +486,9 @@ class _Rise:
         requests = self.rising.requests(run_id, secrets.token_hex(32))
         self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests
         nodes = tuple(node.name for node in self.gang.nodes)
-        self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
+        staged = self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
+        if wrong := other_checkpoint(requests, {name: answer.checkpoint for name, answer in staged.items()}):
+            raise wrong
         self._at_once(Do.ARM, nodes, "staged")
         self._arm(nodes)
 

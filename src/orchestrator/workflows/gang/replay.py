@@ -44,6 +44,11 @@ class Staged:
         return self._leader.model
 
     @property
+    def accepted(self) -> tuple[str, ...]:
+        """Findings that were set aside when the plan was made, `ID` or `ID@node`."""
+        return self._leader.asked.accept if self._leader.asked else ()
+
+    @property
     def service_url(self) -> str:
         """Where the gang serves."""
         return self._leader.service.url if self._leader.service else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,25 +12,19 @@ from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError
-from orchestrator.model.finding import Severity
+from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.topology import Topology
-from orchestrator.planning.facts_of_now import off_the_rails
-from orchestrator.planning.still_there import gone
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
-from orchestrator.topology.build import build
 from orchestrator.workflows.gang import raising
+from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.down import Stopped, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock, still_ours
-from orchestrator.workflows.gang.operation import Operation
+from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.look.doctor import Examination, examine
-from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
-from orchestrator.workflows.survive.relaunch import facts_of_now, resolved_on
+from orchestrator.workflows.survive.relaunch import facts_of_now
 from orchestrator.workflows.weights_ahead import weights_ahead
 
 TO_END = Patience(least_s=45.0)
@@ -55,6 +49,8 @@ class RestartRequest:
     hung_after_s: float | None = None
     """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
     timeout_s: float = 3600.0
+    accept: tuple[str, ...] = ()
+    """Findings that do not forbid it, `ID` or `ID@node`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +64,8 @@ class Restarted:
 def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> Restarted:
     """Stop the chosen gangs in their engines' order, and start them with the plan that they had, behind the router.
 
-    Raises Unreachable before anything is stopped, InputError where there is no plan to start again, LockHeld,
-    GangFailed where a gang would not end or did not become ready.
+    Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, and what
+    the checks of the start refuse. Later GangFailed where a gang would not end or did not become ready.
     """
     gangs = chosen_gangs(inventory, request.gangs)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
@@ -77,85 +73,16 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
         views = see(fleet, gangs)
         raising.everybody_answers(views)
         plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
+        held = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
+        refuse_starts(fleet, plans, watcher, accept=request.accept)
         for view, plan in zip(views, plans, strict=True):
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
-        held = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
-        say_gone_from(fleet, plans, watcher)
-        options = {"now": request.now, "timeout_s": request.timeout_s, "hung_after_s": request.hung_after_s}
+        options = kept(request)
         with Operation(What.RESTART, request.command, see(fleet, gangs), held, options) as operation:
             operation.turn(gang.name for gang in gangs)
             restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
             rejoin(inventory, restarted.views, watcher)
         return restarted
-
-
-def say_gone_from(fleet: Fleet, plans: Sequence[Staged], watcher: raising.Watcher) -> None:
-    """Look at the nodes of these plans before anything is stopped, and report what they no longer have."""
-    looked = look(fleet, [node for plan in plans for node in plan.gang.nodes]).values
-    topologies = {name: build(snapshot) for name, snapshot in looked.items()}
-    for plan in plans:
-        say_gone(plan, topologies, watcher)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
-    """What forbids a start. nodes: those that do not answer or have a finding of severity stop of their own.
-    outdated: it is the plan that these nodes can't carry out any more; a new one would do without what is gone."""
-
-    error: DeployError
-    nodes: tuple[str, ...] = ()
-    outdated: bool = False
-
-
-def against_a_start(fleet: Fleet, plan: Staged, watcher: raising.Watcher) -> Against | None:
-    """Ask the doctor: a node that does not answer, the first finding of severity stop, or a node without any RDMA port
-    under a plan that needs one; None for none of these.
-
-    Then also reports what the nodes no longer have. The agents find GPUs that are still busy.
-    """
-    examined = examine(fleet, {node.name: node for node in plan.gang.nodes})
-    if (against := objection(examined, plan.gang.name)) is not None:
-        return against
-    say_gone(plan, examined.cluster.topologies, watcher)
-    return _outdated(plan, examined.cluster.topologies)
-
-
-def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> Against | None:
-    for node in plan.gang.nodes:
-        if node.name in nodes and off_the_rails(plan.requests[node.name], node, nodes[node.name]):
-            error = InputError(
-                "none of its RDMA ports can be used, and the gang's plan needs RDMA",
-                where=node.name,
-                fix="bring a port up (`l40s-deploy doctor` shows how), or have the gang planned anew, over TCP: run"
-                f" `l40s-deploy up --model {plan.model} --gang {plan.gang.name}`",
-            )
-            return Against(error=error, outdated=True)
-    return None
-
-
-def objection(examined: Examination, gang: str) -> Against | None:
-    """What of the doctor's answer forbids a start of this gang."""
-    stops = [one for one in examined.findings if one.severity is Severity.STOP]
-    nodes = (*examined.failures, *dict.fromkeys(one.node for one in stops if one.node))
-    for failure in examined.failures.values():
-        return Against(error=failure, nodes=nodes)
-    for one in stops:
-        error = FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {gang}", fix=one.fix)
-        return Against(error=error, nodes=nodes)
-    return None
-
-
-def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: raising.Watcher) -> None:
-    """Report planned hardware that a node no longer has."""
-    for node in plan.gang.nodes:
-        name = node.name
-        if name not in nodes:
-            continue
-        request, _ = resolved_on(node, plan.requests[name], nodes)
-        words = ", ".join(gone(request, nodes[name]))
-        if words:
-            words = f"{name} no longer has what its plan needs: {words}"
-            watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")
 
 
 def again(

@@ -16,6 +16,7 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import raising
+from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
@@ -34,6 +35,8 @@ class RollbackRequest:
     gangs: tuple[str, ...] = ()
     drain_s: float = 1800.0
     timeout_s: float = 3600.0
+    accept: tuple[str, ...] = ()
+    """Findings that do not forbid it, `ID` or `ID@node`."""
     command: str = "rollback"
 
 
@@ -49,8 +52,8 @@ class Back:
 def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) -> Restarted:
     """Have the chosen gangs serve their previous plan, as it was; one that does not come up on it keeps the one it has.
 
-    Raises Unreachable, LockHeld, and InputError where no other plan is kept, before anything is stopped; what a start
-    raises, with what became of the gang.
+    Raises before anything is stopped: Unreachable, LockHeld, InputError where no other plan is kept, what the checks of
+    the start refuse. Later what a start raises, with what became of the gang.
     """
     begin = time.monotonic()
     gangs = chosen_gangs(inventory, request.gangs)
@@ -59,6 +62,7 @@ def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) 
         raising.everybody_answers(views)
         locks = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
         backs = previous_plans(inventory, fleet, gangs)
+        refuse_starts(fleet, [back.before for back in backs], watcher, accept=request.accept)
         router = opened.enter_context(Router(inventory.router)) if inventory.router is not None else None
         if router is not None and not router.view().serves:
             router = None
@@ -109,6 +113,7 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
         start=(back.before.rising(going_back=True, of_now=facts_of_now(turns.fleet, turns.watcher)),),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
+        check=lambda: refuse_starts(turns.fleet, [back.before], turns.watcher, accept=request.accept),
         failed=failed,
     )
 

@@ -19,10 +19,10 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import raising
+from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.operation import Operation
+from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import say_gone_from
 from orchestrator.workflows.gang.turns import Address, Turn, Turns
 from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -41,6 +41,8 @@ class RollingRequest:
     hung_after_s: float | None = None
     """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
     timeout_s: float = 3600.0
+    accept: tuple[str, ...] = ()
+    """Findings that do not forbid it, `ID` or `ID@node`."""
     command: str = "restart --rolling"
 
 
@@ -56,7 +58,8 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher
     """Restart the chosen gangs one after the other.
 
     Raises before anything is stopped: InputError with one gang only, without a router, or where too few serve;
-    Unreachable, LockHeld. Later: what the gang that did not come back raises, with words on where the others are.
+    Unreachable, LockHeld, what the checks of the starts refuse. Later: what the gang that did not come back raises,
+    with words on where the others are.
     """
     begin = time.monotonic()
     gangs = chosen_gangs(inventory, request.gangs)
@@ -74,24 +77,13 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher
         if router is not None:
             behind = take_in_serving(router, fleet, inventory, watcher)
             _refuse_too_few(inventory, behind, request, "serve behind the router")
-        say_gone_from(fleet, plans, watcher)
+        refuse_starts(fleet, plans, watcher, accept=request.accept)
         done: list[GangView] = []
-        with _operation(request, see(fleet, gangs), locks) as operation:
+        with Operation(What.ROLLING, request.command, see(fleet, gangs), locks, kept(request)) as operation:
             turns = Turns(fleet, router, watcher, operation)
             for batch in _batches(_worst_first(fleet, plans), request.max_unavailable):
                 done += turns.take(_turn(fleet, batch, done, gangs, request, watcher)).views
         return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
-
-
-def _operation(request: RollingRequest, views: Sequence[GangView], locks: Sequence[GangLock]) -> Operation:
-    options = {
-        "max_unavailable": request.max_unavailable,
-        "without_router": request.without_router,
-        "drain_s": request.drain_s,
-        "timeout_s": request.timeout_s,
-        "hung_after_s": request.hung_after_s,
-    }
-    return Operation(What.ROLLING, request.command, views, locks, options)
 
 
 def _turn(
@@ -108,6 +100,7 @@ def _turn(
         start=tuple(one.rising(of_now=facts_of_now(fleet, watcher)) for one in batch),
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
+        check=lambda: refuse_starts(fleet, batch, watcher, accept=request.accept),
         failed=lambda _: _where_it_ended(batch, done, gangs),
     )
 

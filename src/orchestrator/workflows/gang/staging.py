@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.engines.launch_files import STUB_FILE
@@ -10,10 +12,10 @@ from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.node.agent import staged_files
+from orchestrator.node.agent import staged_files, weights
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.protocol.staging import (
     Asked,
@@ -87,6 +89,28 @@ def staging_requests(
         )
         for node in plan.nodes
     }
+
+
+def other_checkpoint(
+    requests: Mapping[str, StagingRequest], told: Mapping[str, Mapping[str, str]]
+) -> FindingsError | None:
+    """Why a gang can't start where a node has another checkpoint than most of the others, or, where no copy has a
+    majority, than the leader; None where all are the same. told: digests by file name, by node, of the files that each
+    could read."""
+    for name in dict.fromkeys(name for files in told.values() for name in files):
+        digests = {node: told[node][name] for node in requests if name in told.get(node, {})}
+        usual = max(digests.values(), key=list(digests.values()).count)
+        good = next(node for node, digest in digests.items() if digest == usual)
+        odd = [node for node, digest in digests.items() if digest != usual]
+        if odd:
+            folder = Path(requests[odd[0]].model_path)
+            return FindingsError(
+                f"{name} is not the one that {good} has: the nodes hold different checkpoints"
+                + (f" ({', '.join(odd[1:])} too)" if odd[1:] else ""),
+                where=f"{odd[0]}: {folder}",
+                fix=weights.repair(Path(requests[good].model_path), odd[0], good),
+            )
+    return None
 
 
 def _addresses(gang: GangSpec, plan: GangPlan) -> dict[str, str]:

@@ -45,7 +45,7 @@ class Address:
 
 
 def _nothing() -> None:
-    """No work between stop and start."""
+    """No work between stop and start, nothing to check."""
 
 
 def _takes_any(_: Sequence[GangView]) -> None:
@@ -62,6 +62,8 @@ class Turn:
 
     start:   what each of them is to run, in the same order
     drain_s: how long requests that run are waited for before anything is stopped; now: they are not
+    check:   raises what forbids the start, while these gangs serve; called where another turn has passed since the
+             command ran its checks of all
     work:    between stop and start
     accept:  raises where what came up is not what was wanted
     failed, left: after a failure at a step, and after an interruption: the outcome as text; '' for none
@@ -74,6 +76,7 @@ class Turn:
     now: bool = False
     undo_on_interrupt: bool = False
     before_go: raising.BeforeGo | None = None
+    check: Callable[[], None] = _nothing
     work: Callable[[], None] = _nothing
     accept: Callable[[Sequence[GangView]], None] = _takes_any
     failed: Callable[[Step], str] = _says_nothing
@@ -98,12 +101,16 @@ class Turns:
     router: Router | None
     watcher: raising.Watcher
     operation: Operation
+    _taken: bool = False
 
     def take(self, turn: Turn) -> raising.Raised:
         """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
         step = Step.ASIDE
         self.operation.turn(turn.names)
         try:
+            if self._taken:
+                turn.check()
+            self._taken = True
             with weights_ahead(self.fleet, [] if turn.now else [one.reads for one in turn.start]):
                 self._aside(turn)
                 step = Step.STOP

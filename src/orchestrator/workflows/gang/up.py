@@ -16,11 +16,13 @@ from orchestrator.gang.begun import What
 from orchestrator.gang.changing import Standing
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.plan import GangPlan
+from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.workflows.gang.checks import refuse_on_nodes
+from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.nettested import tested_before
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.raising import (
@@ -37,8 +39,8 @@ from orchestrator.workflows.gang.raising import (
 )
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
-from orchestrator.workflows.gang.strict import refusal
 from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns, put_back
+from orchestrator.workflows.look.doctor import forbidding
 from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -93,6 +95,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
         begin = time.monotonic()
         begun = begun_on(here.fleet, here.gangs)
         change = _change(inventory, here, request, watcher)
+        refuse_on_nodes(here.fleet, [_to_check(turn.will) for turn in change.turns])
         if request.plan.without or _led_by_another(here):
             rising = [gang.name for gang in change.rise]
             leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=rising)
@@ -125,6 +128,44 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
             changed=tuple(turn.name for turn in change.turns),
             begun=begun,
         )
+
+
+def rehearse(inventory: Inventory, request: UpRequest, watcher: Watcher) -> Plan:
+    """The plan that `up` would carry out. Changes nothing; raises what `up` would be refused for before it starts or
+    stops anything."""
+    with ground(inventory, request, watcher, locked=False) as here:
+        change = _change(inventory, here, request, watcher)
+        absent = [gang for gang, view in zip(here.gangs, here.views, strict=True) if not view.running]
+        rise = [_to_check(rising) for rising in risings(absent, here.plan, request)]
+        refuse_on_nodes(here.fleet, [*rise, *(_to_check(turn.will) for turn in change.turns)])
+        return here.plan
+
+
+def _to_check(rising: Rising) -> Staged:
+    """What is to be staged."""
+    return Staged(gang=rising.gang, requests=rising.requests("", ""))
+
+
+def refuse_transport(inventory: Inventory, views: Sequence[GangView], *, command: str) -> None:
+    """For --strict: stop every gang whose traffic does not travel as planned and which is slower for it, and raise
+    FindingsError with the first; quiet where there is none."""
+    wrong = {view.name: refused for view in views if (refused := refusal(view))}
+    if not wrong:
+        return
+    down(inventory, DownRequest(gangs=tuple(wrong), now=True, command=command))
+    raise next(iter(wrong.values()))
+
+
+def refusal(view: GangView) -> FindingsError | None:
+    """The first finding of such a gang that --strict forbids, in words that say that it was stopped; None for none."""
+    first = next(iter(forbidding(view.transport, strict=True)), None)
+    if first is None:
+        return None
+    return FindingsError(
+        f"{first.id}: {first.title}. {first.effect}; the gang was stopped because of --strict",
+        where=f"gang {view.name}: {first.node}",
+        fix=first.fix,
+    )
 
 
 def _led_by_another(here: Ground) -> bool:
@@ -262,6 +303,7 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
         drain_s=request.drain_s,
         timeout_s=request.timeout_s,
         undo_on_interrupt=request.undo_on_interrupt,
+        check=lambda: refuse_on_nodes(turns.fleet, [_to_check(change.will)]),
         accept=accept,
         failed=failed,
         left=left,

@@ -56,9 +56,10 @@ from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import raising
+from orchestrator.workflows.gang.checks import Against, against_starts, objection
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.gang.restart import Against, again, against_a_start, objection, stop
+from orchestrator.workflows.gang.restart import again, stop
 from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
 from orchestrator.workflows.look.doctor import examine
@@ -429,7 +430,7 @@ class _Post:
             return Against(error=failure)
         self.watcher.step(self.gang.name, "running doctor")
         try:
-            return against_a_start(self.fleet, plan, self.watcher)
+            return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
             return Against(error=failure)
 

@@ -12,9 +12,10 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import raising
+from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.rollback import previous_plans
-from orchestrator.workflows.status.reports import refuse_elsewhere, see
+from orchestrator.workflows.status.reports import as_they_run, refuse_elsewhere, see
 from orchestrator.workflows.status.unfinished import interrupted
 
 
@@ -29,13 +30,23 @@ class Would:
     what: str
 
 
-def would_restart(inventory: Inventory, gangs: Sequence[str], *, now: bool, one_by_one: bool) -> tuple[Would, ...]:
-    """Raises Unreachable, and InputError where there is no plan to start again."""
+def would_restart(
+    inventory: Inventory,
+    gangs: Sequence[str],
+    watcher: raising.Watcher,
+    *,
+    now: bool,
+    one_by_one: bool,
+    accept: Sequence[str] = (),
+) -> tuple[Would, ...]:
+    """Raises Unreachable, InputError where there is no plan to start again, and what the checks of the start refuse."""
     specs = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
+        specs = as_they_run(fleet, specs)
         views = see(fleet, specs)
         raising.everybody_answers(views)
         plans = [staged_plan(fleet, gang) for gang in specs]
+        refuse_starts(fleet, plans, watcher, accept=accept)
     how = "would be restarted, one gang after the other" if one_by_one and len(specs) > 1 else "would be restarted"
     return tuple(
         would(view, plan.plan_id, f"{how}; {expected_downtime(view, 0.0 if now else plan.drain_s).words}")
@@ -61,13 +72,16 @@ def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...
     )
 
 
-def would_roll_back(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...]:
-    """Raises Unreachable, and InputError where no other plan is kept."""
+def would_roll_back(
+    inventory: Inventory, gangs: Sequence[str], watcher: raising.Watcher, *, accept: Sequence[str] = ()
+) -> tuple[Would, ...]:
+    """Raises Unreachable, InputError where no other plan is kept, and what the checks of the start refuse."""
     specs = chosen_gangs(inventory, gangs)
     with Fleet(inventory.nodes) as fleet:
         views = see(fleet, specs)
         raising.everybody_answers(views)
         backs = previous_plans(inventory, fleet, specs)
+        refuse_starts(fleet, [back.before for back in backs], watcher, accept=accept)
     return tuple(
         would(
             view,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ class Told:
     def step(self, gang: str, words: str) -> None:
         pass
 
-    def seen(self, views: tuple[GangView, ...]) -> None:
+    def seen(self, views: Sequence[GangView]) -> None:
         pass
 
     def downtime(self, expected: Downtime) -> None:
@@ -53,7 +53,7 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
     gang.up()
     before = gang.view()
     told = Told()
-    done = restart(gang.inventory, RestartRequest(), told)  # type: ignore[arg-type]
+    done = restart(gang.inventory, RestartRequest(), told)
     (after,) = done.views
     assert after.state is GangState.READY
     assert after.plan_id == before.plan_id and after.run_id != before.run_id
@@ -93,7 +93,7 @@ def _command_line(pid: int) -> str:
 
 
 def test_weight_files_are_read_ahead_while_the_engine_before_drains(slow_weights: LocalGang) -> None:
-    done = restart(slow_weights.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
+    done = restart(slow_weights.inventory, RestartRequest(), Told())
     assert done.views[0].state is GangState.READY
     until(lambda: not _readers(slow_weights), 20)
 
@@ -112,7 +112,7 @@ def test_reading_ahead_ends_with_a_restart_that_is_given_up(
 
     monkeypatch.setattr(restart_module, "stop", stop)
     with pytest.raises(KeyboardInterrupt):
-        restart(slow_weights.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
+        restart(slow_weights.inventory, RestartRequest(), Told())
     until(lambda: not _readers(slow_weights), 20)
     assert slow_weights.view().state is GangState.READY
 
@@ -122,18 +122,18 @@ def test_a_failed_gang_and_one_that_was_stopped_come_back(local: Local) -> None:
     gang.up()
     gang.kill_rank(2)
     gang.nothing_left()
-    restart(gang.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
+    restart(gang.inventory, RestartRequest(), Told())
     (account,) = why(gang.inventory)
     assert account.verdict is not None and not account.verdict.newest
     assert (account.verdict.cause.node, account.verdict.cause.signal) == ("node1", 9)
     down(gang.inventory, DownRequest())
-    assert restart(gang.inventory, RestartRequest(), Told()).views[0].state is GangState.READY  # type: ignore[arg-type]
+    assert restart(gang.inventory, RestartRequest(), Told()).views[0].state is GangState.READY
 
 
 def test_without_a_plan_there_is_nothing_to_start_again(local: Local) -> None:
     gang = local()
     with pytest.raises(InputError, match="was never started"):
-        restart(gang.inventory, RestartRequest(), Told())  # type: ignore[arg-type]
+        restart(gang.inventory, RestartRequest(), Told())
 
 
 def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) -> None:
@@ -141,7 +141,7 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
     gang.up()
     fewer = Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0),)),))
     with pytest.raises(InputError, match=r"node0, node1; the inventory's gang is node0"):
-        restart(fewer, RestartRequest(), Told())  # type: ignore[arg-type]
+        restart(fewer, RestartRequest(), Told())
     assert gang.view().state is GangState.READY
 
 

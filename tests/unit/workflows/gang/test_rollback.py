@@ -28,18 +28,18 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     plan = gang.plan("plan1")
     up(gang, plan, monkeypatch)
     with pytest.raises(InputError, match="no recorded run of a plan other than plan1"):
-        roll_back(gang.inventory, RollbackRequest(), Told())  # type: ignore[arg-type]
+        roll_back(gang.inventory, RollbackRequest(), Told())
     up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
     before = gang.view()
-    (rehearsed,) = would_roll_back(gang.inventory, ())
+    (rehearsed,) = would_roll_back(gang.inventory, (), Told())
     assert (rehearsed.plan_id, rehearsed.then) == ("plan2", "plan1")
-    (rehearsed,) = would_restart(gang.inventory, (), now=False, one_by_one=True)
+    (rehearsed,) = would_restart(gang.inventory, (), Told(), now=False, one_by_one=True)
     assert rehearsed.then == "plan2" and rehearsed.what.startswith("would be restarted; gang0 will not serve for about")
     (rehearsed,) = would_stop(gang.inventory, (), now=True)
     assert rehearsed.what == "would be stopped on node0, node1, at once"
     assert would_resume(gang.inventory, ()) == ()
     assert (gang.view().run_id, gang.view().state) == (before.run_id, GangState.READY), "a rehearsal changes nothing"
-    (view,) = roll_back(gang.inventory, RollbackRequest(command="l40s-deploy rollback"), Told()).views  # type: ignore[arg-type]
+    (view,) = roll_back(gang.inventory, RollbackRequest(command="l40s-deploy rollback"), Told()).views
     assert (view.state, view.plan_id) == (GangState.READY, "plan1")
     (kept,) = history(gang.inventory)
     assert [(run.plan_id, run.end) for run in kept.runs] == [
@@ -69,7 +69,7 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
 
     monkeypatch.setattr("orchestrator.workflows.gang.raising.raise_all", fails_once)
     with pytest.raises(GangFailed, match="gang0 is back on plan plan2"):
-        roll_back(gang.inventory, RollbackRequest(), Told())  # type: ignore[arg-type]
+        roll_back(gang.inventory, RollbackRequest(), Told())
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY
 
 

@@ -9,10 +9,13 @@ import pytest
 from tests.support.reference_cluster import topology
 
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.staging import Endpoint, StagingRequest
-from orchestrator.workflows.gang import restart
+from orchestrator.rules.support.cluster import Cluster
+from orchestrator.workflows.gang import checks
+from orchestrator.workflows.gang.checks import against_starts, say_gone
 from orchestrator.workflows.gang.replay import Staged
-from orchestrator.workflows.gang.restart import against_a_start, say_gone
+from orchestrator.workflows.look.doctor import Examination
 
 NODES = ("node0", "node1", "node2")
 
@@ -64,10 +67,11 @@ def test_a_node_without_any_port_is_against_a_start_by_a_plan_that_needs_one(mon
     needs = replace(plan.requests["node1"], env={"NCCL_NET": "IB", **plan.requests["node1"].env}, plan_id="p")
     plan = replace(plan, requests=dict.fromkeys(NODES, needs))
     nodes = {"node0": was, "node1": was, "node2": was}
-    seen = SimpleNamespace(findings=(), failures={}, cluster=SimpleNamespace(topologies=nodes))
-    monkeypatch.setattr(restart, "examine", lambda *_: seen)
-    assert against_a_start(None, plan, told) is None  # type: ignore[arg-type]
+    seen = Examination(Cluster(topologies=nodes, snapshots={}, specs={}), (), (), {})
+    monkeypatch.setattr(checks, "examine", lambda *_: seen)
+    fleet = SimpleNamespace(on_every=lambda *_, only: PerNode(values={}, failures={}))
+    assert against_starts(fleet, [plan], told) is None  # type: ignore[arg-type]
     nodes["node1"] = replace(was, rdma=tuple(replace(port, state="DOWN") for port in was.rdma))
-    against = against_a_start(None, plan, told)  # type: ignore[arg-type]
+    against = against_starts(fleet, [plan], told)  # type: ignore[arg-type]
     assert against is not None and against.outdated and against.nodes == ()
     assert against.error.where == "node1" and "l40s-deploy up --model" in against.error.fix

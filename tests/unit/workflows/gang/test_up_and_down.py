@@ -82,7 +82,7 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
         lambda: down(other, DownRequest()),
         lambda: would_stop(other, (), now=False),
         lambda: restart(other, RestartRequest(), notes),
-        lambda: would_restart(other, (), now=False, one_by_one=False),
+        lambda: would_restart(other, (), notes, now=False, one_by_one=False),
         lambda: roll_back(other, RollbackRequest(), notes),
         lambda: maintain(other, MaintenanceRequest(), notes),
         lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),

@@ -18,7 +18,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause
-from orchestrator.workflows.gang.restart import Against
+from orchestrator.workflows.gang.checks import Against
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, _Post
 
@@ -96,7 +96,7 @@ class Cluster(Quiet):
         self.returns += 1
         return SimpleNamespace(views=self.see())
 
-    def against_a_start(self, *_: object) -> Against | None:
+    def against_starts(self, *_: object) -> Against | None:
         error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
         return Against(error=error, outdated=True) if self.off else None
 
@@ -105,7 +105,7 @@ class Cluster(Quiet):
 
 
 def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
-    for name in ("see", "examine", "asked_of", "go_on", "against_a_start", "return_to_all"):
+    for name in ("see", "examine", "asked_of", "go_on", "against_starts", "return_to_all"):
         monkeypatch.setattr(guarding, name, getattr(cluster, name))
     monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
     monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())

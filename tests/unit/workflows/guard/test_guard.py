@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +19,6 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.workflows.gang import down, raising
-from orchestrator.workflows.gang import restart as restarting
 from orchestrator.workflows.gang.rolling import RollingRequest, roll
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, guard
@@ -49,17 +47,6 @@ class Told:
 
     def decided(self, gang: str, decision: Decision) -> None:
         self.decisions.append(decision)
-
-
-@pytest.fixture(autouse=True)
-def healthy(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """The doctor's findings come from this list: this machine is no node."""
-    found: list[Finding] = []
-    cluster = SimpleNamespace(topologies={})
-    monkeypatch.setattr(
-        restarting, "examine", lambda *_: SimpleNamespace(findings=tuple(found), failures={}, cluster=cluster)
-    )
-    return found
 
 
 def look(gang: LocalGang, **words: Any) -> tuple[Told, GangState, Do]:
@@ -100,20 +87,24 @@ def test_what_an_operator_stopped_stays_stopped(local: Local) -> None:
     assert look(gang)[1:] == (GangState.ABSENT, Do.NOTHING)
 
 
-def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, healthy: list[Finding]) -> None:
+def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, findings: list[Finding]) -> None:
     gang = failed(local, rank=0)
-    healthy.append(Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look"))
+    findings.append(Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look"))
     told, state, do = look(gang)
     assert (state, do) == (GangState.FAILED, Do.WAIT)
     assert "a GPU is gone" in told.decisions[-1].why
     gang.nothing_left()
-    healthy.clear()
+    findings.clear()
     assert look(gang)[1:] == (GangState.READY, Do.RESTART)
 
 
-def test_a_gang_that_does_not_come_back_is_given_up(local: Local) -> None:
+def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = failed(local, rank=0)
     (gang.model / "config.json").unlink()
+    told, state, do = look(gang)
+    assert (state, do) == (GangState.FAILED, Do.WAIT), "what its start would be refused for holds it back"
+    assert "has no config.json" in told.decisions[-1].why
+    monkeypatch.setattr(guarding, "against_starts", lambda *_: None)  # as if it went after the checks
     told = Told()
     policy = Policy(limit=2, first_pause_s=0.1)
     (left,) = guard(gang.inventory, GuardRequest(policy=policy), told)

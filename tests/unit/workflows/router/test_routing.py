@@ -256,7 +256,7 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
 
     monkeypatch.setattr(rolling, "staged_plan", lambda _, spec: Staged(spec))
     monkeypatch.setattr(rolling, "GangLock", lock)
-    monkeypatch.setattr(rolling, "say_gone_from", lambda *_: None)
+    monkeypatch.setattr(rolling, "refuse_starts", lambda *_, **__: None)
     monkeypatch.setattr(turns, "see", world.see)
     monkeypatch.setattr(turns, "stop", stop)
     monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", raise_all)
