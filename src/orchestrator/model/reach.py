@@ -8,13 +8,15 @@ from enum import Enum
 
 class Outcome(str, Enum):
     """open: answered. refused: the machine answered that nobody listens. silent: no answer at all, as behind a
-    firewall that drops. unreachable: the network reports no route. too-big: packets of this size do not pass."""
+    firewall that drops. unreachable: the network reports no route. too-big: packets of this size do not pass.
+    untried: the source's kernel had no place for the target in its table of neighbours, and dropped the packets."""
 
     OPEN = "open"
     REFUSED = "refused"
     SILENT = "silent"
     UNREACHABLE = "unreachable"
     TOO_BIG = "too-big"
+    UNTRIED = "untried"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ RULE = Rule(
     explain=(
         "Tested with real packets between all nodes: the plan's ports and an ephemeral one over TCP, and datagrams of"
         " the interface's full MTU that must not be fragmented. Dropped and refused connections are reported"
-        " separately. The findings name the fewest nodes that explain all failures."
+        " separately. The findings name the fewest nodes that explain all failures. A node whose table of neighbours is"
+        " full drops packets by itself: its paths are unknown."
     ),
     reads=("connections and datagrams between the nodes",),
     source="torch's store and Gloo, NCCL's bootstrap and SGLang's queues use fixed and ephemeral TCP ports",
@@ -30,12 +31,29 @@ _PASSED = (Outcome.OPEN, Outcome.TOO_BIG)
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each node that nothing reaches on a side; otherwise one for each port or size that is blocked."""
     fixed = _fixed_ports(cluster)
-    for side, ways in _sides(cluster.trials).items():
+    full = list(dict.fromkeys(trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED))
+    yield from (_untried(node, [trial for trial in cluster.trials if trial.source == node]) for node in full)
+    told = [trial for trial in cluster.trials if trial.outcome is Outcome.OPEN or not {*_way(trial)} & {*full}]
+    for side, ways in _sides(told).items():
         alive = [way for way, trials in ways.items() if any(trial.outcome in _PASSED for trial in trials)]
         for node, explained in blamed(ways.keys() - alive):
             yield _unreachable(node, side, [trial for way in explained for trial in ways[way]])
         failed = [trial for way in alive for trial in ways[way] if trial.outcome is not Outcome.OPEN]
         yield from _partly(side, failed, fixed)
+
+
+def _untried(node: str, trials: Sequence[Trial]) -> Finding:
+    lost = [trial for trial in trials if trial.outcome is Outcome.UNTRIED]
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=node,
+        title=f"{len(lost)} of {len(trials)} paths could not be tried: the kernel's table of neighbours is full",
+        evidence=_evidence(lost),
+        effect="packets to other nodes are dropped as long as it is full; which paths are open is not known",
+        fix="run `sudo sysctl -w net.ipv4.neigh.default.gc_thresh1=4096 net.ipv4.neigh.default.gc_thresh2=16384"
+        " net.ipv4.neigh.default.gc_thresh3=32768` there",
+    )
 
 
 def _sides(trials: Sequence[Trial]) -> dict[str, dict[Way, list[Trial]]]:

@@ -6,7 +6,8 @@ import hashlib
 import ipaddress
 import json
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from orchestrator.model.errors import NodeError
@@ -18,6 +19,10 @@ GATEWAY = 2
 FIRST_NODE = 10
 """Host part of node0's address."""
 MAX_NODES = 240
+_NEIGHBOURS = Path("/proc/sys/net/ipv4/neigh/default")
+_THRESHOLDS = ("gc_thresh2", "gc_thresh3")
+_OF_THE_MACHINE = 1024
+"""Neighbours that the machine itself may have beside the lab's: the kernel's default for all."""
 
 
 def choose_network(name: str, used: Iterable[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
@@ -34,6 +39,31 @@ def choose_network(name: str, used: Iterable[ipaddress.IPv4Network]) -> ipaddres
         where="lab",
         fix="remove a route or an address in 10.0.0.0/8 (`ip route`), or use --level 0",
     )
+
+
+def make_room(neighbours: int, say: Callable[[str], None]) -> None:
+    """Let the kernel keep as many neighbours as the nodes of a lab may have: all network namespaces share one table
+    (arp(7), gc_thresh3), and packets to whoever finds no place in it are dropped without a word. It stays so until the
+    next boot. Raises NodeError where we may not change it."""
+    wanted = neighbours + _OF_THE_MACHINE
+    try:
+        kept = {name: int((_NEIGHBOURS / name).read_text()) for name in _THRESHOLDS}
+    except (OSError, ValueError):
+        return  # a namespace that does not show them
+    short = [f"net.ipv4.neigh.default.{name}={wanted}" for name, value in kept.items() if value < wanted]
+    if not short:
+        return
+    try:
+        for name, value in kept.items():
+            (_NEIGHBOURS / name).write_text(str(max(wanted, value)))
+    except OSError:
+        raise NodeError(
+            f"the kernel of this machine keeps {kept['gc_thresh3']} neighbours (gc_thresh3), and the nodes of this lab "
+            f"may have {neighbours}",
+            where="lab",
+            fix=f"run `sudo sysctl -w {' '.join(short)}`, or ask for fewer nodes with --nodes",
+        ) from None
+    say(f"the kernel keeps more neighbours now, until the next boot: {', '.join(short)}")
 
 
 def _candidates(name: str) -> Iterator[ipaddress.IPv4Network]:

@@ -59,6 +59,9 @@ def up(request: Request, say: Say) -> Raised:
             )
             down.remove(place)
         blueprint = _blueprint(wanted, place, fingerprint)
+        if blueprint.level:
+            machines = [machine_of(blueprint, index) for index in range(len(blueprint.nodes))]
+            addressing.make_room(sum(len(machine.interfaces) for machine in machines) * len(machines), say)
         _build(place, blueprint, wanted)
         return Raised(place, blueprint, wanted.level, fresh=True)
 

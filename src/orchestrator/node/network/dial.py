@@ -2,7 +2,8 @@
 
 A silent drop and a refusal are different results; a datagram must pass without being fragmented. What did not pass is
 tried up to `tries` times, unless `once` is set: a lost packet is no firewall. A silent one that had to leave by an
-interface also has `resolved`: whether ARP was answered there.
+interface also has `resolved`: whether ARP was answered there. Where the kernel did not even ask by ARP, its table of
+neighbours is full: 'untried'.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,10 @@ FINAL = ("open", "too-big")
 """Outcomes that another try would not change: the second one is this machine's own word."""
 _NEIGHBOURS, _COLUMNS, _COMPLETE = "/proc/net/arp", 6, 0x2
 """Address, type, flags (ATF_COM of include/uapi/linux/if_arp.h), MAC, mask, interface."""
+_WITHOUT_ARP = 0x88
+"""IFF_LOOPBACK and IFF_NOARP of include/uapi/linux/if.h: no table of neighbours is asked there, as on a tunnel."""
+_ROUTES, _ROUTER, _MASK = "/proc/net/route", 2, 7
+"""Interface, destination, router, ..., mask: IPv4 addresses in hexadecimal, as they lie in memory."""
 
 
 @dataclass
@@ -135,20 +140,49 @@ def _outcome(sock: socket.socket, attempt: _Attempt, *, answered: bool, now: flo
             _send(sock, attempt)
     except OSError as wrong:
         return _failed(attempt, wrong.errno or 0)
-    return _said(attempt, "silent", resolved=_resolved(attempt.target)) if now >= attempt.deadline else None
+    if now < attempt.deadline:
+        return None
+    address = attempt.target.address
+    if not attempt.target.device and _is_next_door(address) and _neighbours(address) == []:
+        return _said(attempt, "untried", detail="no place in the table of neighbours")
+    return _said(attempt, "silent", resolved=_resolved(attempt.target))
 
 
 def _resolved(target: DialTarget) -> bool:
     """Whether ARP was answered for the address on the interface that the packet had to leave by; true where nothing
     is known, as of an address behind a router."""
-    try:
-        with open(_NEIGHBOURS, encoding="ascii", errors="replace") as file:
-            rows = [line.split() for line in file][1:]
-    except OSError:
-        return True
-    asked = (target.address, target.device)
-    states = [int(row[2], 16) & _COMPLETE for row in rows if len(row) == _COLUMNS and (row[0], row[-1]) == asked]
+    rows = _neighbours(target.address) or []
+    states = [int(row[2], 16) & _COMPLETE for row in rows if row[-1] == target.device]
     return any(states) or not states
+
+
+def _neighbours(address: str) -> list[list[str]] | None:
+    """The kernel's entries for an address, which it has once it asked, answered or not. None where none can be read."""
+    return _table(_NEIGHBOURS, lambda row: len(row) == _COLUMNS and row[0] == address)
+
+
+def _is_next_door(address: str) -> bool:
+    """Whether the longest route to an address leads to no router, over a link with ARP: only such is a neighbour."""
+    wanted = int.from_bytes(socket.inet_aton(address)[::-1], "big")
+    rows = _table(_ROUTES, lambda row: len(row) > _MASK and int(row[1], 16) == wanted & int(row[_MASK], 16)) or []
+    best = max(rows, key=lambda row: int(row[_MASK], 16).bit_count(), default=None)
+    return best is not None and int(best[_ROUTER], 16) == 0 and not _flags(best[0]) & _WITHOUT_ARP
+
+
+def _flags(interface: str) -> int:
+    try:
+        with open(f"/sys/class/net/{interface}/flags", encoding="ascii") as file:
+            return int(file.read(), 16)
+    except (OSError, ValueError):
+        return _WITHOUT_ARP
+
+
+def _table(path: str, fits: Callable[[list[str]], bool]) -> list[list[str]] | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return [row for line in list(file)[1:] if fits(row := line.split())]
+    except OSError:
+        return None
 
 
 def _failed(attempt: _Attempt, code: int) -> _Tried:
@@ -158,6 +192,8 @@ def _failed(attempt: _Attempt, code: int) -> _Tried:
         outcome = "too-big"
     elif code == errno.ETIMEDOUT:
         outcome = "silent"
+    elif code == errno.ENOBUFS:
+        outcome = "untried"
     else:
         outcome = "unreachable"
     return _said(attempt, outcome, detail=errno.errorcode.get(code, str(code)))

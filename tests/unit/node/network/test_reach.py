@@ -148,3 +148,31 @@ def test_whether_arp_was_answered_on_an_interface(
     assert dial._resolved(target) is said
     monkeypatch.setattr(dial, "_NEIGHBOURS", str(tmp_path / "missing"))
     assert dial._resolved(target)
+
+
+ROUTES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 00000000 0100090A 0003 0 0 0 00000000 0 0 0
+eth0 0000090A 00000000 0001 0 0 0 00FFFFFF 0 0 0
+tun0 0000140A 00000000 0001 0 0 0 00FFFFFF 0 0 0
+"""
+NEIGHBOURS = "IP address HW type Flags HW address Mask Device\n10.9.0.7 0x1 0x0 00:00:00:00:00:00 * eth0\n"
+FLAGS = {"eth0": 0x1003, "tun0": 0x10D1}
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("10.9.0.7", "silent"), ("10.9.0.8", "untried"), ("10.20.0.8", "silent"), ("192.0.2.1", "silent")],
+    ids=["asked for in vain", "not even asked for", "a tunnel has no ARP", "behind a router"],
+)
+def test_an_address_that_the_kernel_has_no_place_for_is_not_silent(
+    address: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("_ROUTES", ROUTES), ("_NEIGHBOURS", NEIGHBOURS)):
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(dial, name, str(tmp_path / name))
+    monkeypatch.setattr(dial, "_flags", FLAGS.__getitem__)
+    target = DialTarget(name="node1", kind="tcp", address=address, port=1, timeout_s=0.0)
+    attempt = dial._Attempt(target, started=0.0, deadline=1.0)
+    with socket.socket() as sock:
+        tried = dial._outcome(sock, attempt, answered=False, now=2.0)
+    assert tried is not None and tried[1].outcome == said
