@@ -15,6 +15,9 @@ from typing import Any
 FORMAT = 1
 NOT_RECORDED = "not recorded"
 """NVML's error in a snapshot of a machine that was recorded without NVML."""
+ANSWERS = frozenset({"ENOENT", "ENOTDIR", "EISDIR", "EINVAL", "EOPNOTSUPP", "ENOTSUP", "ENODATA"})
+"""Errors by which the kernel says that there is no such file, or no value. All others (no rights, a hang, no time)
+say nothing of what is there."""
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
 _DEEP = 64  # folders above a path that are placed one in the other; a hostile node's path may have thousands
 
@@ -125,6 +128,17 @@ class Snapshot:
             return self.read(path).strip()
         except Unread:
             return default
+
+    def unread(self, path: str) -> str:
+        """Why nothing is known of a path, or of a folder above it; '' where it was read, or the kernel answered that
+        there is nothing."""
+        for place in (path, self.realpath(path)):
+            parts = place.split("/")
+            for count in range(len(parts), 0, -1):
+                reason = self.errors.get("/".join(parts[:count]), "ENOENT")
+                if reason not in ANSWERS:
+                    return reason
+        return ""
 
     def names(self, path: str) -> tuple[str, ...]:
         """Names inside a directory, sorted; empty where there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 
 class PathType(IntEnum):
@@ -22,6 +22,37 @@ class PathType(IntEnum):
     """Across the link between CPU sockets."""
     DIS = 11
     """No path."""
+
+
+class Area(Enum):
+    """A kind of facts that is read as a whole, and what an operator calls it."""
+
+    PCI = "the PCI functions"
+    LINKS = "the speeds and widths of PCIe links"
+    NUMA = "the NUMA domains"
+    INTERFACES = "the network interfaces"
+    ADDRESSES = "the IP addresses"
+    RDMA = "the RDMA devices"
+    PORTS = "the states and GIDs of RDMA ports"
+    GPUS = "NVML's answers"
+
+
+PLACES = (Area.PCI, Area.NUMA)
+NETWORKS = (Area.INTERFACES, Area.ADDRESSES)
+RAILS = (Area.PCI, *NETWORKS, Area.RDMA, Area.PORTS)
+"""What tells which RDMA ports carry the gang's traffic."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotRead:
+    """Something that is there and was not read. reason: errno name, or 'not collected'"""
+
+    area: Area
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +285,11 @@ class Topology:
     """Interfaces that NCCL's own file lists as its network: it used TCP over them, and no RDMA port."""
     driver: str = ""
     nvml_error: str = ""
+    unread: tuple[NotRead, ...] = ()
+
+    def lacks(self, *areas: Area) -> tuple[NotRead, ...]:
+        """What was not read of these areas."""
+        return tuple(one for one in self.unread if one.area in areas)
 
     def interface(self, name: str) -> Interface | None:
         return next((interface for interface in self.interfaces if interface.name == name), None)

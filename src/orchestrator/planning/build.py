@@ -15,7 +15,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Graphs, ModelProfile, Stack
-from orchestrator.model.topology import Gpu, Topology
+from orchestrator.model.topology import Area, Gpu, Topology
 from orchestrator.planning import choices, commands, containers, layout, memory, named, page_cache, places, transport
 from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
@@ -233,6 +233,8 @@ class _Gang:
             return ()
         answering = [gpu for gpu in topology.gpus if gpu.index >= 0 and not gpu.lost]
         if len(answering) < node.gpus:
+            if unread := topology.lacks(Area.GPUS):
+                raise choices.not_read(node.name, unread, "how many GPUs respond", "run `nvidia-smi` there")
             silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
                                if gpu.index < 0 or gpu.lost)  # fmt: skip
             raise FindingsError(

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.topology import Interface, RdmaPort, Topology
+from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
 from orchestrator.protocol.hca import takes
 from orchestrator.topology.network import (
     Choice,
@@ -27,12 +27,14 @@ from orchestrator.topology.rdma import ports_by_card
 class RdmaChoice:
     """RDMA ports for NCCL; none where this node has none that are usable. reason says which rule chose them.
 
+    unread:  what may hide other ports, or that these are none; empty where the operator named the ports
     gid:     one index that serves all of them, None where there is none or none is needed
     range:   where there is no such index: an IPv4 network that tells each port's address from its others, or ''
     """
 
     ports: tuple[RdmaPort, ...]
     reason: str
+    unread: tuple[NotRead, ...] = ()
     gid: GidChoice = field(default_factory=lambda: GidChoice(None, ""))
     range: str = ""
 
@@ -46,9 +48,15 @@ def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str,
     """One interface and address a node; the interface is '' where no facts were read.
 
     Raises InputError where the inventory pins something that the node does not have, and where the nodes share no
-    network.
+    network; NodeError where a node's networks were not read and the inventory does not name its interface.
     """
-    known = {node.name: topologies[node.name] for node in gang.nodes if node.name in topologies}
+    known = {}
+    for node in gang.nodes:
+        unread = topologies[node.name].lacks(*NETWORKS) if node.name in topologies else ()
+        if unread and not node.overrides.socket_ifname:
+            raise not_read(node.name, unread, "which address it has", "set l40s_socket_ifname")
+        if node.name in topologies and not unread:
+            known[node.name] = topologies[node.name]
     asked = {
         node.name: [port.device for port in known[node.name].rdma if takes(pin, port.device, port.port)]
         for node in gang.nodes
@@ -56,6 +64,17 @@ def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str,
     }
     shared = tcp_interface(known, asked)
     return {node.name: _tcp_choice(node, known, shared) for node in gang.nodes}
+
+
+def not_read(node: str, unread: Sequence[NotRead], unknown: str, instead: str) -> NodeError:
+    """What refuses to go on without something that was not read. unknown: what is not known without it; instead: what
+    the operator can do if it stays unreadable."""
+    areas = " and ".join(dict.fromkeys(one.area.value for one in unread))
+    return NodeError(
+        f"{areas} could not be read ({unread[0]}{', and more' * (len(unread) > 1)}), so that it is not known {unknown}",
+        where=f"node {node}",
+        fix=f"run the command again, when the node is less busy; if it stays so, {instead}",
+    )
 
 
 def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[str, Choice]) -> Choice:
@@ -144,20 +163,24 @@ def rdma_choice(
     most nodes are in (met: networks_met). Raises InputError for a pin that fits none."""
     if node.overrides.ib_hca:
         return _pinned_ports(node, node.overrides.ib_hca, topology, met)
+    unread = topology.lacks(*RAILS)
     chosen = rails(topology, tcp)
     if not chosen:
-        return RdmaChoice((), _why_none(topology, tcp))
+        return RdmaChoice((), _why_none(topology, tcp), unread)
     ports = tuple(rail.port for rail in chosen)
     reason = "the ACTIVE RDMA ports (none is under a GPU's switch)"
     if chosen[0].near:
         reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
     gid = _gid(node, ports, topology, met)
-    return RdmaChoice(ports, reason, gid, "" if gid.index is not None else address_range(ports, topology, met))
+    reach = "" if gid.index is not None else address_range(ports, topology, met)
+    return RdmaChoice(ports, reason, unread, gid, reach)
 
 
 def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, met: Mapping[str, int]) -> RdmaChoice:
     """The operator may also take the port that carries TCP: a single card can do both."""
     ports = tuple(port for port in topology.rdma if port.active and takes(pin, port.device, port.port))
+    if not ports and (unread := topology.lacks(*RAILS)):
+        return RdmaChoice((), "what l40s_ib_hca names was not read", unread)
     if not ports:
         each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
         raise InputError(
@@ -165,7 +188,7 @@ def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, met: Mapping[str
             where=f"inventory: {node.name}: l40s_ib_hca",
             fix="set it to ports that are up, or remove it",
         )
-    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", _gid(node, ports, topology, met))
+    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", gid=_gid(node, ports, topology, met))
 
 
 def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology, met: Mapping[str, int]) -> GidChoice:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import RAILS, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.topology.network import Choice
@@ -42,8 +42,10 @@ def moved(
 
     spec: the node in the inventory, for what is pinned there; node: as it is now; met: networks_met of the gang's nodes
     as they are now. What is gone altogether (an address, every usable RDMA port) can't be found again:
-    `still_there.gone` says so.
+    `still_there.gone` says so. Of a node that was not read in full, nothing is said to have moved.
     """
+    if node.lacks(*RAILS):
+        return ()
     kept = {name for name, _ in spec.overrides.env}
     return tuple(one for one in _moved(request, spec, node, met) if one.name not in kept)
 
@@ -67,7 +69,7 @@ def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bo
     kept = {name for name, _ in spec.overrides.env}
     if env.get("NCCL_NET") != "IB" or not env.get(HCA) or {"NCCL_NET", HCA} & kept:
         return False
-    if spec.transport != "auto" or spec.overrides.ib_hca:
+    if spec.transport != "auto" or spec.overrides.ib_hca or node.lacks(*RAILS):
         return False
     return not rdma_choice(spec, node, _side(request, spec, node)).ports
 

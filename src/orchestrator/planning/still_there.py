@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from orchestrator.model.topology import RdmaPort, Topology
+from orchestrator.model.topology import Area, RdmaPort, Topology
 from orchestrator.protocol.hca import names_ports
 from orchestrator.protocol.staging import StagingRequest
 
@@ -16,10 +16,10 @@ def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
     environment variables, docs.nvidia.com): with RoCE, another kind means another network. What could not be read is
     left out; the doctor reports it.
     """
-    if not node.nvml_error:
+    if not (node.nvml_error or node.lacks(Area.GPUS)):
         there = {gpu.index for gpu in node.gpus if not gpu.lost}
         yield from (f"GPU {gpu}" for gpu in request.gpus if gpu not in there)
-    if request.env.get("NCCL_IB_DISABLE") != "1":
+    if request.env.get("NCCL_IB_DISABLE") != "1" and not node.lacks(Area.RDMA, Area.PORTS):
         yield from _ports(request.env, node)
 
 

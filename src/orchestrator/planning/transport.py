@@ -10,7 +10,7 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.layout import Layout
-from orchestrator.planning.choices import RdmaChoice
+from orchestrator.planning.choices import RdmaChoice, not_read
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 Kind = Literal["rdma", "tcp", "none"]
@@ -32,7 +32,7 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
     """rdma: the choice of every node whose facts were read; layout: see `topology.speed.tcp_severity`.
 
     Raises FindingsError where RDMA is demanded and a node has no usable port, InputError where the nodes of the gang
-    ask for different transports.
+    ask for different transports, NodeError where a node's ports were not all read.
     """
     asked = {node.transport for node in gang.nodes}
     if len(asked) > 1:
@@ -47,6 +47,7 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
     wanted = asked.pop()
     if wanted == "tcp":
         return Decision("tcp", "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
+    _refuse_unread(rdma)
     without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
     unread = [node.name for node in gang.nodes if node.name not in rdma]
     if wanted == "rdma":
@@ -64,6 +65,13 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
         reason = f"{without[0]}: {rdma[without[0]].reason}"
         return Decision("tcp", f"l40s_transport is auto; {reason}", (over_tcp(gang.name, reason, layout),))
     return Decision("rdma", "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma))
+
+
+def _refuse_unread(rdma: Mapping[str, RdmaChoice]) -> None:
+    for name, choice in rdma.items():
+        if choice.unread:
+            unknown = "which of its RDMA ports can be used"
+            raise not_read(name, choice.unread, unknown, "set l40s_ib_hca, or `l40s_transport: tcp`")
 
 
 def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> Finding:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import Input, as_root, input_of
 from orchestrator.rules.support.registry import Rule
@@ -25,6 +26,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/config (beyond 64 bytes: root only)",),
     source="PCI Express Base Specification, ACS Extended Capability (id 0x000D); NCCL troubleshooting guide, nccl#2079",
     weight=24,
+    needs=RAILS,
 )
 _REQUEST_REDIRECT, _COMPLETION_REDIRECT, _EGRESS_CONTROL = 0x04, 0x08, 0x20
 _REDIRECTS = _REQUEST_REDIRECT | _COMPLETION_REDIRECT | _EGRESS_CONTROL

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import is_guest
 from orchestrator.rules.support.registry import Rule
@@ -21,6 +22,7 @@ RULE = Rule(
     reads=("/proc/cpuinfo (flag hypervisor)", "/sys/bus/pci/devices/*/config (ATS, id 0x000F)"),
     source="NCCL troubleshooting guide, virtual machines: ATS on the network card is a must for GPU Direct RDMA",
     weight=75,
+    needs=RAILS,
 )
 
 

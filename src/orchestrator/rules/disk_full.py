@@ -76,7 +76,7 @@ def _judged(node: Node, disks: Mapping[str, object]) -> Iterator[Finding]:
             continue
         if "error" in said:
             yield _unread(node, paths[place], said["error"])
-        elif whole(said.get("bytes")) > 0:
+        elif whole(said.get("bytes")) > 0 and {"free_bytes", "device"} <= said.keys():
             room = _Room(place, paths[place], *(whole(said.get(name)) for name in ("bytes", "free_bytes", "device")))
             file_systems.setdefault(room.device, []).append(room)
     for rooms in file_systems.values():

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
-from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.registry import Rule, unjudged
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -23,10 +24,13 @@ RULE = Rule(
     ),
     source="NCCL src/transport/net_ib/gdr.cc ncclIbGdrSupport, ncclIbDmaBufSupport",
     weight=25,
+    needs=RAILS,
 )  # fmt: skip
 
 _PEERMEM = RULE.reads[:3]
 _DRIVER = RULE.reads[3]
+_FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
+"""The folder that is listed for them, and the part of a look that reads them."""
 _OLDEST_WITH_DMA_BUF = (5, 12)
 
 
@@ -35,7 +39,13 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         if not node.rail_ports or not node.nvml_devices:
             continue
-        if not any(node.snapshot.exists(path) for path in _PEERMEM) and not _has_dma_buf(node):
+        if any(node.snapshot.exists(path) for path in _PEERMEM) or _has_dma_buf(node):
+            continue
+        unread = {path: why for path in (*_PEERMEM, *_FOLDERS) if (why := node.snapshot.unread(path))}
+        if unread:
+            evidence = (f"{path}: {why}" for path, why in unread.items())
+            yield unjudged(RULE, node, "what provides GPUDirect RDMA", evidence)
+        else:
             yield _finding(node)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import Area
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.homes import homes
@@ -20,6 +21,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/* (real paths)", "/sys/bus/pci/slots/*/address"),
     source="the articles' cluster (4 GPUs and one card behind each switch); NCCL src/graph/search.cc",
     weight=13,
+    needs=(Area.PCI,),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Gpu
+from orchestrator.model.topology import Area, Gpu
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 
@@ -16,6 +16,7 @@ RULE = Rule(
     reads=("NVML device list", "/sys/bus/pci/devices/*/class", "`l40s_gpus` of the inventory"),
     source="NVML nvmlDeviceGetCount_v2, NVML_ERROR_GPU_IS_LOST",
     weight=5,
+    needs=(Area.GPUS,),
 )
 
 

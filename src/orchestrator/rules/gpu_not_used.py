@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Gpu
+from orchestrator.model.topology import Area, Gpu
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 
@@ -20,6 +20,7 @@ RULE = Rule(
     reads=("NVML device list", "/sys/bus/pci/devices/*/class", "`l40s_gpus` of the inventory"),
     source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; NVML nvmlDeviceGetCount_v2",
     weight=70,
+    needs=(Area.PCI, Area.GPUS),
 )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import PciDevice
+from orchestrator.model.topology import Area, PciDevice
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.names import part_name
@@ -22,6 +22,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/{class,vendor}",),
     source="PCI Code and ID Assignment Specification: 03 display, 0b40 co-processor, 12 processing accelerator",
     weight=80,
+    needs=(Area.PCI,),
 )
 _ACCELERATORS = (0x0300, 0x0302, 0x0380, 0x0B40, 0x1200)
 _DISPLAY, _ON_BOARDS = 0x0300, (0x1A03, 0x102B, 0x8086)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import PathType
+from orchestrator.model.topology import PLACES, PathType
 from orchestrator.rules.support.cluster import Cluster, Node, whole
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.bandwidth import Version, p2p_level
@@ -25,6 +25,7 @@ RULE = Rule(
     reads=("NVML nvmlDeviceGetP2PStatus (read, write)",),
     source="NCCL src/graph/paths.cc ncclTopoCheckP2p; NVML nvmlGpuP2PStatus_t",
     weight=22,
+    needs=PLACES,
 )
 _STATUS = {
     1: "chipset not supported", 2: "GPU not supported", 3: "root port's topology not supported",

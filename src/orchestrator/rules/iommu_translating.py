@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
@@ -16,6 +17,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/iommu_group (link)", "/sys/kernel/iommu_groups/*/type"),
     source="NCCL troubleshooting guide, PCI access control; Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups",
     weight=26,
+    needs=RAILS,
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node, whole
-from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.registry import Rule, unjudged
 
 RULE = Rule(
     id="LIMITS",
@@ -20,6 +21,7 @@ RULE = Rule(
     source="NCCL troubleshooting guide (memlock, shm, stack); the agent's unit (LimitMEMLOCK=infinity)",
     weight=6,
 )
+_ASKED = ("systemd", "uid", "limits_attainable")
 UNLIMITED = -1
 SMALLEST_SHM = 1 << 30
 FEWEST_FILES = 65536
@@ -53,6 +55,11 @@ def _attainable(node: Node, which: str) -> int | None:
 def _memlock(node: Node) -> Iterator[Finding]:
     found = _attainable(node, "memlock")
     if found is None or found == UNLIMITED or not node.rail_ports or node.spec.transport == "tcp":
+        return
+    unread = [str(one) for one in node.topology.lacks(*RAILS)]
+    unread += [f"{name}: not collected" for name in _ASKED if name not in node.snapshot.host]
+    if unread:
+        yield unjudged(RULE, node, "what the limits depend on", unread)
         return
     yield Finding(
         id=RULE.id,

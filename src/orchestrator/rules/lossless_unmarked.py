@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, port_devices
 from orchestrator.rules.support.registry import Rule
 
@@ -21,6 +21,7 @@ RULE = Rule(
     reads=("IEEE 802.1Qaz settings of network cards, by netlink (RTM_GETDCB)", "`l40s_ib_tc` and `l40s_env`"),
     source="NCCL user guide, NCCL_IB_TC; linux/dcbnl.h, struct ieee_pfc; Linux mlx5 driver, dscp2prio",
     weight=36,
+    needs=RAILS,
 )
 _ENABLED = 1
 """Byte of `struct ieee_pfc` with a bit for each priority that pauses."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS, Area
 from orchestrator.rules.support.charms import cost
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import Rule
@@ -21,6 +22,7 @@ RULE = Rule(
     reads=("`l40s_env` of the inventory", "path types of GPUs and RDMA cards"),
     source="NCCL user guide, environment variables; templates/launch.sh.j2",
     weight=27,
+    needs=(*RAILS, Area.NUMA),
 )
 
 

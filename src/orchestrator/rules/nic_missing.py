@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Switch
+from orchestrator.model.topology import RAILS, Area, Switch
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.names import part_name
@@ -21,6 +21,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/device (real path)", "/sys/bus/pci/devices/*/{vendor,device,driver}"),
     source="NCCL src/graph/topo.cc ncclTopoGetLocal; the articles' cluster (one card behind each switch)",
     weight=15,
+    needs=(*RAILS, Area.NUMA),
 )
 _NETWORK_CLASS = 0x02
 

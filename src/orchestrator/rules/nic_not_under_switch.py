@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort, Switch
+from orchestrator.model.topology import RAILS, Area, RdmaPort, Switch
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import card
@@ -23,6 +23,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/device (real path)", "/sys/bus/pci/devices/*", "/sys/bus/pci/slots/*/address"),
     source="NCCL src/graph/paths.cc ncclTopoCheckNet, ncclTopoCheckGdr; the articles' first fault",
     weight=10,
+    needs=(*RAILS, Area.NUMA),
 )
 
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface
 
-from orchestrator.model.errors import InputError
+from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import NETWORKS
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.rules.support.cluster import Cluster, Node, gangs_of
 from orchestrator.rules.support.registry import Rule
@@ -19,6 +20,7 @@ RULE = Rule(
     reads=("addresses of all interfaces", "l40s_address and l40s_socket_ifname of the inventory"),
     source="torch's TCPStore, Gloo and NCCL's bootstrap connect every rank with every other",
     weight=3,
+    needs=NETWORKS,
 )
 
 
@@ -30,16 +32,16 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             yield _finding(members, failure)
 
 
-def _failure(cluster: Cluster, members: Sequence[Node]) -> InputError | None:
+def _failure(cluster: Cluster, members: Sequence[Node]) -> DeployError | None:
     try:
         for gang in gangs_of(node.spec for node in members):
             tcp_choices(gang, cluster.topologies)
-    except InputError as failure:
+    except DeployError as failure:
         return failure
     return None
 
 
-def _finding(members: Sequence[Node], failure: InputError) -> Finding:
+def _finding(members: Sequence[Node], failure: DeployError) -> Finding:
     networks = {node.name: _networks(node) for node in members}
     apart = _apart(networks)
     return Finding(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.majority import majority
-from orchestrator.model.topology import Gpu, Link
+from orchestrator.model.topology import RAILS, Gpu, Link
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import gid_index
@@ -48,29 +48,35 @@ def _answering(node: Node) -> list[Gpu]:
 
 
 def _gpu_models(node: Node) -> str | None:
-    return _counted(gpu.name for gpu in _answering(node) if gpu.name)
+    return _counted(gpu.name for gpu in _answering(node))
 
 
 def _gpu_links(node: Node) -> str | None:
-    return _counted(words for gpu in _answering(node) if (words := _best_link(gpu.link_max)))
+    return _counted(_best_link(gpu.link_max) for gpu in _answering(node))
 
 
 def _card_links(node: Node) -> str | None:
+    if node.topology.lacks(*RAILS):
+        return None
     cards = {card_of(port): node.devices.get(port.key) for port in node.rail_ports}
-    return _counted(words for device in cards.values() if device and (words := _best_link(device.link_max)))
+    return _counted(_best_link(device.link_max) if device else "" for device in cards.values())
 
 
 def _best_link(link: Link) -> str:
-    return f"{link.speed_gts:g} GT/s x{link.width}" if link.width else ""
+    return f"{link.speed_gts:g} GT/s x{link.width}" if link.width and link.speed_gts else ""
 
 
 def _card_slots(node: Node) -> str | None:
+    if node.topology.lacks(*RAILS):
+        return None
     slots = {device.slot for port in node.rail_ports if (device := node.devices.get(port.key)) and device.slot}
     return ", ".join(sorted(slots)) or None
 
 
 def _card_count(node: Node) -> str | None:
-    return str(len(ports_by_card(node.rail_ports))) if node.topology.pci else None
+    if not node.topology.pci or node.topology.lacks(*RAILS):
+        return None
+    return str(len(ports_by_card(node.rail_ports)))
 
 
 def _firmware(node: Node) -> str | None:
@@ -79,11 +85,15 @@ def _firmware(node: Node) -> str | None:
 
 
 def _gid_indices(node: Node) -> str | None:
+    if node.topology.lacks(*RAILS):
+        return None
     chosen = (gid_index(port, node.topology).index for port in node.rail_ports)
     return ", ".join(str(index) for index in sorted({index for index in chosen if index is not None})) or None
 
 
 def _switch_groups(node: Node) -> str | None:
+    if node.topology.lacks(*RAILS):
+        return None
     groups = []
     for switch in node.gpu_switches:
         gpus = sum(gpu.switch == switch.key for gpu in node.topology.gpus)
@@ -115,12 +125,14 @@ def _nvml(name: str) -> Callable[[Node], str | None]:
 
 
 def _vbios(node: Node) -> str | None:
-    return _counted(str(one["vbios"]) for one in node.nvml_devices if one.get("vbios")) if _answering(node) else None
+    return _counted(str(one.get("vbios") or "") for one in node.nvml_devices) if _answering(node) else None
 
 
 def _counted(values: Iterable[str]) -> str | None:
-    """'8 x NVIDIA L40S' or '7 x NVIDIA L40S, 1 x NVIDIA L40'."""
+    """'8 x NVIDIA L40S' or '7 x NVIDIA L40S, 1 x NVIDIA L40'; None where one of them is not known ('')."""
     counts = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+    if any(not value for value, _ in counts):
+        return None
     return ", ".join(f"{count} x {value}" for value, count in counts) or None
 
 

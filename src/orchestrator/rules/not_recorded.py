@@ -1,4 +1,4 @@
-"""What a recording or NCCL's XML does not contain, and which rules therefore could not run."""
+"""What a recording or NCCL's XML does not contain, or a look could not read, and which rules can't judge for it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Link
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import Input, input_of, record_again
-from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.registry import Rule, all_rules
 
 RULE = Rule(
     id="NOT-RECORDED",
     title="this input is incomplete",
     explain=(
         "A copy of /sys or NCCL's topology file shows where devices are, and little else. Rules that need more report"
-        " nothing, which does not mean that all is well. A snapshot from `discover --save` contains everything."
+        " nothing, which does not mean that all is well. A snapshot from `discover --save` contains everything that"
+        " could be read; what hung, or was not read in time on a busy machine, is named here with its rules."
     ),
     reads=("which kinds of facts the input holds",),
     source="design: what could not be read is unknown, never counted as fine",
     weight=90,
 )
+
+_MOST_PATHS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,11 @@ _KINDS = (
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One unknown finding for each node recorded with another tool."""
+    """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
     kinds = [kind for kind in _KINDS if kind.words != _OTHERS or len(cluster.nodes) == 1]
     for node in cluster.nodes:
+        if node.topology.unread:
+            yield _unread(node)
         missing = [kind for kind in kinds if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
         if missing:
             ids = [name for kind in missing for name in kind.rules]
@@ -92,3 +97,21 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 effect="the faults that these rules find may exist",
                 fix=record_again(node),
             )
+
+
+def _unread(node: Node) -> Finding:
+    lacking = node.topology.unread
+    areas = dict.fromkeys(one.area for one in lacking)
+    ids = [one.rule.id for one in all_rules() if not areas.keys().isdisjoint(one.rule.needs)]
+    return Finding(
+        id=RULE.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        devices=tuple(ids),
+        title=f"{len(ids)} rules can't judge this node: "
+        + ", ".join(area.value for area in areas)
+        + " could not be read",
+        evidence=tuple(map(str, lacking[:_MOST_PATHS])),
+        effect="the faults that these rules find may exist",
+        fix=record_again(node),
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS, Area
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
@@ -19,6 +20,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/numa_node", "/sys/devices/system/node/node*"),
     source="NCCL src/graph/xml.cc (numaid of the top PCI node), src/graph/paths.cc",
     weight=32,
+    needs=(*RAILS, Area.NUMA),
 )
 
 

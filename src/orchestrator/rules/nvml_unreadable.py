@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import NOT_RECORDED
+from orchestrator.model.topology import Area
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.input import record_again
 from orchestrator.rules.support.registry import Rule
@@ -17,6 +18,7 @@ RULE = Rule(
     reads=("NVML nvmlInit, in a child process with a deadline",),
     source="NVML API reference, nvmlReturn_t",
     weight=4,
+    needs=(Area.GPUS,),
 )
 
 

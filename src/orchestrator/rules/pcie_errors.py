@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node, gpu_address, whole
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import number
@@ -19,6 +20,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}", "NVML nvmlDeviceGetPcieReplayCounter"),
     source="Linux Documentation/PCI/pcieaer-howto.rst, sysfs-bus-pci-devices-aer_stats",
     weight=58,
+    needs=RAILS,
 )
 _SOME = 100
 """Corrected errors since boot below this are noise: links train, cables are touched."""

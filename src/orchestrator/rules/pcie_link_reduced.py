@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Link, PciDevice
+from orchestrator.model.topology import RAILS, Area, Link, PciDevice
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import both_ends
@@ -24,6 +24,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",),
     source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above); nvidia-smi -q of an idle L40S",
     weight=28,
+    needs=(*RAILS, Area.LINKS),
 )
 
 
@@ -43,6 +44,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 continue
             bridge = node.above(device.key)
             speed_gts = both_ends(device.link_max, bridge.link_max if bridge else Link()).speed_gts
+            if bridge and not bridge.link_max.speed_gts:
+                speed_gts = 0.0  # the slower end counts, and nobody read it
             best = Link(speed_gts=speed_gts, width=device.link_max.width)
             narrow = 0 < device.link.width < best.width
             slow = watched.judge_speed and 0 < device.link.speed_gts < best.speed_gts

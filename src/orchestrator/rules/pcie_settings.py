@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import as_root
 from orchestrator.rules.support.registry import Rule
@@ -21,6 +22,7 @@ RULE = Rule(
     reads=("/sys/bus/pci/devices/*/config (PCI Express capability; beyond 64 bytes: root only)",),
     source="NVIDIA ConnectX tuning guide (MaxReadReq 4096); PCI Express Base Specification, Device Control",
     weight=65,
+    needs=RAILS,
 )
 _BEST_READ_REQUEST = 4096
 

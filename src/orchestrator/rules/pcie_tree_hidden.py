@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import PLACES
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import is_guest
 from orchestrator.rules.support.registry import Rule
@@ -20,6 +21,7 @@ RULE = Rule(
     reads=("/proc/cpuinfo (flag hypervisor)", "/sys/bus/pci/devices/* (real paths)"),
     source="Linux arch/x86/include/asm/cpufeatures.h X86_FEATURE_HYPERVISOR; NCCL src/graph/xml.cc",
     weight=88,
+    needs=PLACES,
 )
 _BLIND = (
     "ACS-REDIRECT", "GPU-GROUPS-UNEVEN", "GPU-P2P-OFF", "NIC-MISSING", "NIC-NOT-UNDER-SWITCH", "NUMA-UNKNOWN",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
@@ -31,10 +31,9 @@ _PASSED = (Outcome.OPEN, Outcome.TOO_BIG)
 def check(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each node that nothing reaches on a side; otherwise one for each port or size that is blocked."""
     fixed = _fixed_ports(cluster)
-    full = list(dict.fromkeys(trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED))
-    yield from (_untried(node, [trial for trial in cluster.trials if trial.source == node]) for node in full)
-    told = [trial for trial in cluster.trials if trial.outcome is Outcome.OPEN or not {*_way(trial)} & {*full}]
-    for side, ways in _sides(told).items():
+    full = {trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED}
+    yield from (_untried(node, cluster.trials) for node in sorted(full))
+    for side, ways in _sides(_told(cluster.trials, full)).items():
         alive = [way for way, trials in ways.items() if any(trial.outcome in _PASSED for trial in trials)]
         for node, explained in blamed(ways.keys() - alive):
             yield _unreachable(node, side, [trial for way in explained for trial in ways[way]])
@@ -42,13 +41,19 @@ def check(cluster: Cluster) -> Iterator[Finding]:
         yield from _partly(side, failed, fixed)
 
 
+def _told(trials: Sequence[Trial], full: Collection[str]) -> list[Trial]:
+    """Trials without those that did not pass from or to a node whose table of neighbours is full."""
+    return [trial for trial in trials if trial.outcome is Outcome.OPEN or not {trial.source, trial.target} & {*full}]
+
+
 def _untried(node: str, trials: Sequence[Trial]) -> Finding:
-    lost = [trial for trial in trials if trial.outcome is Outcome.UNTRIED]
+    mine = [trial for trial in trials if trial.source == node]
+    lost = [trial for trial in mine if trial.outcome is Outcome.UNTRIED]
     return Finding(
         id=RULE.id,
         severity=Severity.UNKNOWN,
         node=node,
-        title=f"{len(lost)} of {len(trials)} paths could not be tried: the kernel's table of neighbours is full",
+        title=f"{len(lost)} of {len(mine)} paths could not be tried: the kernel's table of neighbours is full",
         evidence=_evidence(lost),
         effect="packets to other nodes are dropped as long as it is full; which paths are open is not known",
         fix="run `sudo sysctl -w net.ipv4.neigh.default.gc_thresh1=4096 net.ipv4.neigh.default.gc_thresh2=16384"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import ip_interface
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, odd_in_place
 from orchestrator.rules.support.registry import Rule
 
@@ -18,6 +18,7 @@ RULE = Rule(
     reads=("PCI place of each RDMA port", "addresses of its net device"),
     source="comparison with peers; NCCL_CROSS_NIC in NCCL's documentation",
     weight=34,
+    needs=RAILS,
 )
 
 

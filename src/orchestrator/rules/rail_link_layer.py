@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, odd_in_place
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price
@@ -19,6 +19,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/ports/*/link_layer",),
     source="NCCL src/transport/net_ib/connect.cc (link layers of both ends must match)",
     weight=14,
+    needs=RAILS,
 )
 
 

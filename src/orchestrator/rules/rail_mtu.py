@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.majority import majority
-from orchestrator.model.topology import Interface, RdmaPort
+from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, Slot
 from orchestrator.rules.support.registry import Rule
 
@@ -20,6 +20,7 @@ RULE = Rule(
     reads=("/sys/class/net/*/mtu of every RDMA port's net device",),
     source="Linux include/rdma/ib_addr.h iboe_get_mtu; NCCL takes the smaller of both ends",
     weight=35,
+    needs=RAILS,
 )
 SMALLEST_FULL = 4200
 _USUAL = 9000

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
+from orchestrator.model.topology import RAILS, Area
 from orchestrator.rules.support.blame import blamed
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import hears_itself
@@ -33,6 +34,7 @@ RULE = Rule(
     source="NCCL src/graph/paths.cc ncclTopoCheckNet, src/graph/connect.cc connectRings; NCCL_NET_DISABLE_INTRA; "
     "Linux drivers/infiniband/core/addr.c addr_resolve, net/ipv4/fib_frontend.c fib_validate_source",
     weight=6,
+    needs=(*RAILS, Area.LINKS, Area.NUMA),
 )
 _CLOSED = (Outcome.SILENT, Outcome.UNREACHABLE, Outcome.REFUSED)
 """Refused: the packet came in by another port of the machine, where RDMA does not take it."""
@@ -68,7 +70,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _paths(trials: Sequence[Trial], gang: Mapping[str, Node]) -> _Paths:
-    needed = [trial for trial in trials if _between_cards(trial, gang)]
+    full = {trial.source for trial in trials if trial.outcome is Outcome.UNTRIED}
+    needed = [trial for trial in trials if _between_cards(trial, gang) and not {trial.source, trial.target} & full]
     told = [trial for trial in needed if not _dropped(trial, gang[trial.source])]
     return _Paths(
         told=len(told),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import ipv4_setting
 from orchestrator.rules.support.registry import Rule
@@ -21,6 +21,7 @@ RULE = Rule(
     reads=("addresses", "/proc/sys/net/ipv4/conf/{all,INTERFACE}/{arp_ignore,arp_announce,rp_filter}"),
     source="Linux Documentation/networking/ip-sysctl.rst; NVIDIA's advice on several ports in one IP subnet",
     weight=56,
+    needs=RAILS,
 )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, port_devices, port_folder
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import number
@@ -24,6 +24,7 @@ RULE = Rule(
     source="NVIDIA, Understanding mlx5 Linux Counters (np_cnp_sent, rp_cnp_handled, np_ecn_marked_roce_packets, "
     "rx_prioN_pause)",
     weight=37,
+    needs=RAILS,
 )
 _MARKS = ("rp_cnp_handled", "np_cnp_sent", "np_ecn_marked_roce_packets")
 _PAUSES = re.compile(r"[rt]x_prio[0-7]_pause")

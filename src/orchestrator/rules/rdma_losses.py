@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, port_devices, port_folder
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import number
@@ -20,9 +20,11 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/ports/*/hw_counters/*", "/sys/class/infiniband/*/ports/*/counters/*"),
     source="NVIDIA, Understanding mlx5 Linux Counters; Linux Documentation/ABI/stable/sysfs-class-infiniband",
     weight=38,
+    needs=RAILS,
 )
 _LOST = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "rx_icrc_encapsulated")
 _LINK = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors")
+_PACKETS = ("port_rcv_packets", "port_xmit_packets")
 SOME = 100
 """Losses below this are noise: links come up, cables are touched."""
 PER_PACKETS = 100_000
@@ -49,8 +51,10 @@ def _judged(node: Node, port: RdmaPort) -> Finding | None:
     lost, link = counted("hw_counters", _LOST), counted("counters", _LINK)
     if sum(lost.values()) < SOME and sum(link.values()) < SOME:
         return None
-    packets = sum(counted("counters", ("port_rcv_packets", "port_xmit_packets")).values())
-    often = sum(lost.values()) * PER_PACKETS >= packets > 0
+    packets = sum(counted("counters", _PACKETS).values())
+    often = sum(lost.values()) * PER_PACKETS >= packets > 0 and all(
+        f"{folder}/counters/{name}" in files for name in _PACKETS
+    )
     total = sum(lost.values()) or sum(link.values())
     return Finding(
         id=RULE.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Slot, odd_in_place
 from orchestrator.rules.support.registry import Rule
 
@@ -18,6 +19,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/device (real path)",),
     source="NCCL src/transport/net_ib/init.cc (NCCL_IB_DEVICE_PCI_ORDER since 2.29.7)",
     weight=36,
+    needs=RAILS,
 )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster
-from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.registry import Rule, unjudged
 
 RULE = Rule(
     id="RDMA-NO-DEVICE-FILE",
@@ -18,6 +19,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband_verbs/*/ibdev", "names in /dev/infiniband", "dlopen of libibverbs.so.1"),
     source="rdma-core libibverbs; sglang issue 1427 (libibverbs missing in the runtime)",
     weight=16,
+    needs=RAILS,
 )
 
 
@@ -26,6 +28,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         files = node.snapshot.host.get("devices")
         if not isinstance(files, (list, tuple)) or node.spec.transport == "tcp":
+            continue
+        if why := node.snapshot.host.get("devices_error"):
+            yield unjudged(RULE, node, "the device files", (str(why),))
             continue
         meant = {port.device for port in node.rail_ports}
         missing = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.layout import Layout
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule
@@ -24,6 +24,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state"),
     source="NCCL src/transport/net_ib (ncclIbInit skips what is not IBV_PORT_ACTIVE); the articles' second fault",
     weight=20,
+    needs=RAILS,
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.layout import Layout
-from orchestrator.model.topology import RdmaPort
+from orchestrator.model.topology import RAILS, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import record_again
 from orchestrator.rules.support.ports import Trouble, trouble
@@ -23,6 +23,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband/*/ports/*/gids/*", ".../gid_attrs/types/*", ".../gid_attrs/ndevs/*"),
     source="NCCL src/transport/net_ib ncclIbGetGidIndex",
     weight=21,
+    needs=RAILS,
 )
 _WORDS = {
     "no address": "{ports} up without an IPv4 address",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding
 from orchestrator.model.layout import Layout
+from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price, tcp_severity
@@ -17,6 +18,7 @@ RULE = Rule(
     reads=("everything that decides whether an RDMA port is usable",),
     source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",
     weight=12,
+    needs=RAILS,
 )
 
 

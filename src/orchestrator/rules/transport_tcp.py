@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import Area
 from orchestrator.planning.transport import ASKED, TCP, over_tcp
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
@@ -21,6 +22,7 @@ RULE = Rule(
     reads=("/sys/class/infiniband", "l40s_transport", "the layout of the running gang"),
     source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",
     weight=13,
+    needs=(Area.PCI, Area.RDMA),
 )
 
 

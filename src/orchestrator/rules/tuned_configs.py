@@ -47,7 +47,11 @@ def _held(cluster: Cluster, node: Node) -> tuple[Lookup, Holdings] | None:
     if stack is None or found is None or not found.root or stack.device != "cuda":
         return None
     rules = engine_of(stack).tuned
-    return rules, held(node, found, rules, _directory(cluster, node, rules))
+    directory = _directory(cluster, node, rules)
+    folders = tuple(f"{folder}/" for folder in (found.root, directory) if folder)
+    if any(path.startswith(folders) and node.snapshot.unread(path) for path in node.snapshot.errors):
+        return None
+    return rules, held(node, found, rules, directory)
 
 
 def _directory(cluster: Cluster, node: Node, rules: Lookup) -> str:

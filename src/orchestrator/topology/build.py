@@ -11,20 +11,22 @@ from orchestrator.topology.pci import pci_devices
 from orchestrator.topology.processors import find_cpu, find_numa_domains
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
 from orchestrator.topology.switches import SwitchPlaces, find_switches
+from orchestrator.topology.unread import find_unread
 
 __all__ = ["AcceleratorClass", "BuildOptions", "build"]
 
 
 def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
-    """The topology of one node. What could not be read is absent or empty in it; nothing raises."""
+    """The topology of one node. What could not be read is absent or empty in it, and named in `unread`; nothing
+    raises."""
     chosen = options or BuildOptions()
     devices = pci_devices(snapshot)
-    serving = {device.key for device in devices if is_gpu(device, chosen)} | set(
-        rdma_functions(snapshot, devices).values()
-    )
+    functions = rdma_functions(snapshot, devices)
+    serving = {device.key for device in devices if is_gpu(device, chosen)} | set(functions.values())
     switches = find_switches(devices, serving)
     places = SwitchPlaces(switches)
     interfaces = find_interfaces(snapshot, devices)
+    rdma = find_rdma_ports(snapshot, devices, interfaces, places)
     return Topology(
         node=snapshot.node,
         hostname=str(snapshot.host.get("hostname") or ""),
@@ -33,8 +35,9 @@ def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
         pci=devices,
         switches=switches,
         gpus=find_gpus(snapshot.nvml, devices, places, chosen),
-        rdma=find_rdma_ports(snapshot, devices, interfaces, places),
+        rdma=rdma,
         interfaces=interfaces,
         driver=str(snapshot.nvml.get("driver") or ""),
         nvml_error=str(snapshot.nvml.get("error") or ""),
+        unread=find_unread(snapshot, devices, rdma, functions),
     )

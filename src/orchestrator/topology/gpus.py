@@ -25,7 +25,8 @@ def find_gpus(
     """All GPUs in order of index, those that NVML does not show last (index -1). Where NVML was not asked, they are
     numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
     functions = [device for device in devices if is_gpu(device, options)]
-    described = list(_described(_mappings(nvml.get("devices")), functions))
+    told = [{"index": place, **one} for place, one in enumerate(_mappings(nvml.get("devices")))]
+    described = list(_described(told, functions))
     classes = {device.address: device.class_code for device in devices}
     gpus = [replace(_gpu(said, function, places), nvlinks=_nvlinks(said, classes)) for said, function in described]
     shown = [function for _, function in described]
@@ -133,11 +134,11 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
 
 
 def _why_lost(said: Mapping[str, Any]) -> str:
-    """A device that reports neither a name nor memory does not answer; the first error says why."""
+    """A device that reports neither a name nor memory does not answer; the first error says why. Without an error it
+    was not asked."""
     if said.get("name") or _mapping(said.get("memory")):
         return ""
-    errors = _mapping(said.get("errors"))
-    return str(next(iter(errors.values()), "") or "not shown by NVML")
+    return str(next(iter(_mapping(said.get("errors")).values()), ""))
 
 
 def _processes(raw: Any) -> Iterator[GpuProcess]:

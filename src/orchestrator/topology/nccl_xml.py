@@ -15,7 +15,20 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 from orchestrator.model.snapshot import NOT_RECORDED
-from orchestrator.model.topology import CpuModel, Gpu, Link, NumaDomain, NvLinks, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.model.topology import (
+    RAILS,
+    Area,
+    CpuModel,
+    Gpu,
+    Link,
+    NotRead,
+    NumaDomain,
+    NvLinks,
+    PciDevice,
+    RdmaPort,
+    Switch,
+    Topology,
+)
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpus import NVSWITCH
 from orchestrator.topology.pci import TWICE, both_ends, card, is_address, number, sort_key
@@ -30,11 +43,16 @@ _GPU_CLASS = 0x030200
 _GPU_CLASSES = (0x0302, 0x0300)
 _MBIT = 1000
 _LARGEST_CPU = 8192
+_UNREAD = "l40s_unread"
+_SHOWN = (*RAILS, Area.NUMA, Area.LINKS)
 
 
 def nccl_xml(topology: Topology) -> str:
-    """One <system> with a <cpu> for each NUMA domain that has a GPU or an active RDMA card."""
-    return "\n".join(['<system version="1">', *_Writer(topology).cpus(), "</system>", ""])
+    """One <system> with a <cpu> for each NUMA domain that has a GPU or an active RDMA card. What was not read, and may
+    be missing in it, is named in an attribute of ours, which NCCL passes over (src/graph/xml.cc, xmlGetNode)."""
+    lacking = ",".join(dict.fromkeys(one.area.name for one in topology.unread if one.area in _SHOWN))
+    unread = _attributes({_UNREAD: lacking}) if lacking else ""
+    return "\n".join([f'<system version="1"{unread}>', *_Writer(topology).cpus(), "</system>", ""])
 
 
 class _Writer:
@@ -201,6 +219,7 @@ def topology_of_xml(text: str, node: str) -> Topology:
         {device.key: device for device in devices},
     )
     places = SwitchPlaces(switches)
+    lacking = root.get(_UNREAD, "").split(",")
     return Topology(
         node=node,
         hostname=node,
@@ -215,6 +234,7 @@ def topology_of_xml(text: str, node: str) -> Topology:
         ),
         sockets=tuple(reader.sockets),
         nvml_error=NOT_RECORDED,
+        unread=tuple(NotRead(area, f"<system {_UNREAD}>", area.name) for area in _SHOWN if area.name in lacking),
     )
 
 

@@ -20,7 +20,9 @@ def rdma_functions(snapshot: Snapshot, devices: Sequence[PciDevice]) -> Mapping[
     """{RDMA device's name: key of its PCI function, '' where it has none (software RoCE)}."""
     known = {device.key: device for device in devices}
     return {
-        name: nearest_function(snapshot.realpath(f"{_CLASS}/{name}/device"), known) for name in snapshot.names(_CLASS)
+        name: nearest_function(snapshot.realpath(f"{_CLASS}/{name}/device"), known)
+        or nearest_function(snapshot.realpath(f"{_CLASS}/{name}"), known)
+        for name in snapshot.names(_CLASS)
     }
 
 

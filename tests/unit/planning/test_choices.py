@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.support.reference_cluster import gang, node, rdma_port, topologies, topology
 
-from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.errors import FindingsError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Overrides
-from orchestrator.model.topology import Interface, RdmaPort, Topology
+from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices, two_ports_of_a_card
 from orchestrator.planning.transport import decide
 from orchestrator.topology.network import Choice, gid_index, networks_met, usable_rails
@@ -308,3 +308,32 @@ def test_fewer_ports_on_one_node_are_told() -> None:
     decision = decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
     assert [finding.id for finding in decision.findings] == ["RDMA-PORTS-UNEVEN"]
     assert decision.findings[0].evidence == ("node0: 4", "node1: 2")
+
+
+def unread(area: Area, path: str = "/sys/x") -> Topology:
+    return replace(topology("node1", 1), unread=(NotRead(area, path, "ETIMEDOUT"),))
+
+
+@pytest.mark.parametrize("area", [Area.INTERFACES, Area.ADDRESSES])
+def test_a_node_whose_networks_were_not_read_is_refused_for_that_and_nothing_else(area: Area) -> None:
+    bare = replace(unread(area), interfaces=(), rdma=())
+    with pytest.raises(NodeError, match=r"could not be read \(/sys/x: ETIMEDOUT\).*not known which address") as told:
+        tcp_choices(gang(), topologies(gang()) | {"node1": bare})
+    assert (told.value.where, "l40s_socket_ifname" in told.value.fix) == ("node node1", True)
+    pinned = gang(address="10.0.0.12", overrides=Overrides(socket_ifname="bond0"))
+    assert tcp_choices(pinned, {"node1": bare})["node1"].interface == "bond0"
+
+
+@pytest.mark.parametrize("area", RAILS)
+def test_ports_that_were_not_read_are_no_reason_for_tcp(area: Area) -> None:
+    for rdma in ((), topology().rdma[:2]):
+        facts = topologies(gang()) | {"node1": replace(unread(area), rdma=rdma)}
+        choices = {one.name: rdma_choice(one, facts[one.name], BOND) for one in gang().nodes}
+        with pytest.raises(NodeError, match="not known which of its RDMA ports can be used"):
+            decide(gang(), choices)
+        assert decide(gang(transport="tcp"), choices).kind == "tcp"
+        pinned = {one.name: rdma_choice(one, facts[one.name], BOND) for one in gang(overrides=PIN).nodes}
+        assert not rdma or decide(gang(overrides=PIN), pinned).kind == "rdma"
+
+
+PIN = Overrides(ib_hca="=mlx5_0:1,mlx5_1:1")

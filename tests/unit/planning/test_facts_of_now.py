@@ -11,10 +11,11 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Overrides
 from orchestrator.model.profile import Stack
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import RAILS, Area, NotRead, Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.facts_of_now import moved, off_the_rails
 from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.still_there import gone
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.rendering import exported_anew
 from orchestrator.workflows.gang.staging import staging_requests
@@ -170,3 +171,12 @@ def test_a_script_that_sets_a_variable_twice_is_left_alone() -> None:
     assert exported_anew("export A=1\nexport A=1\n", {"A": "1"}, {"A": "2"}) is None
     assert exported_anew("export A='x y'\n", {"A": "x y"}, {"A": "$z"}) == "export A='$z'\n"
     assert exported_anew("true\n", {}, {"A": "2"}) is None
+
+
+@pytest.mark.parametrize("area", RAILS)
+def test_what_was_not_read_has_not_moved_and_is_not_gone(request_: StagingRequest, area: Area) -> None:
+    bare = replace(WAS, rdma=(), interfaces=(), gpus=(), unread=(NotRead(area, "/sys/x", "ETIMEDOUT"),))
+    assert moved(request_, NODE, bare) == ()
+    assert not off_the_rails(request_, NODE, bare)
+    lacking = tuple(NotRead(one, "/sys/x", "ETIMEDOUT") for one in (area, Area.GPUS, Area.RDMA))
+    assert list(gone(request_, replace(bare, unread=lacking))) == []

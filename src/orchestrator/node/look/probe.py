@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import pwd
 import resource
@@ -128,7 +129,7 @@ def host_facts(root: str) -> dict[str, Any]:
         "limits_attainable": {name: _attainable(_LIMITS[name]) for name in _RAISED_FOR_AN_ENGINE},
         "systemd": os.path.isdir("/run/systemd/system"),
         "fs_root": root,
-        "devices": _devices(root),
+        **_devices(root),
         "libibverbs": _can_load("libibverbs.so.1"),
         "kernel_log": driver_errors(root),
         **_user(),
@@ -162,11 +163,12 @@ def _attainable(which: int) -> list[int]:
     return raised
 
 
-def _can_load(library: str) -> bool:
+def _can_load(library: str) -> bool | None:
+    """None where it is there and can't be loaded, which may be for want of memory."""
     try:
         ctypes.CDLL(library)
-    except OSError:
-        return False
+    except OSError as error:
+        return False if "No such file" in str(error) else None
     return True
 
 
@@ -187,14 +189,18 @@ def _shm() -> dict[str, int]:
     return {"shm_bytes": size.f_frsize * size.f_blocks, "shm_free_bytes": size.f_frsize * size.f_bavail}
 
 
-def _devices(root: str) -> list[str]:
-    """Device files that a GPU engine opens: /dev/nvidia*, /dev/infiniband/*."""
+def _devices(root: str) -> dict[str, Any]:
+    """Device files that a GPU engine opens: /dev/nvidia*, /dev/infiniband/*; devices_error: why they may be more."""
     base = root.rstrip("/")
-    found = []
+    found: list[str] = []
+    unread: dict[str, str] = {}
     for folder in _DEVICE_FOLDERS:
         try:
             names = os.listdir(f"{base}{folder}")
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            unread["devices_error"] = f"{folder}: {errno.errorcode.get(error.errno or 0, 'EIO')}"
             continue
         found += [f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))]
-    return sorted(found)
+    return {"devices": sorted(found), **unread}

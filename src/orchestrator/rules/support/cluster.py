@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.protocol.hca import takes
 from orchestrator.rules.support.roles import Roles, roles
@@ -177,15 +177,21 @@ class Cluster:
             members.setdefault(node.spec.gang, []).append(node)
         return tuple(tuple(nodes) for nodes in members.values())
 
+    def without(self, names: Collection[str]) -> Cluster:
+        """The same as if these nodes had not answered."""
+        left = {name: topology for name, topology in self.topologies.items() if name not in names}
+        return replace(self, topologies=left)
+
     def is_alone(self, gang: str) -> bool:
         """Whether a gang has a single node, by the inventory: those that did not answer are its nodes too."""
         return sum(spec.gang == gang for spec in self.specs.values()) < 2
 
     @cached_property
     def tcp(self) -> Mapping[str, Choice]:
-        """Each node's TCP side, gang by gang; a gang whose nodes share no network has none."""
+        """Each node's TCP side, gang by gang; a gang whose nodes share no network has none, nor a node whose networks
+        were not read."""
         found: dict[str, Choice] = {}
-        for gang in gangs_of(self.specs[name] for name in self.topologies):
+        for gang in gangs_of(self.specs[name] for name, one in self.topologies.items() if not one.lacks(*NETWORKS)):
             with contextlib.suppress(InputError):
                 found.update(tcp_choices(gang, self.topologies))
         return found

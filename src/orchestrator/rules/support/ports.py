@@ -10,6 +10,8 @@ from orchestrator.rules.support.cluster import Node
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.pci import number
 
+_IPV4 = "/proc/sys/net/ipv4/conf"
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -38,13 +40,14 @@ def trouble(port: RdmaPort, node: Node, others: Iterable[Node] = ()) -> Trouble 
 
 def ipv4_setting(node: Node, netdev: str, name: str) -> int:
     """A setting of net.ipv4.conf: the kernel takes the larger of `all` and the interface's own."""
-    folder = "/proc/sys/net/ipv4/conf"
-    return max(number(node.snapshot.text(f"{folder}/{scope}/{name}")) for scope in ("all", netdev))
+    return max(number(node.snapshot.text(f"{_IPV4}/{scope}/{name}")) for scope in ("all", netdev))
 
 
 def hears_itself(node: Node, netdev: str) -> bool:
     """Whether Linux takes a packet that comes in by this interface from an address of the same machine, and answers
-    its ARP: not by default (net/ipv4/fib_frontend.c, fib_validate_source)."""
+    its ARP: not by default (net/ipv4/fib_frontend.c, fib_validate_source), and not where it is not known."""
+    if any(node.snapshot.unread(f"{_IPV4}/{scope}/rp_filter") for scope in ("all", netdev)):
+        return False
     return ipv4_setting(node, netdev, "accept_local") >= 1 and ipv4_setting(node, netdev, "rp_filter") != 1
 
 

@@ -12,10 +12,14 @@ from typing import TypeVar
 from orchestrator import rules
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
-from orchestrator.rules.support.cluster import Cluster
+from orchestrator.model.topology import Area
+from orchestrator.rules.support.cluster import Cluster, Node
+from orchestrator.rules.support.input import record_again
 from orchestrator.topology.speed import PRICED_ON, limits
 
 V = TypeVar("V")
+COSTLY = (Severity.STOP, Severity.SLOW)
+_MOST_PATHS = 6
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
 
@@ -30,6 +34,7 @@ class Rule:
     id:      stable, in capitals, most general word first
     weight:  order among findings of one severity; the costliest faults have the smallest numbers
     reads:   the files and values it looks at
+    needs:   what it takes for read: of a node that lacks some of it the rule says no more than that
     source:  where the rule comes from
     """
 
@@ -39,6 +44,7 @@ class Rule:
     reads: tuple[str, ...]
     source: str
     weight: int = 50
+    needs: tuple[Area, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,37 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
     for loaded in all_rules():
-        for finding in loaded.check(cluster):
+        for finding in _known(loaded, cluster):
             yield with_limits(finding, cluster)
+
+
+def _known(loaded: Loaded, cluster: Cluster) -> Iterator[Finding]:
+    """What a rule finds on the nodes of which everything that it needs was read; of the others, that it can't judge
+    them, where it would find a fault in what is there of them."""
+    blind = {node.name: node for node in cluster.nodes if node.topology.lacks(*loaded.rule.needs)}
+    if not blind:
+        yield from loaded.check(cluster)
+        return
+    yield from loaded.check(cluster.without(blind))
+    doubted = [finding for finding in loaded.check(cluster) if finding.severity in COSTLY]
+    for name, node in blind.items():
+        if any(finding.node in ("", name) for finding in doubted):
+            lacking = node.topology.lacks(*loaded.rule.needs)
+            areas = " and ".join(dict.fromkeys(one.area.value for one in lacking))
+            yield unjudged(loaded.rule, node, areas, map(str, lacking))
+
+
+def unjudged(rule: Rule, node: Node, what: str, evidence: Iterable[str]) -> Finding:
+    """That a rule can't judge a node. what: as text, what could not be read; evidence: each of it with the reason."""
+    return Finding(
+        id=rule.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        title=f"{what} could not be read; not known is whether {rule.title}",
+        evidence=tuple(evidence)[:_MOST_PATHS],
+        effect="the fault that this rule finds may exist",
+        fix=record_again(node),
+    )
 
 
 def with_limits(finding: Finding, cluster: Cluster) -> Finding:

@@ -11,7 +11,8 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import NETWORKS, Area, Topology
+from orchestrator.planning.choices import not_read
 from orchestrator.remote import host_key_scan
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.host_key_scan import ShownKey
@@ -135,6 +136,9 @@ def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> Seen:
     able = [replace(node, reach=replace(node.reach, become=_becomes(logins.values()))) for node in nodes]
     with Fleet(able, connect_deadline_s=INIT_CONNECT_S) as fleet:
         topologies = {name: build(snapshot) for name, snapshot in look(fleet, able).all().items()}
+    for name, topology in topologies.items():
+        if lacking := topology.lacks(*NETWORKS, Area.PCI, Area.GPUS):
+            raise not_read(name, lacking, "what to write of it", "write the inventory by hand")
     return _seen(nodes, topologies)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.node.agent import staged_files
 from orchestrator.planning.facts_of_now import Moved, moved
 from orchestrator.protocol.staging import StagingRequest
@@ -46,10 +46,10 @@ def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -
 
 
 def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:
-    """The request with what moved on this node, and that in words; ('' and as it was where nothing did, or where its
-    launch script is not one of ours). known: the gang's nodes as they are now, this one among them."""
+    """The request with what moved on this node, and that in words; ('' and as it was where nothing did, where the
+    networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they are now, this one among them."""
     found = moved(request, node, known[node.name], networks_met(known.values()))
-    if not found:
+    if not found or any(one.lacks(*NETWORKS) for one in known.values()):
         return request, ""
     script = exported_anew(request.launch_script, request.env, {one.name: one.now for one in found})
     if script is None:
