@@ -47,7 +47,8 @@ def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -
 
 def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:
     """The request with what moved on this node, and that in words; ('' and as it was where nothing did, where the
-    networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they are now, this one among them."""
+    networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they
+    are now, this one among them."""
     found = moved(request, node, known[node.name], networks_met(known.values()))
     if not found or any(one.lacks(*NETWORKS) for one in known.values()):
         return request, ""

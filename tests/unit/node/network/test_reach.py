@@ -155,7 +155,7 @@ eth0 00000000 0100090A 0003 0 0 0 00000000 0 0 0
 eth0 0000090A 00000000 0001 0 0 0 00FFFFFF 0 0 0
 tun0 0000140A 00000000 0001 0 0 0 00FFFFFF 0 0 0
 """
-NEIGHBOURS = "IP address HW type Flags HW address Mask Device\n10.9.0.7 0x1 0x0 00:00:00:00:00:00 * eth0\n"
+ASKED_IN_VAIN = "IP address HW type Flags HW address Mask Device\n10.9.0.7 0x1 0x0 00:00:00:00:00:00 * eth0\n"
 FLAGS = {"eth0": 0x1003, "tun0": 0x10D1}
 
 
@@ -167,7 +167,7 @@ FLAGS = {"eth0": 0x1003, "tun0": 0x10D1}
 def test_an_address_that_the_kernel_has_no_place_for_is_not_silent(
     address: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in (("_ROUTES", ROUTES), ("_NEIGHBOURS", NEIGHBOURS)):
+    for name, text in (("_ROUTES", ROUTES), ("_NEIGHBOURS", ASKED_IN_VAIN)):
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(dial, name, str(tmp_path / name))
     monkeypatch.setattr(dial, "_flags", FLAGS.__getitem__)
