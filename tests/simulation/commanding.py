@@ -177,8 +177,8 @@ def unhealed() -> Iterator[Scene]:
         typed = [Typed(command, 0, begins)]
         typed += [Typed("up", 0, 0.0)] if command != "up" else []
         ends_s = {"stall": STALLED_S, **dict.fromkeys(UNLINKED, UNLINKED_S)}.get(kind, UNHEALED_S)
-        if command == "down":
-            ends_s = LONGEST_S  # what an operator wants to be gone is waited for
+        if command == "down" or (command, kind) == ("change", "stall"):
+            ends_s = LONGEST_S  # what an operator wants to be gone is waited for, and so is the previous plan's start
         elif command == "change" and ends_s != UNHEALED_S:
             ends_s *= 2  # the previous plan's start has its own time
         if kind == "cut":

@@ -12,8 +12,9 @@ CONNECT_S = 10.0
 """How long a node may take to accept a connection; one that has not answered for so long was not just restarted."""
 PAST_LEASE_S = 5.0
 """By which a gang's failure may be seen later than the lease of the node that was lost."""
-MOST_STOPS = 3
-"""What was told so often to end, each time with a node's whole deadline, does not end."""
+MOST_STOPS = 2
+"""The living are told to end, then those that died meanwhile, each with a node's whole deadline: what is left after
+that does not end."""
 
 
 class Want(str, Enum):

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from orchestrator.gang.actions import CONNECT_S, Action, Do, Goal, Want, actions, on_its_way
+from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
@@ -394,7 +395,7 @@ class _Rise:
     well_at: float = field(init=False)
     """When a look last began at which every node answered and the gang was not degraded."""
     lost: frozenset[str] = frozenset()
-    """Nodes that have not answered for as long as a connection may take."""
+    """Nodes that have not answered for as long as a connection may take, or that no agent hears either."""
     leave: bool = False
     """What runs there is left as it is, whatever ends this command."""
 
@@ -427,7 +428,9 @@ class _Rise:
         if not view.unreachable and view.state is not GangState.DEGRADED:
             self.well_at = looked
         troubled_s = time.monotonic() - self.well_at
-        self.lost = frozenset(node.name for node in view.unreachable if troubled_s >= CONNECT_S)
+        self.lost = frozenset(
+            node.name for node in view.unreachable if troubled_s >= CONNECT_S or node.contact is Contact.NODE
+        )
         try:
             acted = [self._act(action, view) for action in actions(self.goal, view, troubled_s)]
         except DeployError as failure:
