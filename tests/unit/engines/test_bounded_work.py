@@ -66,7 +66,7 @@ def _of(name: str, watch: Any) -> dict[str, str]:
     named |= {f"cause {entry['id']}": entry["pattern"] for entry in watch["causes"]}
     named |= {f"remark {entry['id']}": entry["pattern"] for entry in watch.get("remarks", ())}
     named |= {f"proof {entry['id']}": entry["pattern"] for entry in watch.get("proofs", ())}
-    named |= {key: watch[key] for key in ("rank_prefix", "rank_title", "requests") if key in watch}
+    named |= {key: watch[key] for key in ("rank_prefix", "rank_title", "requests", "harmless", "own") if watch.get(key)}
     named |= {f"title {title}": title for title in watch.get("other_titles", ())}
     named |= {f"probe {key}": watch["probe"][key] for key in PROBE if key in watch.get("probe", {})}
     return {f"{name}: {what}": pattern for what, pattern in named.items() if pattern}
