@@ -35,7 +35,7 @@ demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
 	@scripts/demo.sh
 
 demo-down: ## stop the demo's gang and remove its lab
-	-$(BIN)/l40s-deploy down
+	-$(BIN)/l40s-deploy down --all
 	$(BIN)/l40s-deploy lab down
 
 chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/chaos.md

@@ -16,6 +16,6 @@ The endpoint is $url (a stand-in engine: it loads no model, and says so in its a
   .venv/bin/l40s-deploy logs --node node2 | head
   .venv/bin/l40s-deploy discover --node node0
 Then:
-  .venv/bin/l40s-deploy down        # stop the gang
+  .venv/bin/l40s-deploy down --all  # stop the gang
   .venv/bin/l40s-deploy lab down    # remove the emulated cluster
 TEXT

@@ -79,7 +79,7 @@ def test_four_engines_are_found_by_every_verb_and_one_that_dies_takes_no_other_w
 
     lab.deploy("down", "--gang", NAMES[3])
     assert states(lab) == dict.fromkeys(NAMES, "ready") | {NAMES[3]: "absent"}
-    down = json.loads(lab.deploy("down", "--json").stdout)
+    down = json.loads(lab.deploy("down", "--all", "--json").stdout)
     assert [node["gang"] for node in down["nodes"]] == NAMES
     assert lab.engine_processes() == {}
 

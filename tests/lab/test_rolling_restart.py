@@ -61,8 +61,15 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
         (gang,) = lab.json("router", verb, "--dry-run")["gangs"]
         assert (gang["name"], gang["state"]) == ("router", "ready") and gang["what"].startswith(would)
     assert len(workers(lab)) == 3
+    for words in (("down",), ("restart", "--now"), ("rollback",)):
+        refused = lab.deploy(*words, check=False)
+        typed = " ".join(("l40s-deploy", *words))
+        assert refused.returncode == 2 and "this would stop 3 gangs" in refused.stderr, refused.stderr
+        assert f"`{typed} gang0`; or all of them: `{typed} --all`" in refused.stderr, refused.stderr
+    assert [gang["run_id"] for gang in lab.json("status")["gangs"]] == before
     with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
-        lab.deploy("restart", "--rolling")
+        done = lab.deploy("restart")
+    assert "restarted one after the other" in done.stdout
     assert load.bad == []
     assert load.good > 100
     after = lab.json("status")["gangs"]

@@ -7,8 +7,18 @@ from typing import Any
 
 from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli.dry_run import add_dry_run
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, add_timeout, open_cluster
+from orchestrator.cli.options import (
+    add_all,
+    add_examples,
+    add_inventory,
+    add_json,
+    add_named_gangs,
+    add_timeout,
+    command_line,
+    open_cluster,
+)
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
@@ -24,11 +34,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
         parser,
-        "l40s-deploy down                 # waits for running requests",
-        "l40s-deploy down --now --gang b  # one gang, immediately",
+        "l40s-deploy down gang0        # waits for running requests",
+        "l40s-deploy down gang0 --now  # immediately",
+        "l40s-deploy down --all        # every gang",
     )
     add_inventory(parser)
-    add_gangs(parser)
+    add_named_gangs(parser)
+    add_all(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
     add_timeout(parser, "wait this long for a gang to stop; it continues to stop afterwards", STOP_S)
@@ -40,6 +52,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
     request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force, timeout_s=args.timeout)
     inventory = open_cluster(args, screen)
+    if not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
     if args.dry_run:
         return rehearsed.show(would_stop(inventory, request.gangs, now=args.now), screen)
     stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))

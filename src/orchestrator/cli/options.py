@@ -126,6 +126,17 @@ def add_gangs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
 
 
+def add_named_gangs(parser: argparse.ArgumentParser) -> None:
+    """GANG ..., and --gang as well."""
+    parser.add_argument("gang", nargs="*", action="extend", default=[], metavar="GANG", help="only these gangs")
+    add_gangs(parser)
+
+
+def add_all(parser: argparse.ArgumentParser) -> None:
+    """--all, of a verb that stops gangs."""
+    parser.add_argument("--all", action="store_true", help="all gangs; needed to stop several without naming them")
+
+
 def add_nodes(parser: argparse.ArgumentParser, what: str = "only this node (repeatable)") -> None:
     """--node NODE, repeatable; none named means what `what` says."""
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help=what)

@@ -9,12 +9,13 @@ from orchestrator.cli import still_right
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
     add_accept,
+    add_all,
     add_drain_timeout,
     add_examples,
-    add_gangs,
     add_hung_after,
     add_inventory,
     add_json,
+    add_named_gangs,
     add_no_golden,
     add_timeout,
     command_line,
@@ -24,13 +25,14 @@ from orchestrator.cli.options import (
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.downtime import Downtime
+from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.restart import Restarted, RestartRequest, restart
 from orchestrator.workflows.gang.resume import Resumed, ResumeRequest, resume
-from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, roll
+from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, can_roll, roll
 from orchestrator.workflows.plan.rehearsal import would_restart, would_resume
 from orchestrator.workflows.status.status import status_json
 
@@ -41,15 +43,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
         parser,
-        "l40s-deploy restart --gang gang0",
-        "l40s-deploy restart --rolling                    # several gangs behind the router, one at a time",
+        "l40s-deploy restart gang0",
+        "l40s-deploy restart                              # several gangs behind the router: one at a time",
         "l40s-deploy restart --rolling --max-unavailable 2",
-        "l40s-deploy restart --maintenance --gang gang0   # stop, wait until every node has rebooted, start",
+        "l40s-deploy restart --all-at-once                # all stop together",
+        "l40s-deploy restart gang0 --maintenance          # stop, wait until every node has rebooted, start",
         "l40s-deploy restart --resume                     # finish what an interrupted command began",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
     add_inventory(parser)
-    add_gangs(parser)
+    add_named_gangs(parser)
+    add_all(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_timeout(parser)
     add_hung_after(parser)
@@ -59,7 +63,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="finish what an interrupted command began: any restart, or `up` with another plan",
     )
-    ways.add_argument("--rolling", action="store_true", help="restart one gang at a time while the others serve")
+    ways.add_argument(
+        "--rolling",
+        action="store_true",
+        help="restart one gang at a time while the others serve; the default where a router serves several gangs",
+    )
+    ways.add_argument("--all-at-once", action="store_true", help="stop all of them together, behind a router too")
     ways.add_argument(
         "--maintenance",
         action="store_true",
@@ -96,6 +105,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
     inventory = open_cluster(args, screen)
+    if not args.resume:
+        _choose_way(args, inventory)
     if args.dry_run:
         return _rehearse(args, inventory, screen)
     try:
@@ -113,6 +124,16 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         show_restarted(done, screen)
     return still_right.say(asked, screen)
+
+
+def _choose_way(args: argparse.Namespace, inventory: Inventory) -> None:
+    """Where a router serves other gangs meanwhile they restart one after the other, of whom none need be named."""
+    if args.rolling or args.all_at_once:
+        return
+    one_by_one = not args.now and can_roll(inventory, args.gang)
+    args.rolling = one_by_one and not args.maintenance
+    if not one_by_one and not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
 
 
 def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
@@ -194,7 +215,7 @@ def _rolling(args: argparse.Namespace) -> RollingRequest:
 
 def _rolled(args: argparse.Namespace, screen: Screen, done: Rolled) -> int:
     if args.json:
-        screen.json({"seconds": round(done.seconds, 3), **status_json(done.views)})
+        screen.json({"seconds": round(done.seconds, 3), "down_seconds": 0.0, **status_json(done.views)})
     else:
         names = ", ".join(view.name for view in done.views)
         screen.out.print(printable(f"restarted one after the other in {done.seconds:.1f} s: {names}"))

@@ -8,17 +8,19 @@ from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
     add_accept,
+    add_all,
     add_drain_timeout,
     add_examples,
-    add_gangs,
     add_inventory,
     add_json,
+    add_named_gangs,
     add_timeout,
     command_line,
     open_cluster,
 )
 from orchestrator.cli.restart import RestartProgress, show_restarted
 from orchestrator.cli.screen import Screen
+from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.exit_codes import Exit
 from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
 from orchestrator.workflows.plan.rehearsal import would_roll_back
@@ -26,9 +28,10 @@ from orchestrator.workflows.plan.rehearsal import would_roll_back
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy rollback --gang gang0", "l40s-deploy history   # plans that you can return to")
+    add_examples(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
     add_inventory(parser)
-    add_gangs(parser)
+    add_named_gangs(parser)
+    add_all(parser)
     add_timeout(parser)
     add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")
     add_accept(parser)
@@ -39,6 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves its previous plan; 130 when interrupted."""
     inventory = open_cluster(args, screen)
+    if not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
     if args.dry_run:
         with RestartProgress(screen) as shown:
             would = would_roll_back(inventory, args.gang, shown, accept=tuple(args.accept))

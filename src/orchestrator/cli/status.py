@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster, open_inventory
+from orchestrator.cli.options import (
+    add_examples,
+    add_inventory,
+    add_json,
+    add_named_gangs,
+    open_cluster,
+    open_inventory,
+)
 from orchestrator.cli.screen import Screen
 from orchestrator.workflows.status.overview import overview, overview_json
 
@@ -25,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy status",
-        "l40s-deploy status --gang gang0 || echo 'gang0 needs attention'",
+        "l40s-deploy status gang0 || echo 'gang0 needs attention'",
         "l40s-deploy status --json | jq '.gangs[] | .state, .degraded_reason'",
         "l40s-deploy status --json | jq '.router.workers'",
         "l40s-deploy status --watch   # live: phases, tokens/s, queue, GPUs, rails, last events",
@@ -33,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = f"{parser.epilog}\n{_EXIT_STATUS}"
     add_inventory(parser)
-    add_gangs(parser)
+    add_named_gangs(parser)
     add_json(parser)
     parser.add_argument(
         "-w",

@@ -18,6 +18,22 @@ def chosen_gangs(inventory: Inventory, names: Sequence[str]) -> tuple[GangSpec, 
     return named_gangs(inventory.gangs, names, where=f"{inventory.path}: --gang")
 
 
+def refuse_unnamed(inventory: Inventory, names: Sequence[str], command: str) -> None:
+    """Several gangs are stopped where they are named, or all of them are asked for; never because nothing was said.
+
+    command: as typed. Raises InputError.
+    """
+    gangs = [gang.name for gang in inventory.gangs]
+    if names or len(gangs) < 2:
+        return
+    listed = ", ".join(gangs[:MOST_NAMES]) + (f" and {len(gangs) - MOST_NAMES} more" if gangs[MOST_NAMES:] else "")
+    raise InputError(
+        f"this would stop {len(gangs)} gangs, and none is named: {listed}",
+        where="command line",
+        fix=f"name those that are meant: `{command} {gangs[0]}`; or all of them: `{command} --all`",
+    )
+
+
 def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) -> GangSpec:
     """The gang that is meant, for a command that takes one. Raises InputError where it is not just one."""
     chosen = chosen_gangs(inventory, names)

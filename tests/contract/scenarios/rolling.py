@@ -39,7 +39,7 @@ def _play(engine: EngineUnderTest, see: See) -> None:
         see("new-runs", not {gang["run_id"] for gang in before} & {gang["run_id"] for gang in after})
         see("in-router-again", _in_router(lab))
         lab.deploy("router", "down")
-        lab.deploy("down")
+        lab.deploy("down", "--all")
         see("left", lab.engine_processes() or "nothing")
 
 

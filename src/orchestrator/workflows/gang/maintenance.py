@@ -104,10 +104,10 @@ def _refuse(fleet: Fleet, plans: Sequence[Staged], request: MaintenanceRequest, 
     try:
         refuse_starts(fleet, plans, watcher, accept=request.accept)
     except (FindingsError, NodeError) as refused:
-        names = " ".join(f"--gang {plan.gang.name}" for plan in plans)
+        names = " --gang ".join(plan.gang.name for plan in plans)
         refused.fix += (
-            f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after the work"
-            f" `l40s-deploy restart {names}`"
+            f"; if this work repairs it, and it can't be accepted: `l40s-deploy down --gang {names}`, and after"
+            f" the work `l40s-deploy restart --gang {names}`"
         )
         raise
 

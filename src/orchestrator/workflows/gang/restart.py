@@ -77,6 +77,9 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
         refuse_starts(fleet, plans, watcher, accept=request.accept)
         for view, plan in zip(views, plans, strict=True):
             watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
+        if len(gangs) > 1:
+            names = ", ".join(gang.name for gang in gangs)
+            watcher.step(names, "all of these stop at the same time; each serves again once it has started")
         options = kept(request)
         with Operation(What.RESTART, request.command, see(fleet, gangs), held, options) as operation:
             operation.turn(gang.name for gang in gangs)

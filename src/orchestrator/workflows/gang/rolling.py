@@ -17,7 +17,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, Patience
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
@@ -52,6 +52,18 @@ class Rolled:
 
     views: tuple[GangView, ...]
     seconds: float
+
+
+def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
+    """Whether a router serves, and a gang that it can send requests to while one of these (none: of all) is down."""
+    if inventory.router is None or len(inventory.gangs) < 2:
+        return False
+    chosen = {gang.name for gang in chosen_gangs(inventory, names)}
+    with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+        if not router.view().serves:
+            return False
+        serving = {view.name for view in see(fleet, inventory.gangs, patience=Patience()) if view.serves}
+    return len(serving) > min(1, len(chosen & serving))
 
 
 def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher) -> Rolled:
