@@ -78,8 +78,9 @@ def _network(snapshot: Snapshot) -> Iterator[NotRead]:
     if not names and host.get("addresses"):
         yield NotRead(Area.INTERFACES, folder, _UNCOLLECTED)
     for name in names:
-        path = f"{snapshot.realpath(f'{folder}/{name}')}/operstate"
-        if f"{folder}/{name}" not in snapshot.files and path not in snapshot.files:
+        at = snapshot.realpath(f"{folder}/{name}")
+        path = f"{at}/operstate"
+        if snapshot.names(at) and path not in snapshot.files:
             yield NotRead(Area.INTERFACES, path, snapshot.errors.get(path, _UNCOLLECTED))
 
 
