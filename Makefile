@@ -20,7 +20,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not lab and not engine and not processes" tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not lab and not engine and not processes" tests lab/tests
 
 check: lint types unit ## lint, types and unit tests, under a minute
 
@@ -29,7 +29,7 @@ test: setup ## everything that CI runs: lint, types, unit, lab and the real engi
 	@scripts/test.sh
 
 compiled: setup # the tests once, before several workers compile all of them at the same time; errors are shown there
-	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -qq --collect-only tests >/dev/null
+	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -qq --collect-only tests lab/tests >/dev/null
 
 demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
 	@scripts/demo.sh

@@ -109,20 +109,20 @@ find_python() {
 
 make_environment() {
   local python stamp
-  stamp=$(sha256sum pyproject.toml | cut -d' ' -f1)
+  stamp=$(cat pyproject.toml lab/pyproject.toml | sha256sum | cut -d' ' -f1)
   if [ "$(cat .venv/.stamp 2>/dev/null)" = "$stamp" ] && .venv/bin/l40s-deploy --version >/dev/null 2>&1; then
     return 0
   fi
   python=$(find_python)
   say "making .venv with $("$python" --version) and the packages of pyproject.toml"
   [ -x .venv/bin/python ] || "$python" -m venv .venv
-  alive "installing Python packages" .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+  alive "installing Python packages" .venv/bin/python -m pip install -q --disable-pip-version-check -e '.[dev]' -e ./lab
   printf '%s\n' "$stamp" >.venv/.stamp
 }
 
 # pip compiles what it installs, but an editable installation runs from the sources, and where PYTHONDONTWRITEBYTECODE is set
 # every command and every test would compile a hundred modules anew: a third of `status`.
-compile_sources() { .venv/bin/python -m compileall -q src tests; }
+compile_sources() { .venv/bin/python -m compileall -q src lab tests; }
 
 install_packages
 make_environment

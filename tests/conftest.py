@@ -27,7 +27,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup(1) what it runs, to a 
 # `python3` may be a script that looks for one (pyenv's shims): 80 ms of the processor for each process of a node.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).resolve().parent), os.environ.get("PATH", os.defpath)))
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,11 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.Lon
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by place, so that a new test of such a folder needs no thought."""
     for item in items:
-        try:
-            place = item.path.relative_to(HERE).as_posix()
-        except ValueError:
-            continue
-        if place.startswith(schedule.WITH_PROCESSES):
+        if schedule.scope_of(item.path.relative_to(ROOT).as_posix()).startswith(schedule.WITH_PROCESSES):
             item.add_marker(pytest.mark.processes)
 
 

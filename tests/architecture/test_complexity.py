@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+from tests.support.sources import source_files
+
 MOST = 15
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -37,10 +37,10 @@ def _decisions(node: ast.AST) -> int:
 
 
 def functions() -> Iterator[tuple[str, int]]:
-    for path in sorted(SOURCE.rglob("*.py")):
+    for name, path in source_files().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, Function):
-                yield f"{path.relative_to(SOURCE)}:{node.name}", complexity(node)
+                yield f"{name}:{node.name}", complexity(node)
 
 
 def test_no_function_decides_more_than_can_be_read() -> None:

@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+from tests.support.sources import source_files
+
 FACT = re.compile(r"\b0\.[45]\.\d+|\bsglang\.[a-z_]+|/v1/loads|/health_generate|/metrics\b")
 HOMES = {
     "engines": "the facts themselves",
     "cli": "examples of commands name stacks, and the exporter has /metrics of its own",
+    "lab/command.py": "examples of commands name stacks",
     "lab/engine/environment.py": "the lab's stack of the real engine",
     "lab/faults/hang_rank.py": "explains what a hung rank looks like",
     "lab/node/files.py": "the shell script that stands for python3 on an emulated node",
@@ -23,26 +25,30 @@ HOMES = {
 }
 
 
-def facts(path: Path) -> Iterator[str]:
+def facts(name: str, path: Path) -> Iterator[str]:
     """In texts of the code; docstrings and comments may explain by example."""
     tree = ast.parse(path.read_text())
     explained = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explained:
-            yield from (f"{path.relative_to(SOURCE)}:{node.lineno}: {found}" for found in FACT.findall(node.value))
+            yield from (f"{name}:{node.lineno}: {found}" for found in FACT.findall(node.value))
 
 
 def test_no_version_and_no_path_of_an_engine_is_known_elsewhere() -> None:
     elsewhere = [
         found
-        for path in sorted(SOURCE.rglob("*.py"))
-        if not any(path.is_relative_to(SOURCE / home) for home in HOMES)
-        for found in facts(path)
+        for name, path in source_files().items()
+        if not any(_below(name, home) for home in HOMES)
+        for found in facts(name, path)
     ]
     assert elsewhere == []
 
 
 def test_every_exception_is_one() -> None:
     for home in HOMES:
-        paths = [SOURCE / home] if (SOURCE / home).is_file() else (SOURCE / home).rglob("*.py")
-        assert any(True for path in paths for _ in facts(path)), f"{home} needs no exception any more"
+        below = {name: path for name, path in source_files().items() if _below(name, home)}
+        assert any(True for one in below.items() for _ in facts(*one)), f"{home} needs no exception any more"
+
+
+def _below(name: str, home: str) -> bool:
+    return name == home or name.startswith(f"{home}/")

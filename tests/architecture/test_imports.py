@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.sources import LAB, PRODUCT, source_files
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
-STAND_IN = SOURCE / "lab" / "standin"
+FILES = source_files()
+STAND_IN = LAB / "standin"
 
 CORE = {
     "topology", "rules", "planning", "engines", "gang", "rendering", "checkpoint", "tuning", "golden", "bench",
@@ -18,9 +19,9 @@ CORE = {
 SHARED = {"model", "protocol"}
 OUTSIDE = {"remote", "host_setup", "node", "records", "loading"}
 MAY_IMPORT: dict[str, set[str]] = {
-    "cli": {"cli", "workflows", "lab", "loading", *SHARED, *CORE},
+    "cli": {"cli", "workflows", "loading", *SHARED, *CORE},
     "workflows": {"workflows", *SHARED, *OUTSIDE, *CORE},
-    "lab": {"lab", "workflows", *SHARED, *OUTSIDE, *CORE},
+    "lab": {"cli", "workflows", *SHARED, *OUTSIDE, *CORE},
     "remote": {"remote", "loading", *SHARED},
     "host_setup": {"host_setup", "loading", "model"},
     "node": {"node", "protocol"},
@@ -36,7 +37,7 @@ HOME = {
     "pynvml": {"node"},
     "jinja2": {"rendering"},
     "prometheus_client": {"workflows"},
-    "rich": {"cli"},
+    "rich": {"cli", "lab"},
     "bottle": {"cli"},
     "yaml": {"loading", "lab"},
 }
@@ -49,13 +50,8 @@ NODE_PURE = {
 IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}
 
 
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
-
-
-def layer(path: Path) -> str:
-    relative = path.relative_to(SOURCE)
-    return relative.parts[0].removesuffix(".py")
+def layer(name: str) -> str:
+    return name.partition("/")[0].removesuffix(".py")
 
 
 def for_types(tree: ast.Module) -> set[int]:
@@ -77,19 +73,20 @@ def imported(path: Path, *, types_too: bool = True) -> Iterator[tuple[int, str]]
                 continue  # runs under its own name on emulated nodes, so it imports its own relatively
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             yield node.lineno, node.module or ""
-            if (SOURCE.parent / (node.module or "").replace(".", "/")).is_dir():  # its modules, by their names
+            if (PRODUCT.parent / (node.module or "").replace(".", "/")).is_dir():  # its modules, by their names
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_downwards(path: Path) -> None:
-    here = layer(path)
+@pytest.mark.parametrize("file", FILES)
+def test_imports_point_downwards(file: str) -> None:
+    path, here = FILES[file], layer(file)
     if here == "__init__":
         return
     for line, name in imported(path):
         parts = name.split(".")
         if parts[0] == "orchestrator" and len(parts) > 1 and parts[1] != "__version__":
             assert parts[1] in MAY_IMPORT[here], f"{path}:{line}: {here} must not import {name}"
+        assert parts[0] != "l40s_lab" or here == "lab", f"{path}:{line}: the product does not know its lab"
         if parts[0] in HOME:
             assert here in HOME[parts[0]], f"{path}:{line}: {parts[0]} lives in {HOME[parts[0]]} only"
         if here in CORE | SHARED:
@@ -98,22 +95,19 @@ def test_imports_point_downwards(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(NODE_PURE))
 def test_what_an_agent_decides_with_is_pure(name: str) -> None:
-    path = SOURCE / "node" / f"{name}.py"
+    path = PRODUCT / "node" / f"{name}.py"
     for line, imports in imported(path, types_too=False):
         assert imports.split(".")[0] not in IMPURE, f"{path}:{line}: {name} takes values and gives values, no {imports}"
         if imports.startswith("orchestrator.node"):
             within = imports.removeprefix("orchestrator.node.").replace(".", "/")
-            assert within in NODE_PURE or (SOURCE / "node" / within).is_dir(), f"{path}:{line}: {imports} is not pure"
+            assert within in NODE_PURE or (PRODUCT / "node" / within).is_dir(), f"{path}:{line}: {imports} is not pure"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in modules() if layer(path) in ("node", "protocol")],
-    ids=lambda path: str(path.relative_to(SOURCE)),
-)
-def test_the_node_needs_the_standard_library_only(path: Path) -> None:
+@pytest.mark.parametrize("file", [file for file in FILES if layer(file) in ("node", "protocol")])
+def test_the_node_needs_the_standard_library_only(file: str) -> None:
     import sys
 
+    path = FILES[file]
     for line, name in imported(path):
         top = name.split(".")[0]
         assert top in sys.stdlib_module_names or top in {"orchestrator", "pynvml"}, f"{path}:{line}: {name}"
@@ -126,12 +120,10 @@ IN_A_CHILD = {
 """They fork: the child must end without running its parent's code (os._exit's own documentation)."""
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in modules() if layer(path) != "lab"], ids=lambda path: str(path.relative_to(SOURCE))
-)
-def test_nothing_is_clever_with_the_interpreter(path: Path) -> None:
+@pytest.mark.parametrize("file", [file for file in FILES if layer(file) != "lab"])
+def test_nothing_is_clever_with_the_interpreter(file: str) -> None:
     """Modules and the garbage collector stay as Python has them; only a forked child leaves at once."""
-    text = path.read_text()
+    text = FILES[file].read_text()
     names = {ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
     assert not names & {"sys.modules", "sys.meta_path", "gc.freeze", "gc.disable"}
-    assert "os._exit" not in names or str(path.relative_to(SOURCE)) in IN_A_CHILD
+    assert "os._exit" not in names or file in IN_A_CHILD

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.sources import LAB, PRODUCT
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
 MODULES = {
-    ".".join(("orchestrator", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
-    for path in sorted(SOURCE.rglob("*.py"))
+    ".".join((package.name, *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__"): path
+    for package in (PRODUCT, LAB)
+    for path in sorted(package.rglob("*.py"))
 }
 LARGEST_FOLDER = 20
 
 
 @pytest.mark.parametrize("layer", ["node", "workflows"])
 def test_no_folder_is_a_heap(layer: str) -> None:
-    folders = [path for path in (SOURCE / layer).rglob("*") if path.is_dir()] + [SOURCE / layer]
-    sizes = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
+    folders = [path for path in (PRODUCT / layer).rglob("*") if path.is_dir()] + [PRODUCT / layer]
+    sizes = {str(folder.relative_to(PRODUCT)): len(list(folder.glob("*.py"))) for folder in folders}
     assert {name: size for name, size in sizes.items() if size > LARGEST_FOLDER} == {}
 
 

@@ -6,8 +6,13 @@ from tests.support.schedule import EACH_ALONE, TESTS, WAITING, durations, next_o
 
 
 def test_durations_name_what_exists() -> None:
-    assert [scope for scope in durations() if not (TESTS / scope.partition("::")[0]).is_file()] == []
-    assert [place for place in (*EACH_ALONE, *WAITING) if not (TESTS / place).exists()] == []
+    assert [scope for scope in durations() if not _there(scope.partition("::")[0])] == []
+    assert [place for place in (*EACH_ALONE, *WAITING) if not _there(place)] == []
+
+
+def _there(place: str) -> bool:
+    """Whether a file, or some file that begins so, stands below tests/, or below the repository (lab/tests)."""
+    return any(True for root in (TESTS, TESTS.parent) for _ in root.glob(f"{place}*"))
 
 
 def test_a_file_stays_together_but_where_its_tests_share_nothing() -> None:
@@ -16,14 +21,15 @@ def test_a_file_stays_together_but_where_its_tests_share_nothing() -> None:
 
 
 def test_the_longest_come_first_then_what_waits() -> None:
-    scopes = ["unit/a.py", "lab/b.py", "unit/c.py", "lab/d.py"]
-    assert ordered(scopes, {"unit/c.py": 9.0, "lab/d.py": 30.0}) == ["lab/d.py", "unit/c.py", "lab/b.py", "unit/a.py"]
+    scopes = ["unit/a.py", "lab/test_b.py", "unit/c.py", "lab/test_d.py"]
+    known = {"unit/c.py": 9.0, "lab/test_d.py": 30.0}
+    assert ordered(scopes, known) == ["lab/test_d.py", "unit/c.py", "lab/test_b.py", "unit/a.py"]
 
 
 def test_one_worker_takes_what_computes_and_then_helps() -> None:
-    assert next_of(["lab/a.py", "unit/b.py"], quick=True) == "unit/b.py"
-    assert next_of(["lab/a.py", "unit/b.py"], quick=False) == "lab/a.py"
-    assert next_of(["lab/a.py"], quick=True) == "lab/a.py"
+    assert next_of(["lab/test_a.py", "unit/b.py"], quick=True) == "unit/b.py"
+    assert next_of(["lab/test_a.py", "unit/b.py"], quick=False) == "lab/test_a.py"
+    assert next_of(["lab/test_a.py"], quick=True) == "lab/test_a.py"
 
 
 def test_what_is_written_down_is_long_and_sorted() -> None:

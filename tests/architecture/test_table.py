@@ -16,7 +16,7 @@ ROWS = [
 """The table's rows: what, where, held by what."""
 
 
-FOLDERS = ("src", "tests", "docs", "scripts", "playbooks", "templates", "inventory")
+FOLDERS = ("src", "lab", "tests", "docs", "scripts", "playbooks", "templates", "inventory")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].strip())

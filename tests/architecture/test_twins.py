@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "orchestrator"
+from tests.support.sources import source_files
+
 SMALLEST = 250
 """Of a body, as characters of its tree: shorter ones are the words of one sentence, not a copy."""
 MAY_BE_TWINS = [
@@ -20,13 +20,13 @@ MAY_BE_TWINS = [
 def bodies() -> dict[str, set[str]]:
     """Where each function stands, by its parameters and its body without the docstring."""
     found: dict[str, set[str]] = defaultdict(set)
-    for path in SOURCE.rglob("*.py"):
+    for name, path in source_files().items():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) is not None else node.body
                 text = "|".join(ast.dump(one) for one in body)
                 if len(text) >= SMALLEST:
-                    found[ast.dump(node.args) + text].add(f"{path.relative_to(SOURCE)}:{node.name}")
+                    found[ast.dump(node.args) + text].add(f"{name}:{node.name}")
     return found
 
 

@@ -20,8 +20,8 @@ from tests.support.preloaded import preloaded
 from tests.support.small_lab import ENVIRONMENT, MODEL, SmallLab
 from tests.support.waiting import slack
 
-from orchestrator.lab.breaking.breaking import break_node, heal_node
-from orchestrator.lab.processes import wait_until
+from l40s_lab.breaking.breaking import break_node, heal_node
+from l40s_lab.processes import wait_until
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet

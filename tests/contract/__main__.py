@@ -16,7 +16,7 @@ from tests.contract.document import PAGE, page
 from tests.contract.scenarios.all import SCENARIOS
 from tests.contract.under_test import EngineUnderTest, real, stand_in
 
-from orchestrator.lab.engine.environment import ensure_engine, ensure_model
+from l40s_lab.engine.environment import ensure_engine, ensure_model
 
 
 def main(names: list[str]) -> int:

@@ -10,7 +10,7 @@ from tests.contract.document import PAGE, claimed, page
 from tests.contract.scenarios.all import SCENARIOS
 from tests.contract.under_test import EngineUnderTest, Maker, real, stand_in
 
-from orchestrator.lab.engine.environment import ensure_engine, ensure_model
+from l40s_lab.engine.environment import ensure_engine, ensure_model
 
 _MOST_LAUNCHES = 2
 """Scenarios of the real engine in a run of the full test suite."""

@@ -20,10 +20,11 @@ from typing import Any
 
 from tests.contract.contract import REAL
 from tests.support.ports import free_port
+from tests.support.sources import LAB
 from tests.support.waiting import until
 
+from l40s_lab.engine.environment import ENGINE_STACK
 from orchestrator.engines.registry import dialect
-from orchestrator.lab.engine.environment import ENGINE_STACK
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import GangSpec, NodeSpec, Overrides, Ports, Reach
@@ -346,7 +347,7 @@ class EngineUnderTest:
 
 def stand_in(folder: Path, pace: float) -> Maker:
     """The stand-in, delivered as the lab delivers it: a package of its own on PYTHONPATH."""
-    package = Path(__file__).resolve().parents[2] / "src" / "orchestrator" / "lab" / "standin"
+    package = LAB / "standin"
     (folder / "lib").mkdir()
     (folder / "lib" / "standin").symlink_to(package)
     return Maker(

@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 from tests.support.ports import free_port
+from tests.support.sources import LAB
 from tests.support.waiting import until
 
+from l40s_lab.engine.environment import ensure_engine, ensure_model
 from orchestrator.bench.text import own_text
 from orchestrator.engines import bench_client
 from orchestrator.engines.registry import engine_of
-from orchestrator.lab.engine.environment import ensure_engine, ensure_model
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import Load
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 LOAD = Load(input=20, output=10, prompts=8, rate=100, concurrency=4)
-STANDIN = Path(__file__).resolve().parents[2] / "src" / "orchestrator" / "lab" / "standin"
+STANDIN = LAB / "standin"
 KEY = "key-of-the-test"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from l40s_lab.engine.environment import ensure_engine
 from orchestrator.engines.causes import PCIE_IPC, PCIE_IPC_IN_USE
-from orchestrator.lab.engine.environment import ensure_engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.reference_cluster import GPU_BYTES, gang, topologies
 
-from orchestrator.lab.engine.environment import ensure_engine
-from orchestrator.lab.node.models import config
+from l40s_lab.engine.environment import ensure_engine
+from l40s_lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError

@@ -14,7 +14,7 @@ import pytest
 from tests.support.verifying_ranks import STEPS, flips, found_in, run
 from tests.support.waiting import slack
 
-from orchestrator.lab.engine.environment import ensure_engine
+from l40s_lab.engine.environment import ensure_engine
 from orchestrator.nettest.schedule import LARGE
 from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from l40s_lab.engine.environment import ENGINE_STACK, ensure_engine
 from orchestrator.engines.engine import Intent
 from orchestrator.engines.known_flags import known_flags
 from orchestrator.engines.registry import engine_of
-from orchestrator.lab.engine.environment import ENGINE_STACK, ensure_engine
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template

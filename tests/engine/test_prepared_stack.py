@@ -15,8 +15,8 @@ import pytest
 from tests.support.load import complete
 from tests.support.small_lab import ENGINE_MODEL, SmallLab, small_lab
 
-from orchestrator.lab.engine.environment import ENGINE_STACK
-from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
+from l40s_lab.engine.environment import ENGINE_STACK
+from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 
 pytestmark = [
     pytest.mark.engine,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.lab.engine.environment import ensure_engine
+from l40s_lab.engine.environment import ensure_engine
 from orchestrator.node.checkpoint.reblock import plan, reblock
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]

@@ -15,7 +15,7 @@ from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import ENGINE_MODEL, SmallLab, small_lab
 from tests.support.waiting import slack, until
 
-from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
+from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 
 pytestmark = [
     pytest.mark.engine,

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from l40s_lab.engine.environment import ensure_engine
 from orchestrator.engines.registry import dialect
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.lab.engine.environment import ensure_engine
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.layout import Layout

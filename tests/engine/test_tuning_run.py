@@ -19,7 +19,7 @@ import yaml
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
-from orchestrator.lab.engine.environment import ensure_engine
+from l40s_lab.engine.environment import ensure_engine
 from orchestrator.loading.templates import template
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.lab import files
+from l40s_lab import files
 
 Outcome = Literal["as it should", "otherwise", "not done"]
 

@@ -20,8 +20,8 @@ from tests.support.load import Load, complete
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import SmallLab
 
-from orchestrator.lab.node.living import find_node
-from orchestrator.lab.processes import Identity, wait_until
+from l40s_lab.node.living import find_node
+from l40s_lab.processes import Identity, wait_until
 from orchestrator.model.errors import DeployError
 
 KIT = Path(__file__).parent / "kit"

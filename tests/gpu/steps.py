@@ -34,7 +34,7 @@ from tests.gpu.stage import (
 )
 from tests.support.page_cache import cached, forget, whole
 
-from orchestrator.lab.processes import wait_until
+from l40s_lab.processes import wait_until
 
 Record = Callable[[Result], None]
 Play = Callable[[Stage, Record], tuple[str, dict[str, Any]]]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.lab.life.home import Home
+from l40s_lab.life.home import Home
 
 COMMAND = [sys.executable, "-m", "orchestrator.cli.main", "lab"]
 

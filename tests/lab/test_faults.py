@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.support.waiting import slack, until
 
-from orchestrator.lab.faults.registry import all_faults
+from l40s_lab.faults.registry import all_faults
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec

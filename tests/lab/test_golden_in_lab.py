@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.small_lab import SmallLab, small_lab
 
-from orchestrator.lab.standin.answers import NOTICE
+from l40s_lab.standin.answers import NOTICE
 
 pytestmark = [
     pytest.mark.lab,

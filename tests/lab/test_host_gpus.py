@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab.breaking.breaking import break_node, heal_node
-from orchestrator.lab.life.down import down
-from orchestrator.lab.life.request import Request
-from orchestrator.lab.life.up import Raised, up
-from orchestrator.lab.node import host_gpus
-from orchestrator.lab.node.living import find_node
+from l40s_lab.breaking.breaking import break_node, heal_node
+from l40s_lab.life.down import down
+from l40s_lab.life.request import Request
+from l40s_lab.life.up import Raised, up
+from l40s_lab.node import host_gpus
+from l40s_lab.node.living import find_node
 from orchestrator.model.errors import InputError
 
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(os.geteuid() != 0, reason="nodes with a /dev of their own need root")]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from orchestrator.lab.processes import Identity, wait_until
+from l40s_lab.processes import Identity, wait_until
 
 from .conftest import RunningLab, needs_root
 

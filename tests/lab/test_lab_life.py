@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.support.preloaded import L40S_DEPLOY
 
-from orchestrator.lab.life.home import Home
-from orchestrator.lab.processes import Identity, wait_until
+from l40s_lab.life.home import Home
+from l40s_lab.processes import Identity, wait_until
 
 from .conftest import RunningLab, needs_root
 

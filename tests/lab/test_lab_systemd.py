@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab.processes import wait_until
+from l40s_lab.processes import wait_until
 
 from .conftest import RunningLab, needs_root
 from .test_lab_life import control_groups_of, expect_spotless, node_pids, supervisor_of

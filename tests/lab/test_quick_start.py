@@ -26,8 +26,8 @@ from tests.support.small_lab import DIMENSIONS, ENVIRONMENT, SmallLab, small_lab
 from tests.support.waiting import slack
 from tests.support.wheels import wheel
 
-from orchestrator.lab.life.blueprint import Blueprint
-from orchestrator.lab.node import files as node_files
+from l40s_lab.life.blueprint import Blueprint
+from l40s_lab.node import files as node_files
 
 pytestmark = [
     pytest.mark.lab,

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.lab.node.rootfs import Release, proxies, source_files, sources, this_release
+from l40s_lab.node.rootfs import Release, proxies, source_files, sources, this_release
 
 pytestmark = [
     pytest.mark.lab,

@@ -119,7 +119,7 @@ def lab_run(lab: SmallLab) -> str:
 
 def forget(lab: SmallLab, gang: str) -> None:
     """Remove this gang from the router, as after a restart that ignored the router."""
-    from orchestrator.lab.processes import wait_until
+    from l40s_lab.processes import wait_until
 
     (url,) = [one["service"]["url"] for one in lab.json("status")["gangs"] if one["name"] == gang]
     admin = {"Authorization": f"Bearer {admin_key(lab)}"}

@@ -69,7 +69,7 @@ while True: time.sleep(3600)
 """
 
 READY = {"at": 0.0}
-STANDIN = str(Path(__file__).parents[2] / "src/orchestrator/lab")
+STANDIN = str(Path(__file__).parents[2] / "lab/src/l40s_lab")
 STUCK = Path(os.environ.get("FAKE_STUCK", "/nowhere"))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.lab.node import rootfs
+from l40s_lab.node import rootfs
 from orchestrator.model.errors import NodeError
 
 WRAPPER = """#!/bin/sh

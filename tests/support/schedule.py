@@ -26,7 +26,7 @@ WITH_PROCESSES = (
     "contract",
     "gpu",
     "unit/host_setup",
-    "unit/lab/standin",
+    "lab/tests/standin",
     "unit/loading/test_ansible_random.py",
     "unit/loading/test_ansible_yaml.py",
     "unit/loading/test_sources.py",
@@ -38,7 +38,7 @@ WITH_PROCESSES = (
     "packaging",
 )
 """Folders whose tests start processes of their own (sshds, agents, engines, ansible)."""
-WAITING = (*WITH_PROCESSES, "chaos", "engine", "lab")
+WAITING = (*WITH_PROCESSES, "chaos", "engine", "lab/test_")
 """Folders whose tests wait more than they compute."""
 EACH_ALONE = ("contract/test_contract.py",)
 """Files whose tests share nothing: each test goes to any free worker."""

@@ -22,7 +22,7 @@ from tests.support import preloaded
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.waiting import slack
 
-from orchestrator.lab.hardware import wiring
+from l40s_lab.hardware import wiring
 
 MODEL = "mini-v3"
 DIMENSIONS = {

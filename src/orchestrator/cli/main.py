@@ -16,7 +16,7 @@ from orchestrator.cli.detaching import detaching, forget
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.config import load_config
-from orchestrator.model.errors import DeployError, Detached
+from orchestrator.model.errors import DeployError, Detached, InputError
 from orchestrator.model.exit_codes import Exit
 
 GROUPS = {
@@ -58,9 +58,6 @@ GROUPS = {
         "checkpoint": "re-block, inspect, copy and verify checkpoints",
         "tuning": "show which tuned kernel configs a model needs and each node has; copy them between nodes",
     },
-    "rehearse": {
-        "lab": "run an emulated cluster on this machine: real SSH, real processes",
-    },
     "this program": {
         "completion": "print a script that completes commands in bash, zsh or fish",
         "support-bundle": "write one file for a bug report, without secrets, names and addresses",
@@ -68,6 +65,9 @@ GROUPS = {
 }
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
 """Every verb is a module of this package with `configure(parser)` and `run(args, screen) -> exit code`."""
+APART = {"lab": "l40s-deploy-lab"}
+"""Verbs of other distributions. Their modules, which have a SUMMARY too, stand in the entry points VERBS_OF_OTHERS."""
+VERBS_OF_OTHERS = "l40s_deploy.verbs"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = load_config()
         words, screen.quiet = without_quiet(words, config.quiet)
-        words = arranged(words, VERBS)
+        words = arranged(words, {**VERBS, **APART})
         verb = next((word for word in words if not word.startswith("-")), "")
         parser, modules = parser_of(verb)
         if verb in config.options and words[0] == verb:
@@ -104,12 +104,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
     """The command line with one verb's options, and that verb's module; None: with all of them."""
+    others = {} if verb in VERBS else _verbs_of_others()
+    if verb in APART and verb not in others:
+        fix = f"pip install {APART[verb]}=={__version__} (in a clone: pip install -e ./lab)"
+        raise InputError(f"{APART[verb]} is not installed", where=f"l40s-deploy {verb}", fix=fix)
+    rehearse = {name: str(module.SUMMARY) for name, module in others.items()}
+    groups = {**GROUPS, "rehearse": rehearse} if rehearse else GROUPS
     parser = Parser(
         prog="l40s-deploy",
         usage="l40s-deploy VERB [OPTION ...]",
         description="Serve one very large model on PCIe GPU servers, all ranks as one gang.",
         formatter_class=Grouped,
-        epilog=in_groups(GROUPS, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
+        epilog=in_groups(groups, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
     )
     parser.add_argument("--version", action="version", version=f"l40s-deploy {__version__}")
     parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only; for every verb")
@@ -121,15 +127,23 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
         prog="l40s-deploy",
     )
     modules: dict[str, ModuleType] = {}
-    for name in [verb] if verb in VERBS else VERBS:
-        summary = VERBS[name]
+    summaries = {**VERBS, **rehearse}
+    for name, summary in {verb: summaries[verb]}.items() if verb in summaries else summaries.items():
         sub = verbs.add_parser(
             name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if verb in (name, None):
-            modules[name] = importlib.import_module(f"orchestrator.cli.{name.replace('-', '_')}")
+            ours = f"orchestrator.cli.{name.replace('-', '_')}"
+            modules[name] = others.get(name) or importlib.import_module(ours)
             modules[name].configure(sub)
     return parser, modules
+
+
+def _verbs_of_others() -> dict[str, ModuleType]:
+    """By name, of whatever is installed beside us."""
+    from importlib.metadata import entry_points
+
+    return {one.name: one.load() for one in entry_points(group=VERBS_OF_OTHERS)}
 
 
 if __name__ == "__main__":

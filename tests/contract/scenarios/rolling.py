@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 from tests.support.router import router_environment, router_group
 from tests.support.small_lab import SmallLab, small_lab
 
-from orchestrator.lab.engine.model import CANARY_PROMPT, CANARY_TEXT
+from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT
 
 _MOST_S = 900.0
 """Time limit for restarting both; the real engine takes about a minute to start on an idle machine."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
 
 import pytest
 
+from orchestrator.cli.every_parser import every_parser, verbs_of
 from orchestrator.cli.main import VERBS, main
 
 
 def subcommands() -> list[tuple[str, ...]]:
     """Every verb, and the verbs below it."""
     found: list[tuple[str, ...]] = []
-    for verb in VERBS:
-        parser = argparse.ArgumentParser(prog=verb)
-        importlib.import_module(f"orchestrator.cli.{verb.replace('-', '_')}").configure(parser)
-        found.append((verb,))
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                found += [(verb, name) for name in action.choices]
+    for verb, parser in verbs_of(every_parser()).items():
+        found += [(verb,), *((verb, name) for name in verbs_of(parser))]
     return found
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from l40s_lab.node.models import config
 from orchestrator.cli.main import main
-from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")

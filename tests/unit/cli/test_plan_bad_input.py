@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import topology
 
+from l40s_lab.node.models import config
 from orchestrator.cli.main import main
-from orchestrator.lab.node.models import config
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode

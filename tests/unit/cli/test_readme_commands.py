@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.main import VERBS, parser_of
+from orchestrator.cli.main import APART, VERBS, parser_of
 from orchestrator.loading.profiles import load_profile
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
@@ -21,7 +21,7 @@ QUICK_START = README.partition("## Quick start")[2].partition("\n## ")[0]
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_exists_with_its_options(command: str) -> None:
     words = shlex.split(command)
-    assert words[0] in VERBS
+    assert words[0] in {**VERBS, **APART}
     parser, _ = parser_of(words[0])
     _, unknown = parser.parse_known_args(words)
     assert unknown == []

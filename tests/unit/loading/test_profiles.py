@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l40s_lab.engine import model as engine_model
 from orchestrator.engines.registry import dialects
-from orchestrator.lab.engine import model as engine_model
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Graphs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import node
 
-from orchestrator.lab.node.models import config
+from l40s_lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
 from orchestrator.planning.config_match import check_checkpoint, disagreements

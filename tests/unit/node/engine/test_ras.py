@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.waiting import until
 
+from l40s_lab.standin import ras as standin
 from orchestrator.gang.view import GangView, view
-from orchestrator.lab.standin import ras as standin
 from orchestrator.node.agent import causes
 from orchestrator.node.engine import ras
 from orchestrator.node.engine.ras import Inquiry, status

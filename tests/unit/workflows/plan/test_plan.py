@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.support.reference_cluster import gang, topology
 
-from orchestrator.lab.node.models import config
+from l40s_lab.node.models import config
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable

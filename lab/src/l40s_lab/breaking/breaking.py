@@ -1,0 +1,157 @@
+"""`lab break` and `lab heal`: give a running node a fault, and remove it again without a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Concatenate, ParamSpec, TypeVar
+
+from l40s_lab.breaking import state as fault_state
+from l40s_lab.breaking.state import Broken, NodeState
+from l40s_lab.faults.registry import Loaded, find
+from l40s_lab.hardware.machine import NodeMachine
+from l40s_lab.life.home import Home, held
+from l40s_lab.node import reveal
+from l40s_lab.node.living import LivingNode, find_node
+from orchestrator.model.errors import InputError, NodeError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
+    """Break a node of the lab `name`; returns a sentence on what was done. Raises DeployError."""
+    loaded = find(fault)
+    if loaded.fault.cures:
+        words_left = " ".join(words)
+        if words_left:
+            raise InputError(f"found {words_left}, wanted nothing", where="ARG", fix=f"lab break {node} {fault}")
+        return f"{node}: {', '.join(heal_node(name, node, loaded.fault.cures))} healed"
+    with held():
+        place, living = _find(name, node)
+        _refuse_level(loaded, living)
+        _refuse_recorded(loaded, living)
+        _refuse_real(loaded, living, tuple(words))
+        states = fault_state.read(place.path)
+        state = states.get(node, NodeState())
+        broken = Broken(fault=loaded.fault.name, words=tuple(words))
+        if any((one.fault, one.words) == (broken.fault, broken.words) for one in state.broken):
+            raise InputError(f"{node} has this fault already", where=str(broken), fix=f"lab heal {node} {fault}")
+        states[node] = _strike(living, state, loaded, broken)
+        fault_state.write(place.path, states)
+    return f"{node} {broken}: {loaded.fault.done(broken.words)}"
+
+
+def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
+    """Remove a fault, or all faults, from a node; returns those removed. Raises DeployError."""
+    with held():
+        place, living = _find(name, node)
+        states = fault_state.read(place.path)
+        state = states.get(node, NodeState())
+        going = [one for one in state.broken if fault in (None, one.fault)]
+        if fault is not None and not going:
+            find(fault)
+            has = ", ".join(map(str, state.broken)) or "none"
+            raise InputError(
+                f"{node} has no fault {fault!r}; it has: {has}", where="FAULT", fix="l40s-deploy lab status"
+            )
+        for one in reversed(going):
+            if one not in state.broken:
+                continue  # a restart of the node has ended it
+            state = _heal(living, state, one)
+            states[node] = state
+            fault_state.write(place.path, states)
+    return tuple(map(str, going))
+
+
+def _find(name: str, node: str) -> tuple[Home, LivingNode]:
+    living = find_node(name, node)
+    return living.place, living
+
+
+def _refuse_level(loaded: Loaded, living: LivingNode) -> None:
+    level = living.blueprint.level
+    if level not in loaded.fault.levels:
+        why = ": its nodes share this machine's network, files, clock and SSH" if level == 0 else ""
+        raise InputError(
+            f"{loaded.fault.name} is not possible at level {level}{why}",
+            where=f"lab {living.blueprint.name}",
+            fix="run `l40s-deploy lab up --level 1` as root",
+        )
+
+
+def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
+    if loaded.change is not None and living.machine.recording is not None:
+        raise InputError(
+            f"{loaded.fault.name} changes a machine's description, which recorded machines do not have",
+            where=f"lab {living.blueprint.name}",
+            fix="run `l40s-deploy lab up --wiring NAME`, without --from",
+        )
+
+
+def _refuse_real(loaded: Loaded, living: LivingNode, words: tuple[str, ...]) -> None:
+    """With real hardware, only the emulated cables can be broken."""
+    if loaded.change is None or not living.blueprint.devices:
+        return
+    broken = loaded.change(living.machine, words)
+    if replace(broken, interfaces=living.machine.interfaces) != living.machine:
+        raise InputError(
+            f"{loaded.fault.name} changes emulated hardware, but this lab's hardware is real",
+            where=f"lab {living.blueprint.name}",
+            fix="run `l40s-deploy lab up`, without --gpus host",
+        )
+
+
+def _strike(living: LivingNode, state: NodeState, loaded: Loaded, broken: Broken) -> NodeState:
+    after = replace(state, broken=(*state.broken, broken))
+    if loaded.change is not None:
+        after = _show(living, state, after)
+    undo = _told(living, loaded.strike, broken.words) if loaded.strike is not None else {}
+    if not loaded.fault.lasting:
+        return state
+    return replace(after, broken=(*state.broken, replace(broken, undo=undo)))
+
+
+def _heal(living: LivingNode, state: NodeState, one: Broken) -> NodeState:
+    loaded = find(one.fault)
+    after = state.without(one)
+    if loaded.heal is not None:
+        _told(living, loaded.heal, one.undo)
+    if loaded.fault.rebuilds:
+        return _after_reboot(living, after)
+    return _show(living, state, after) if loaded.change is not None else after
+
+
+def _after_reboot(living: LivingNode, state: NodeState) -> NodeState:
+    """A restarted node keeps its hardware faults; all others are over, including those of its cable."""
+    for one in state.broken:
+        loaded = find(one.fault)
+        if loaded.fault.outside and loaded.heal is not None:
+            _told(living, loaded.heal, one.undo)
+    kept = NodeState(broken=tuple(one for one in state.broken if find(one.fault).change is not None))
+    return _show(living, NodeState(), kept)
+
+
+def _show(living: LivingNode, before: NodeState, after: NodeState) -> NodeState:
+    old, new = broken_machine(living.machine, before.broken), broken_machine(living.machine, after.broken)
+    return replace(after, covers=_told(living, reveal.show, old, new, before.covers))
+
+
+def broken_machine(machine: NodeMachine, broken: Iterable[Broken]) -> NodeMachine:
+    """The machine with its hardware faults, applied in the order in which they were added."""
+    for one in broken:
+        change = find(one.fault).change
+        machine = change(machine, one.words) if change else machine
+    return machine
+
+
+def _told(living: LivingNode, work: Callable[Concatenate[LivingNode, P], T], *words: P.args, **more: P.kwargs) -> T:
+    """Turn an error from the kernel into an error message."""
+    try:
+        return work(living, *words, **more)
+    except OSError as failure:
+        raise NodeError(
+            f"that is not possible: {failure}",
+            where=living.name,
+            fix="run `l40s-deploy lab down`, then `l40s-deploy lab up`",
+        ) from failure

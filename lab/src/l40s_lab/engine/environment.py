@@ -1,0 +1,168 @@
+"""The real SGLang for the lab: its environment, built once and kept outside the clone, and a model for it.
+
+An environment is in `<cache>/engines/<digest>/venv`. The digest covers everything that determines its contents: the
+role, its lock file without the hashes (they only verify), and the Python version. It is built in its final place, since
+its scripts contain their own path; a file `complete` beside it, written last, marks it as usable. Nodes see it at
+another path, which works: they only run `bin/python3 -m ...`, and bin/python3 is an absolute link to the distribution's
+Python.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from l40s_lab.engine import model as engine_model
+from orchestrator.host_setup.locks import bare
+from orchestrator.loading.resources import data_dir
+from orchestrator.loading.stacks import stack_lock
+from orchestrator.model.errors import DeployError, LockHeld, NodeError
+
+if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once
+    from orchestrator.host_setup.runner import Step
+
+ENGINE_STACK = "sglang-0.5.23-cpu"
+PYTHON = Path("/usr/bin/python3")
+"""The distribution's Python, which the lab's nodes have at the same path."""
+
+BUILD_DEADLINE_S = 1800.0
+"""A first build downloads about 1 GB: 70 to 80 s on 2 cores with a nearby mirror."""
+
+
+def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
+    """The virtual environment of `ENGINE_STACK`, built if it does not exist yet (2.8 GB, a minute or more).
+
+    progress: called with one sentence for every step of a build
+    pip finds the CPU build of torch as it is configured, or where $L40S_TORCH_CPU_SOURCE points (the address of
+    PyTorch's CPU wheel index, or a folder with the wheel).
+
+    Raises NodeError with pip's own message if the build fails, LockHeld if another process is still building it after
+    `BUILD_DEADLINE_S`.
+    """
+    home = _home()
+    environment, complete = home / "venv", home / "complete"
+    if complete.exists():
+        return environment
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with _held(home.with_name(home.name + ".lock"), progress):
+        if complete.exists():
+            return environment
+        if home.exists():
+            progress("removing an incomplete environment")
+            shutil.rmtree(home)
+        home.mkdir()
+        _build(environment, progress)
+        complete.touch()
+        _name_older_ones(home, progress)
+    return environment
+
+
+def ensure_model() -> Path:
+    """The directory of the tiny model, created if this version of it does not exist yet."""
+    version = hashlib.sha256(Path(engine_model.__file__).read_bytes()).hexdigest()[:16]
+    directory = cache_root() / "models" / version / "tiny-deepseek-v3"
+    complete = (directory / engine_model.INDEX_FILE).exists()
+    return directory if complete else engine_model.tiny_model(directory)
+
+
+def cache_root() -> Path:
+    """$L40S_CACHE, else ~/.cache/l40s-deploy."""
+    return Path(os.environ.get("L40S_CACHE") or Path.home() / ".cache" / "l40s-deploy")
+
+
+def _home() -> Path:
+    digest = hashlib.sha256(_python_version().encode())
+    role = data_dir("playbooks") / "roles" / "engine_env"
+    files = sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc"))
+    lock = stack_lock(ENGINE_STACK)
+    for path in (lock, *files):
+        contents = path.read_bytes() if path != lock else bare(path.read_text("utf-8")).encode()
+        digest.update(f"\n{path.name} {len(contents)}\n".encode() + contents)
+    return cache_root() / "engines" / f"{ENGINE_STACK}-{digest.hexdigest()[:16]}"
+
+
+def _python_version() -> str:
+    """major.minor of the nodes' Python: packages with compiled parts are built for one version."""
+    if not PYTHON.exists():
+        raise NodeError(f"{PYTHON} is not installed", where="this machine", fix="install the package python3")
+    show = 'import sys; print("%d.%d" % sys.version_info[:2])'
+    return subprocess.run(
+        [PYTHON, "-I", "-c", show], check=True, capture_output=True, text=True, timeout=30
+    ).stdout.strip()
+
+
+def _build(environment: Path, progress: Callable[[str], None]) -> None:
+    from orchestrator.host_setup.runner import run_playbook
+
+    started = time.monotonic()
+    progress(f"building the environment of {ENGINE_STACK} in {environment} (only once; it takes a minute or more)")
+
+    def tell(step: Step) -> None:
+        if step.outcome == "started":
+            progress(f"{step.task} ...")
+
+    outcome = run_playbook(
+        "engine-env.yml",
+        variables={
+            "engine_env_stack": ENGINE_STACK,
+            "engine_env_lock": str(stack_lock(ENGINE_STACK)),
+            "engine_env_path": str(environment),
+            "engine_env_python": str(PYTHON),
+            "engine_env_torch_source": os.environ.get("L40S_TORCH_CPU_SOURCE", ""),
+        },
+        deadline_s=BUILD_DEADLINE_S,
+        on_step=tell,
+    )
+    for failure in outcome.failures.values():
+        raise NodeError(failure.what, where=f"building {ENGINE_STACK}", fix=_fix(failure))
+    progress(f"{ENGINE_STACK} is built, after {time.monotonic() - started:.0f} s")
+
+
+def _name_older_ones(home: Path, progress: Callable[[str], None]) -> None:
+    """They are not removed: a running lab may still show one to its nodes."""
+    others = sorted(str(path.parent) for path in home.parent.glob(f"{ENGINE_STACK}-*/complete") if path.parent != home)
+    if others:
+        progress("older environments, which can be removed if no lab uses them: " + " ".join(others))
+
+
+def _fix(failure: DeployError) -> str:
+    if "torch==" in failure.what:
+        return (
+            "pip does not find the CPU build of torch: set L40S_TORCH_CPU_SOURCE to the address of PyTorch's CPU"
+            " wheel index, or to a folder that contains the wheel"
+        )
+    if "ensurepip" in failure.what:
+        return f"install the venv package of {PYTHON} (Debian, Ubuntu: python3-venv)"
+    return failure.fix
+
+
+@contextmanager
+def _held(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
+    """One builder at a time; the kernel releases the lock when its holder ends, however it ends."""
+    deadline = time.monotonic() + BUILD_DEADLINE_S
+    told = False
+    with lock.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LockHeld(
+                        f"another process has been building {ENGINE_STACK} for {BUILD_DEADLINE_S:.0f} s",
+                        where=str(lock),
+                        fix="stop that process (`fuser` on the file shows it)",
+                    ) from None
+            if not told:
+                progress(f"another process is building {ENGINE_STACK}: waiting for it")
+                told = True
+            time.sleep(0.5)
+        yield

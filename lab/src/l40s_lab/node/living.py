@@ -1,0 +1,253 @@
+"""A running node as faults access it from outside: its processes, its network, its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from l40s_lab import syscalls
+from l40s_lab.hardware.machine import NodeMachine
+from l40s_lab.life.blueprint import Blueprint
+from l40s_lab.life.home import Home
+from l40s_lab.life.machines import machine_of
+from l40s_lab.life.status import require
+from l40s_lab.loopback.supervisor import node_folder
+from l40s_lab.namespaces import links
+from l40s_lab.namespaces.layers import MEMORY
+from l40s_lab.namespaces.supervisor import NODES
+from l40s_lab.processes import Identity
+from orchestrator.model.errors import InputError, NodeError
+
+_RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
+"""A rank's title (sglang srt/managers/scheduler.py, 0.4.4 and 0.5.23); without tensor parallelism it has no TP."""
+_GUARDIAN = b"l40s-guardian\n"
+"""What a guardian calls itself (node/engine/guardian.py); its command line is its agent's."""
+_COMMAND_S = 30.0
+
+
+@dataclass(frozen=True)
+class LivingNode:
+    """One node of a running lab.
+
+    machine: what it was built as
+    """
+
+    place: Home
+    blueprint: Blueprint
+    index: int
+    machine: NodeMachine
+
+    @property
+    def name(self) -> str:
+        return self.blueprint.nodes[self.index]
+
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether it has its own processes and network (levels 1 and 2)."""
+        return self.blueprint.level > 0
+
+    @property
+    def memory(self) -> Path:
+        """The lab's tmpfs, as its supervisor sees it."""
+        return self.blueprint.path / MEMORY
+
+    @cached_property
+    def supervisor(self) -> int:
+        """Process id of the lab's supervisor; raises NodeError if it is gone."""
+        found = self.place.supervisor()
+        if found is None or not found.alive:
+            raise NodeError("its supervisor is gone", where=f"lab {self.blueprint.name}", fix="l40s-deploy lab up")
+        return found.pid
+
+    @cached_property
+    def pid(self) -> int:
+        """Process id of the node's PID 1; raises NodeError if the node is switched off."""
+        pid = self.find_pid()
+        if pid is None:
+            raise NodeError(
+                "it is powered off",
+                where=self.name,
+                fix=f"power it on with `l40s-deploy lab heal {self.name} power-off`",
+            )
+        return pid
+
+    def find_pid(self) -> int | None:
+        """Process id of the node's PID 1, None if the node is switched off."""
+        with suppress(OSError, ValueError):
+            inside = json.loads((self.blueprint.path / NODES).read_text()).get(self.name)
+            return next((pid for pid in _children(self.supervisor) if _numbers(pid)[-2:] == [inside, 1]), None)
+        return None
+
+    def processes(self) -> list[Identity]:
+        """Every process of the node."""
+        found = (Identity.of(pid) for pid in self._pids())
+        return [identity for identity in found if identity is not None]
+
+    def ranks(self) -> dict[int, Identity]:
+        """TP rank -> its process."""
+        found = {}
+        for identity in self.processes():
+            if title := _RANK.match(_cmdline(identity.pid)):
+                found[int(title[1] or 0)] = identity
+        return found
+
+    def agents(self) -> list[Identity]:
+        """Our product's agents (`... agent RUN_FOLDER`), whatever program they were started from."""
+        return [one for one in self._supervisors() if _comm(one.pid) != _GUARDIAN]
+
+    def guardians(self) -> list[Identity]:
+        """The agents' forks that start and end their engines."""
+        return [one for one in self._supervisors() if _comm(one.pid) == _GUARDIAN]
+
+    def _supervisors(self) -> list[Identity]:
+        return [identity for identity in self.processes() if _is_agent(_cmdline(identity.pid).split(b"\0"))]
+
+    def users_of_gpu(self, index: int) -> list[Identity]:
+        """The processes that hold memory on a GPU."""
+        claims = self.file("/run/l40s-lab/gpu-claims")
+        users = {int(name.split(".")[1]) for name in os.listdir(claims) if name.split(".")[0] == str(index)}  # noqa: PTH208
+        return [
+            one for one in self.processes() if (_numbers(one.pid) or [0])[-1 if self.has_namespaces else 0] in users
+        ]
+
+    def link(self, interface: str) -> str:
+        """The other end of an interface's cable, a link in the lab's own network."""
+        names = [one.name for one in self.machine.interfaces]
+        return links.cable(self.index, names.index(interface))
+
+    def file(self, path: str) -> Path:
+        """A file of the node, by its path inside, to be read and replaced from outside."""
+        if self.has_namespaces:
+            return Path(f"/proc/{self.pid}/root") / path.lstrip("/")
+        folder = node_folder(self.blueprint, self.name)
+        inside = path.removeprefix("/run/l40s-lab/")
+        return folder / ("root" + path if inside == path else inside)
+
+    def write(self, path: str, text: str) -> None:
+        """Replace a file of the node."""
+        place = self.file(path)
+        fresh = place.with_name(f".{place.name}.new")
+        fresh.write_text(text)
+        fresh.chmod(0o644)
+        fresh.replace(place)
+
+    def ip_here(self, commands: Iterable[str]) -> None:
+        """Run ip(8) commands in the node's network."""
+        links.batch(commands, network=f"/proc/{self.pid}/ns/net")
+
+    def ip_outside(self, commands: Iterable[str]) -> None:
+        """Run ip(8) commands in the lab's own network, where the cables end."""
+        links.batch(commands, network=f"/proc/{self.supervisor}/ns/net")
+
+    def nft_here(self, rules: str) -> None:
+        """Run nft(8) commands in the node's network."""
+        _nft(self.pid, rules)
+
+    def nft_outside(self, rules: str) -> None:
+        """Run nft(8) commands in the lab's own network."""
+        _nft(self.supervisor, rules)
+
+    def run_here(self, words: list[str], *, what: str) -> str:
+        """Run a command in all of the node's namespaces, but with the real clock; returns stdout, raises NodeError."""
+        return _run(["nsenter", "-t", str(self.pid), "-a", "--", *words], what=what)
+
+    def _pids(self) -> Iterator[int]:
+        ours = os.readlink(f"/proc/{self.pid}/ns/pid") if self.has_namespaces else ""  # noqa: PTH115
+        mark = f"L40S_LAB_NVML={node_folder(self.blueprint, self.name)}/nvml.conf".encode()
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            with suppress(OSError):  # another user's process, or one that is gone
+                if ours:
+                    belongs = os.readlink(entry / "ns/pid") == ours  # noqa: PTH115
+                else:
+                    belongs = mark in (entry / "environ").read_bytes().split(b"\0")
+                if belongs:
+                    yield int(entry.name)
+
+
+def find_node(name: str, node: str) -> LivingNode:
+    """A node of a lab, by name; raises InputError if there is no such lab or node."""
+    place, blueprint = require(name)
+    if node not in blueprint.nodes:
+        known = f"{blueprint.nodes[0]} to {blueprint.nodes[-1]}" if len(blueprint.nodes) > 1 else blueprint.nodes[0]
+        raise InputError(
+            f"there is no node {node!r}; the nodes are {known}", where=f"lab {name}", fix="run `l40s-deploy lab status`"
+        )
+    index = blueprint.nodes.index(node)
+    return LivingNode(place, blueprint, index, machine_of(blueprint, index))
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+
+
+def _numbers(pid: int) -> list[int]:
+    """A process's ids in each PID namespace, from ours downwards."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return []
+    line = next((line for line in status.splitlines() if line.startswith("NSpid:")), "")
+    return [int(number) for number in line.split()[1:]]
+
+
+def _cmdline(pid: int) -> bytes:
+    return _shown(pid, "cmdline")
+
+
+def _comm(pid: int) -> bytes:
+    return _shown(pid, "comm")
+
+
+def _shown(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _is_agent(words: list[bytes]) -> bool:
+    return any(word == b"agent" and after.startswith(b"/") for word, after in pairwise(words[2:]))
+
+
+def _nft(pid: int, rules: str) -> None:
+    def join() -> None:
+        syscalls.setns(f"/proc/{pid}/ns/net", syscalls.CLONE_NEWNET)
+
+    nft = shutil.which("nft")
+    if nft is None:
+        raise NodeError("nft is missing", where="this machine", fix="run `apt-get install nftables`")
+    done = subprocess.run(
+        [nft, "-f", "-"],
+        input=rules,
+        text=True,
+        capture_output=True,
+        timeout=_COMMAND_S,
+        check=False,
+        preexec_fn=join,
+    )
+    if done.returncode:
+        raise NodeError(f"nft: {done.stderr.strip()[:300]}", where="this machine", fix="load the kernel's nf_tables")
+
+
+def _run(words: list[str], *, what: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
+    if done.returncode:
+        raise NodeError(
+            f"{what}: {(done.stderr or done.stdout).strip()[:300]}",
+            where=words[2],
+            fix="run `l40s-deploy lab heal` or `l40s-deploy lab up`",
+        )
+    return done.stdout

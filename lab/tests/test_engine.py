@@ -1,0 +1,156 @@
+"""Where the real engine's environment is, when it is built, and a failed build's message. Nothing is built here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from l40s_lab.engine import environment as engine
+from l40s_lab.engine import model as engine_model
+from orchestrator.host_setup import runner
+from orchestrator.host_setup.locks import bare
+from orchestrator.host_setup.runner import HostResult, Step
+from orchestrator.loading.stacks import stack_lock
+from orchestrator.model.errors import NodeError
+from orchestrator.model.per_node import PerNode
+
+Run = Callable[..., PerNode[HostResult]]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("L40S_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("L40S_TORCH_CPU_SOURCE", raising=False)
+    return tmp_path / "cache"
+
+
+def building(calls: list[Mapping[str, Any]]) -> Run:
+    def run(playbook: str, **arguments: Any) -> PerNode[HostResult]:
+        calls.append(arguments["variables"])
+        environment = Path(arguments["variables"]["engine_env_path"])
+        (environment / "bin").mkdir(parents=True)
+        arguments["on_step"](Step("localhost", "Install the locked packages", "started"))
+        return PerNode({"localhost": HostResult(ok=1, changed=1, skipped=0)}, {})
+
+    return run
+
+
+def test_it_is_built_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Mapping[str, Any]] = []
+    said: list[str] = []
+    monkeypatch.setattr(runner, "run_playbook", building(calls))
+    environment = engine.ensure_engine(said.append)
+    assert environment.is_relative_to(cache / "engines")
+    assert environment.name == "venv"
+    assert "Install the locked packages ..." in said
+    said.clear()
+    assert engine.ensure_engine(said.append) == environment
+    assert (len(calls), said) == (1, [])
+
+
+def test_two_at_once_build_it_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Mapping[str, Any]] = []
+    waiting, build = threading.Event(), building(calls)
+
+    def slow(playbook: str, **arguments: Any) -> PerNode[HostResult]:
+        assert waiting.wait(20)
+        return build(playbook, **arguments)
+
+    def progress(text: str) -> None:
+        if "waiting" in text:
+            waiting.set()
+
+    monkeypatch.setattr(runner, "run_playbook", slow)
+    both = [threading.Thread(target=engine.ensure_engine, args=(progress,)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(calls) == 1
+
+
+def test_what_a_killed_build_left_is_removed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "run_playbook", building([]))
+    environment = engine.ensure_engine()
+    (environment.parent / "complete").unlink()
+    (environment / "half").touch()
+    assert engine.ensure_engine() == environment
+    assert not (environment / "half").exists()
+
+
+def test_another_lock_file_or_python_is_another_environment(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runner, "run_playbook", building([]))
+    first = engine.ensure_engine()
+    lock = tmp_path / f"{engine.ENGINE_STACK}.lock"
+    lock.write_text(bare(stack_lock(engine.ENGINE_STACK).read_text()))
+    monkeypatch.setattr(engine, "stack_lock", lambda name: lock)
+    assert engine.ensure_engine() == first, "hashes prove what is in it, and do not change it"
+    lock.write_text("sglang==0.5.24\n")
+    said: list[str] = []
+    second = engine.ensure_engine(said.append)
+    assert str(first.parent) in said[-1], "the old one stays, and is named"
+    assert engine.ensure_engine() == second
+    monkeypatch.setattr(engine, "_python_version", lambda: "3.99")
+    assert len({first, second, engine.ensure_engine()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "fix"),
+    [
+        ("No matching distribution found for torch==2.13.0+cpu", "L40S_TORCH_CPU_SOURCE"),
+        ("The virtual environment was not created because ensurepip is not available", "python3-venv"),
+        ("[Errno 28] No space left on device", "run it again"),
+    ],
+)
+def test_a_failed_build_says_what_to_do_and_is_not_taken_for_complete(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, what: str, fix: str
+) -> None:
+    failure = NodeError(what, where="localhost", fix="correct it and run it again")
+    monkeypatch.setattr(runner, "run_playbook", lambda *_, **__: PerNode({}, {"localhost": failure}))
+    with pytest.raises(NodeError) as caught:
+        engine.ensure_engine()
+    assert caught.value.what == what
+    assert fix in caught.value.fix
+    calls: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(runner, "run_playbook", building(calls))
+    engine.ensure_engine()
+    assert len(calls) == 1
+
+
+def test_the_model_is_made_once_for_each_version_of_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = engine.ensure_model()
+    assert (model.is_relative_to(cache), model.name) == (True, "tiny-deepseek-v3")
+    (model / "config.json").write_text("mine")
+    assert engine.ensure_model() == model
+    assert (model / "config.json").read_text() == "mine"
+    (model / engine_model.INDEX_FILE).unlink()
+    engine.ensure_model()
+    assert (model / "config.json").read_text() != "mine", "without its index it counts as half-made"
+    changed = tmp_path / "engine_model.py"
+    changed.write_text(Path(engine_model.__file__).read_text() + "\n")
+    monkeypatch.setattr(engine_model, "__file__", str(changed))
+    assert engine.ensure_model() != model
+
+
+def test_the_source_of_torch_can_be_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(runner, "run_playbook", building(calls))
+    monkeypatch.setenv("L40S_TORCH_CPU_SOURCE", "/wheels")
+    engine.ensure_engine()
+    assert calls[0]["engine_env_torch_source"] == "/wheels"
+
+
+def test_the_lock_file_pins_every_package_and_names_the_stack_s_engine() -> None:
+    lock = stack_lock(engine.ENGINE_STACK)
+    packages = [line for line in bare(lock.read_text()).splitlines() if line and not line.startswith("#")]
+    assert all("==" in package for package in packages)
+    assert {"sglang==0.5.23", "torch==2.13.0+cpu"} <= set(packages)

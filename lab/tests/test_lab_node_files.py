@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from l40s_lab.hardware.machine import NodeMachine
+from l40s_lab.life.blueprint import Blueprint
+from l40s_lab.node import files as node_files
+from l40s_lab.node import tree
+
+
+def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    files = node_files.engine_files("/lab", "/venvs", below=str(folder))
+    tree.write(files, folder)
+    launcher = folder / "venvs/sglang-0.5.23/bin/python3"
+    return subprocess.run([str(launcher), *words], capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize("flags", [(), ("-u",), ("-u", "-B")])
+def test_launching_sglang_starts_the_stand_in_with_that_versions_flags(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    done = launch(tmp_path, *flags, "-m", "sglang.launch_server", "--cuda-graph-max-bs", "32")
+    assert done.returncode == 2
+    assert "launch_server.py: error" in done.stderr, "0.5.23 does not know that flag"
+
+
+def test_anything_else_is_the_systems_python(tmp_path: Path) -> None:
+    assert launch(tmp_path / "a folder", "-c", "print(6 * 7)").stdout == "42\n"
+
+
+def test_launchers_are_clean_shell(tmp_path: Path) -> None:
+    launch(tmp_path, "--version")
+    for script in tmp_path.glob("venvs/*/bin/python3"):
+        done = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_launchers_pass_on_how_ranks_die(tmp_path: Path) -> None:
+    plain = node_files.engine_files("/lab", "/venvs", exports=node_files.played("plain"))
+    cuda = node_files.engine_files("/lab", "/venvs", exports=node_files.played("cuda"))
+    launcher = "/venvs/sglang-0.5.23/bin/python3"
+    assert b"STANDIN_DEATHS" not in plain.files[launcher]
+    assert b"export STANDIN_DEATHS=cuda\n" in cuda.files[launcher]
+
+
+@pytest.mark.parametrize("folder", [f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib64"])
+@pytest.mark.parametrize("has", [True, False])
+def test_libraries_go_where_the_nodes_root_has_none_whatever_this_machine_has(
+    tmp_path: Path, node: Callable[..., NodeMachine], folder: str, has: bool
+) -> None:
+    libraries = tmp_path / folder
+    libraries.mkdir(parents=True)
+    if has:
+        (libraries / "libibverbs.so.1.14.44.0").touch()
+        (libraries / "libibverbs.so.1").symlink_to("libibverbs.so.1.14.44.0")
+    lab = Blueprint(
+        name="lab", directory="/lab", level=2, prefix="10.9.8", nodes=("node0",), gangs={"gang0": ("node0",)},
+        engine="standin", wiring_name="right", wiring={}, fingerprint="f", rootfs=str(tmp_path),
+    )  # fmt: skip
+    files = node_files.render(lab, node()).files
+    assert (f"/{folder}/libibverbs.so.1" in files) is not has
+    assert f"/{folder}/libnvidia-ml.so.1" in files
