@@ -109,7 +109,7 @@ def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) ->
         if name not in _OF_THE_HOST
     ]
     caches = dict(node.env).get("XDG_CACHE_HOME", node.working_dir)
-    rdma = gang.layout.nnodes > 1 and "NCCL_IB_DISABLE" not in dict(node.env)
+    rdma = node.network.rdma
     return _compiled(template).render(
         node=node, gang=gang, stack=stack, env=env, command=words, caches=caches, rdma=rdma
     )

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": {"records", "node", "model"},
     "loading": {"loading", "model"},
     **{core: {*SHARED, *CORE} for core in CORE},
-    "model": {"model"},
+    "model": {"model", "protocol"},
     "protocol": {"protocol"},
 }
 HOME = {

@@ -25,6 +25,7 @@ from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.obituary import REPORT_S, Obituary
 from orchestrator.node.network.rails import Rails
+from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import Order
 from orchestrator.protocol.staging import ServiceOrder
@@ -153,7 +154,7 @@ class SimulatedLog:
 
     watch: LogWatch = field(default_factory=LogWatch)
     remarks: list[str] = field(default_factory=list)
-    rails: Rails = field(default_factory=lambda: Rails({}))
+    rails: Rails = field(default_factory=lambda: Rails(NodeNetwork()))
     pipe: int = -1
 
     def read(self) -> bool:

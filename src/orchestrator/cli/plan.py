@@ -279,15 +279,15 @@ def _nodes(gang: GangPlan) -> Table:
     for title in ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID"):
         table.add_column(title, overflow="fold")
     for node in gang.nodes:
-        env = dict(node.env)
+        gid = node.network.gid_index
         cells = (
             str(node.node_rank),
             node.name,
             node.address,
             _span(node.tp_ranks),
-            env.get("GLOO_SOCKET_IFNAME", ""),
-            env.get("NCCL_IB_HCA", "").lstrip("="),
-            env.get("NCCL_IB_GID_INDEX", ""),
+            node.network.interface,
+            node.network.hca.lstrip("="),
+            "" if gid is None else str(gid),
         )
         table.add_row(*(printable(cell) for cell in cells))
     return table

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.layout import Layout
+from orchestrator.protocol.network import NodeNetwork
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
 _NETWORK = re.compile(r"^Using network (\S.*?)\s*$")
@@ -111,19 +112,19 @@ def _each(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def findings(
-    node: str, planned: Mapping[str, str], lines: Iterable[str], layout: Layout | None = None, model: str = ""
+    node: str, planned: NodeNetwork, lines: Iterable[str], layout: Layout | None = None, model: str = ""
 ) -> tuple[Finding, ...]:
     """What differs from an RDMA plan, with its price; nothing where TCP was planned.
 
-    planned: NCCL's environment; layout, model: what the gang runs, where it is known: see `price_of`
+    layout, model: what the gang runs, where it is known: see `price_of`
     """
-    if planned.get("NCCL_NET", "IB").lower() == "socket" or planned.get("NCCL_IB_DISABLE") == "1":
+    if not planned.rdma:
         return ()
     return tuple(_differences(node, planned, read(lines), layout, model))
 
 
 def _differences(
-    node: str, planned: Mapping[str, str], seen: Transport, layout: Layout | None, model: str
+    node: str, planned: NodeNetwork, seen: Transport, layout: Layout | None, model: str
 ) -> Iterator[Finding]:
     if not seen.networks:
         yield Finding(
@@ -147,7 +148,8 @@ def _differences(
             fix="read the NET/IB lines before it (`l40s-deploy logs`), and run `l40s-deploy doctor`",
         )
         return
-    missing = [port for port in _wanted(planned) if port not in seen.devices]
+    wanted = [name if ":" in name else f"{name}:1" for name in planned.ports]
+    missing = [port for port in wanted if port not in seen.devices]
     if missing:
         yield Finding(
             id="TRANSPORT-DEVICE-UNUSED",
@@ -169,11 +171,3 @@ def _differences(
             effect=price_of(Traffic.HOST_STAGED, layout, model),
             fix="load nvidia-peermem, or use NVIDIA's open kernel module (dma-buf); see `l40s-deploy doctor`",
         )
-
-
-def _wanted(planned: Mapping[str, str]) -> tuple[str, ...]:
-    """Exact names only (`=`): a prefix names whatever is there."""
-    text = planned.get("NCCL_IB_HCA", "")
-    if not text.startswith("="):
-        return ()
-    return tuple(name if ":" in name else f"{name}:1" for name in text[1:].split(",") if name)

@@ -19,6 +19,6 @@ def transport(reports: Mapping[str, Report]) -> tuple[Finding, ...]:
     return tuple(
         finding
         for name, report in reports.items()
-        if report.transport is not None and report.transport.planned.get("NCCL_DEBUG")
-        for finding in findings(name, report.transport.planned, report.transport.lines, layout, report.model)
+        if report.transport is not None and report.transport.network.logged
+        for finding in findings(name, report.transport.network, report.transport.lines, layout, report.model)
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.model.finding import Finding
 from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Canary
+from orchestrator.protocol.network import NodeNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,8 @@ class Container:
 class NodePlan:
     """What runs on one node.
 
-    argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one.
+    argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one. They
+    are made from what was decided, which stands beside them; nobody reads them back.
     sources: for each env variable and flag, where its value comes from, so that an operator can check it
     """
 
@@ -65,6 +67,7 @@ class NodePlan:
     working_dir: str
     model_path: str
     http_url: str
+    network: NodeNetwork = field(default_factory=NodeNetwork)
     container: Container | None = None
 
 

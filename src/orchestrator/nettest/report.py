@@ -14,6 +14,7 @@ from orchestrator.nettest.schedule import BYTES_A_NUMBER, TOKENS, Between
 from orchestrator.nettest.verdict import Expectation, Link, Odd, Test, Verdict, odd, overall
 from orchestrator.nettest.verification import Verification
 from orchestrator.nettest.verification import finding as corrupt_finding
+from orchestrator.protocol.network import NodeNetwork
 
 AGAIN = "then test again: l40s-deploy nettest"
 _REDUCES_A_LAYER = 2
@@ -182,14 +183,14 @@ def _wanted(expected: Expectation | None, unit: str) -> str:
 
 
 def transport_findings(
-    node: str, env: Mapping[str, str], lines: Sequence[str], nodes: int, predicted: int
+    node: str, network: NodeNetwork, lines: Sequence[str], nodes: int, predicted: int
 ) -> tuple[Finding, ...]:
     """NCCL's own log lines compared with the plan.
 
     nodes: of the gang; predicted: `nNodes` by the topology, 0 where unknown
     """
     seen = nccl_log.read(lines)
-    found = list(nccl_log.findings(node, env, lines)) if nodes > 1 else []
+    found = list(nccl_log.findings(node, network, lines)) if nodes > 1 else []
     channels = seen.direct + seen.staged
     if nodes == 1 and predicted == 1 and channels:
         found.append(_other_way(node, f"NCCL sends between the GPUs of one node over the network ({_net(seen)})"))

@@ -20,9 +20,10 @@ from orchestrator.planning import choices, commands, containers, layout, memory,
 from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
-from orchestrator.planning.environment import Surroundings, environment
+from orchestrator.planning.environment import Surroundings, environment, network
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.requirements import contradictions
+from orchestrator.protocol.network import Transport
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.network import networks_met
 
@@ -156,7 +157,7 @@ class _Gang:
             api_key=self.options.api_keys.get(self.gang.name, ""),
         )
         facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
-        return plan, facts, self._findings()
+        return plan, facts, [*self._findings(), *transport.by_hand(self.decision, plan)]
 
     def _cache_words(self) -> tuple[str, ...]:
         words = page_cache.words(self.caches)
@@ -258,7 +259,7 @@ class _Gang:
 
     def _decision(self) -> transport.Decision:
         if not self._cuda:
-            return transport.Decision("none", "an engine on CPU uses Gloo, not NCCL")
+            return transport.Decision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
         return transport.decide(self.gang, self.rdma, self.layout)
 
     def _node(self, node: NodeSpec) -> NodePlan:
@@ -267,6 +268,8 @@ class _Gang:
         state = places.state_dir(node, host)
         model_path = places.model_path(node, self.profile)
         settings = containers.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
+        env = {setting.name: setting.value for setting in settings}
+        its_network = network(env, self.decision.transport, self.tcp[node.name].address)
         chosen = commands.options(
             self.engine,
             self._intent(node, model_path),
@@ -287,19 +290,20 @@ class _Gang:
             node_rank=node.node_rank,
             address=self.tcp[node.name].address,
             argv=commands.argv(launch, chosen, venv=venv),
-            env=tuple((setting.name, setting.value) for setting in settings),
+            env=tuple(env.items()),
             sources=tuple(sources),
             gpus=gpus,
             tp_ranks=layout.tensor_ranks(self.layout, node.node_rank),
             working_dir=state,
             model_path=model_path,
             http_url=self._http_url(node),
+            network=its_network,
             container=containers.container(
                 self.stack,
                 node,
                 gpus=gpus,
-                rdma=self.decision.kind == "rdma",
-                shown=self._shown(node, state, model_path, {one.name: one.value for one in settings}),
+                rdma=its_network.rdma,
+                shown=self._shown(node, state, model_path, env),
             ),
         )
 
@@ -331,7 +335,7 @@ class _Gang:
             stack=self.stack,
             engine=self.engine,
             profile=self.profile,
-            transport=self.decision.kind,
+            transport=self.decision.transport,
             transport_reason=self.decision.reason,
             tcp=self.tcp[node.name],
             rdma=self.rdma.get(node.name, RdmaChoice((), "no facts were read")),
@@ -382,7 +386,7 @@ class _Gang:
         facts = [("tcp interface", tcp.interface), ("tcp address", tcp.address)]
         if gpus:
             facts.append(("gpus", ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total}" for gpu in gpus)))
-        if rdma is not None and self.decision.kind == "rdma":
+        if rdma is not None and self.decision.transport is Transport.RDMA:
             facts.append(("rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)))
             facts.append(("gid index", "" if rdma.gid.index is None else str(rdma.gid.index)))
         facts += self._host_facts(node, host)
@@ -422,7 +426,7 @@ class _Gang:
             findings += contradictions(node, self.stack, self.profile, host, seen.driver if seen else "")
             if seen is None:
                 findings.append(_unread(node))
-            elif self.decision.kind == "rdma":
+            elif self.decision.transport is Transport.RDMA:
                 findings += _gid_findings(node, self.rdma[node.name])
         return findings
 

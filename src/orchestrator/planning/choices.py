@@ -10,7 +10,7 @@ from types import MappingProxyType
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
-from orchestrator.protocol.hca import takes
+from orchestrator.protocol.network import takes
 from orchestrator.topology.network import (
     Choice,
     GidChoice,

@@ -36,8 +36,8 @@ def _gang(gang: GangPlan) -> dict[str, Any]:
 
 
 def _node(node: NodePlan) -> dict[str, Any]:
-    content = {field.name: getattr(node, field.name) for field in fields(node) if field.name != "sources"}
-    del content["container"]
+    told_apart = {"sources", "network", "container"}  # the network is in the environment
+    content = {field.name: getattr(node, field.name) for field in fields(node) if field.name not in told_apart}
     if node.container is not None:
         content["container"] = asdict(node.container)
     content["env"] = [(name, fingerprint(value) if is_secret(name, value) else value) for name, value in node.env]

@@ -45,5 +45,6 @@ def _node(node: NodePlan) -> dict[str, Any]:
         "working_dir": node.working_dir,
         "model_path": node.model_path,
         "http_url": node.http_url,
+        "network": node.network.as_json(),
         **({"container": asdict(node.container)} if node.container else {}),
     }

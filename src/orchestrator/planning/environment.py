@@ -7,7 +7,7 @@ What is rendered and why follows NCCL's documentation and sources; forms that di
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.engines.engine import Engine
@@ -20,10 +20,8 @@ from orchestrator.planning.choices import RdmaChoice
 from orchestrator.planning.options import HostFacts
 from orchestrator.planning.redaction import is_secret
 from orchestrator.planning.requirements import older
+from orchestrator.protocol.network import NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import Choice
-
-Transport = str
-"""rdma, tcp, or none where one node needs no network."""
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_HOME = "/usr/local/cuda"
@@ -32,6 +30,7 @@ _FAILS_OVER = "2.29.7"
 _CHOOSES_GIDS = "2.21"
 """The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
 
+_FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
 _HAS_RAS = "2.24"
 _RAS_PORT, _RAS_PORTS = 28028, 4000
 """NCCL's own port (src/ras/ras_internal.h), and how many from there on stay below the ephemeral ones."""
@@ -95,6 +94,91 @@ def environment(about: Surroundings) -> tuple[Setting, ...]:
     return tuple(settings.values())
 
 
+def network(env: Mapping[str, str], planned: Transport, address: str) -> NodeNetwork:
+    """What the engine's environment comes to, whoever has set it: NCCL goes by nothing else.
+
+    planned: for the gang; address: of this node
+    """
+    transport = _transport(env, planned)
+    rdma = transport is Transport.RDMA
+    return NodeNetwork(
+        transport=transport,
+        interface=env.get("GLOO_SOCKET_IFNAME", ""),
+        sockets=names_ports(env.get("NCCL_SOCKET_IFNAME", "")),
+        address=address,
+        hca=env.get("NCCL_IB_HCA", "") if rdma else "",
+        gid_index=_number(env, "NCCL_IB_GID_INDEX") if rdma else None,
+        gid_range=env.get("NCCL_IB_ADDR_RANGE", "") if rdma else "",
+        traffic_class=_number(env, "NCCL_IB_TC") if rdma else None,
+        service_level=_number(env, "NCCL_IB_SL") if rdma else None,
+        notice_s=_notice_s(env) if rdma else 0.0,
+        ras="" if env.get("NCCL_RAS_ENABLE") == "0" else env.get("NCCL_RAS_ADDR", ""),
+        logged=bool(env.get("NCCL_DEBUG")),
+    )
+
+
+def _transport(env: Mapping[str, str], planned: Transport) -> Transport:
+    """NCCL takes the network that NCCL_NET names, whatever its case; its own, and NVIDIA's plugin in its place (IBext),
+    go by NCCL_IB_DISABLE (src/plugin/net.cc, src/transport/net_ib)."""
+    if planned is Transport.NONE:
+        return planned
+    name = env.get("NCCL_NET", "").lower()
+    off = (_number(env, "NCCL_IB_DISABLE") or 0) != 0
+    over_tcp = re.search("socket|tcp", name) or (off and name[:2] in ("", "ib"))
+    return Transport.TCP if over_tcp else Transport.RDMA
+
+
+def _notice_s(env: Mapping[str, str]) -> float:
+    """4.096 us x 2^NCCL_IB_TIMEOUT x NCCL_IB_RETRY_CNT, 30 s by NCCL's own values: until then a send has not failed."""
+    if env.get(_FAILOVER) != "1":
+        return 0.0
+    timeout, retries = _number(env, "NCCL_IB_TIMEOUT"), _number(env, "NCCL_IB_RETRY_CNT")
+    return 4.096e-6 * float(1 << min(20 if timeout is None else timeout, 31)) * (7 if retries is None else retries)
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+_OF_NETWORK = {
+    "GLOO_SOCKET_IFNAME": "interface",
+    "NCCL_SOCKET_IFNAME": "sockets",
+    "NCCL_NET": "transport",
+    "NCCL_IB_DISABLE": "transport",
+    "NCCL_IB_HCA": "hca",
+    "NCCL_IB_GID_INDEX": "gid_index",
+    "NCCL_IB_ADDR_RANGE": "gid_range",
+}
+
+
+def set_by_hand(node: NodeSpec) -> frozenset[str]:
+    """What of its `NodeNetwork` a node's l40s_env decides."""
+    return frozenset(_OF_NETWORK[name] for name, _ in node.overrides.env if name in _OF_NETWORK)
+
+
+def moved_variables(was: NodeNetwork, now: NodeNetwork) -> dict[str, str | None]:
+    """Variables that are set otherwise for another network; None: not set."""
+    before, after = _movable(was), _movable(now)
+    return {name: after[name] or None for name in after if after[name] != before[name]}
+
+
+def _movable(it: NodeNetwork) -> dict[str, str]:
+    return {
+        "GLOO_SOCKET_IFNAME": it.interface,
+        "NCCL_SOCKET_IFNAME": exactly(it.sockets),
+        "NCCL_IB_HCA": it.hca,
+        "NCCL_IB_GID_INDEX": "" if it.gid_index is None else str(it.gid_index),
+        "NCCL_IB_ADDR_RANGE": it.gid_range,
+    }
+
+
+def exactly(names: Iterable[str]) -> str:
+    """As NCCL has exact names: without `=`, mlx5_1 would also match mlx5_10."""
+    listed = ",".join(names)
+    return listed and f"={listed}"
+
+
 def _profiles(about: Surroundings) -> Iterator[tuple[str, str]]:
     for prefix, name, value in about.profile.env:
         if about.stack.engine_version.startswith(prefix):
@@ -142,7 +226,7 @@ def _network(about: Surroundings) -> Iterator[Setting]:
     if about.tcp.interface:
         if cuda:
             yield Setting(
-                "NCCL_SOCKET_IFNAME", f"={about.tcp.interface}", f"{about.tcp.reason}; `=` is NCCL's exact match"
+                "NCCL_SOCKET_IFNAME", exactly([about.tcp.interface]), f"{about.tcp.reason}; `=` is NCCL's exact match"
             )
         yield Setting("GLOO_SOCKET_IFNAME", about.tcp.interface, about.tcp.reason)
         yield Setting(
@@ -159,10 +243,10 @@ def _network(about: Surroundings) -> Iterator[Setting]:
             "the agent asks NCCL's RAS here when the engine makes no progress; each gang of a node has its own port"
         )
         yield Setting("NCCL_RAS_ADDR", f"127.0.0.1:{port}", reason)
-    if about.transport == "rdma":
+    if about.transport is Transport.RDMA:
         yield Setting("NCCL_NET", "IB", f"{about.transport_reason}; a silent fallback to TCP becomes an error")
         yield from _rdma(about)
-    elif about.transport == "tcp":
+    elif about.transport is Transport.TCP:
         yield Setting("NCCL_NET", "Socket", about.transport_reason)
         yield Setting("NCCL_IB_DISABLE", "1", about.transport_reason)
         reason = "16 connections to each peer in place of one: NCCL's manual advises 4 x 4 on networks of 100 Gb/s"
@@ -175,8 +259,8 @@ def _rdma(about: Surroundings) -> Iterator[Setting]:
     if about.node.overrides.ib_hca:
         yield Setting("NCCL_IB_HCA", about.node.overrides.ib_hca, choice.reason)
     else:
-        ports = ",".join(port.name for port in choice.ports)
-        yield Setting("NCCL_IB_HCA", f"={ports}", f"{choice.reason}; without `=`, mlx5_1 would also match mlx5_10")
+        ports = exactly(port.name for port in choice.ports)
+        yield Setting("NCCL_IB_HCA", ports, f"{choice.reason}; without `=`, mlx5_1 would also match mlx5_10")
     if about.failover and about.stack.nccl_version and not older(about.stack.nccl_version, _FAILS_OVER):
         yield from _failover()
     yield from _traffic_class(about.node.overrides)
@@ -191,7 +275,7 @@ def _failover() -> Iterator[Setting]:
     """NCCL_IB_RESILIENCY_PORT_RECOVERY stays off: on RoCE it fails once the GID index has moved (NVIDIA/nccl#2157).
     The other two are what NVIDIA's own failover tests set (NCCL test/ci, resiliency utilities)."""
     reason = "every node uses two ports of one card: if one fails, NCCL continues over the other; not measured on this"
-    yield Setting("NCCL_IB_RESILIENCY_PORT_FAILOVER", "1", f"{reason} hardware")
+    yield Setting(_FAILOVER, "1", f"{reason} hardware")
     yield Setting("NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS", "1", "port failover needs it")
     yield Setting("NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME", "1", "port failover: messages are matched by number")
 

@@ -8,98 +8,93 @@ inventory stays as staged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.topology import RAILS, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice
+from orchestrator.planning.environment import exactly, set_by_hand
+from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.topology.network import Choice
 from orchestrator.topology.speed import Traffic, price
 
-GID = "NCCL_IB_GID_INDEX"
-HCA = "NCCL_IB_HCA"
-RANGE = "NCCL_IB_ADDR_RANGE"
-"""NCCL before 2.21 does not know it, and is not disturbed by it."""
-_GLOO, _NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
-
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """An environment variable whose value is another one now; None: it is not to be set. words: for the operator."""
+    """A node's network as it is now; words: what is another one than was staged, for the operator, '' for nothing."""
 
-    name: str
-    now: str | None
+    network: NodeNetwork
     words: str
 
 
 def moved(
     request: StagingRequest, spec: NodeSpec, node: Topology, met: Mapping[str, int] = MappingProxyType({})
-) -> tuple[Moved, ...]:
-    """Settings of a node's staged environment that no longer name what they meant; empty if nothing has changed.
+) -> Moved:
+    """A node's staged network, with what no longer names what it meant found again.
 
     spec: the node in the inventory, for what is pinned there; node: as it is now; met: networks_met of the gang's nodes
     as they are now. What is gone altogether (an address, every usable RDMA port) can't be found again:
     `still_there.gone` says so. Of a node that was not read in full, nothing is said to have moved.
     """
+    was, kept = request.network, set_by_hand(spec)
     if node.lacks(*RAILS):
-        return ()
-    kept = {name for name, _ in spec.overrides.env}
-    return tuple(one for one in _moved(request, spec, node, met) if one.name not in kept)
+        return Moved(was, "")
+    side = _side(was, spec, node)
+    found = [_Change("interface", side.interface, f"interface {was.interface} -> {side.interface}")]
+    if was.sockets == (was.interface,):
+        found.append(_Change("sockets", (side.interface,), ""))
+    if was.hca:
+        found += _rdma(was, spec, node, side, met)
+    changed = [one for one in found if one.now != getattr(was, one.name) and one.name not in kept]
+    network = replace(was, **{one.name: one.now for one in changed})
+    return Moved(network, ", ".join(one.words for one in changed if one.words))
 
 
-def _moved(request: StagingRequest, spec: NodeSpec, node: Topology, met: Mapping[str, int]) -> Iterator[Moved]:
-    env = request.env
-    side = _side(request, spec, node)
-    was = env.get(_GLOO, "")
-    if side.interface and side.interface != was:
-        yield Moved(_GLOO, side.interface, f"interface {was} -> {side.interface}")
-        if env.get(_NCCL) == f"={was}":
-            yield Moved(_NCCL, f"={side.interface}", "")
-    if env.get("NCCL_IB_DISABLE") != "1" and env.get(HCA):
-        yield from _rdma(env, spec, node, side, met)
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a field of the network is now."""
+
+    name: str
+    now: Any
+    words: str
 
 
 def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bool:
     """Whether the staged plan has this node's traffic travel over RDMA alone, and none of its ports can carry that now,
     while the inventory leaves it to a plan to do without (l40s_transport auto, no l40s_ib_hca)."""
-    env = request.env
-    kept = {name for name, _ in spec.overrides.env}
-    if env.get("NCCL_NET") != "IB" or not env.get(HCA) or {"NCCL_NET", HCA} & kept:
+    was = request.network
+    if not (was.rdma and was.hca) or {"transport", "hca"} & set_by_hand(spec):
         return False
     if spec.transport != "auto" or spec.overrides.ib_hca or node.lacks(*RAILS):
         return False
-    return not rdma_choice(spec, node, _side(request, spec, node)).ports
+    return not rdma_choice(spec, node, _side(was, spec, node)).ports
 
 
-def _side(request: StagingRequest, spec: NodeSpec, node: Topology) -> Choice:
-    """The interface that has the address by which the other nodes know this one; '' where none has it."""
-    known = [value for value in request.env.values() if request.addresses.get(value) == request.node]
-    was = request.env.get(_GLOO, "")
-    if spec.overrides.socket_ifname or not known or not was:
-        return Choice(was, known[0] if known else "", "as staged")
-    for interface in node.interfaces:
-        if interface.up and known[0] in {text.partition("/")[0] for text in interface.ipv4}:
-            return Choice(interface.name, known[0], "it has the node's address")
-    return Choice(was, known[0], "as staged")
+def _side(was: NodeNetwork, spec: NodeSpec, node: Topology) -> Choice:
+    """The interface that has the address by which the other nodes know this one; as staged where none has it."""
+    if not spec.overrides.socket_ifname and was.interface:
+        for interface in node.interfaces:
+            if interface.up and was.address in {text.partition("/")[0] for text in interface.ipv4}:
+                return Choice(interface.name, was.address, "it has the node's address")
+    return Choice(was.interface, was.address, "as staged")
 
 
-def _rdma(
-    env: Mapping[str, str], spec: NodeSpec, node: Topology, side: Choice, met: Mapping[str, int]
-) -> Iterator[Moved]:
+def _rdma(was: NodeNetwork, spec: NodeSpec, node: Topology, side: Choice, met: Mapping[str, int]) -> Iterator[_Change]:
     try:
         choice = rdma_choice(spec, node, side, met)
     except InputError:
         return  # the ports that are pinned are not there
     if not choice.ports:
         return
-    names = f"={','.join(port.name for port in choice.ports)}"
-    if not spec.overrides.ib_hca and env[HCA] != names:
-        yield Moved(HCA, names, f"RDMA ports {env[HCA][1:]} -> {names[1:]}{_cost(env[HCA], names)}")
+    hca = exactly(port.name for port in choice.ports)
+    if not spec.overrides.ib_hca:
+        yield _Change("hca", hca, f"RDMA ports {was.hca[1:]} -> {hca[1:]}{_cost(was.hca, hca)}")
     if any(port.link_layer != "InfiniBand" for port in choice.ports):
-        yield from _gids(env, choice)
+        yield from _gids(was, choice)
 
 
 def _cost(was: str, now: str) -> str:
@@ -107,14 +102,11 @@ def _cost(was: str, now: str) -> str:
     return f" (with fewer ports, {price(Traffic.HALF_THE_PORTS)})" if fewer else ""
 
 
-def _gids(env: Mapping[str, str], choice: RdmaChoice) -> Iterator[Moved]:
-    was, index = env.get(GID), choice.gid.index
-    now = None if index is None else str(index)
-    if now is None and was is not None:
-        yield Moved(GID, None, f"GID index {was} -> chosen by NCCL for each port ({choice.gid.reason})")
-    elif now != was:
-        yield Moved(GID, now, f"GID index {was or 'chosen by NCCL'} -> {now}")
-    before, after = env.get(RANGE), choice.range or None
-    if before != after:
-        words = f"addresses among which NCCL finds each port's GID {before or 'any'} -> {after or 'any'}"
-        yield Moved(RANGE, after, words if now == was else "")
+def _gids(was: NodeNetwork, choice: RdmaChoice) -> Iterator[_Change]:
+    before, now = was.gid_index, choice.gid.index
+    if now is None:
+        yield _Change("gid_index", now, f"GID index {before} -> chosen by NCCL for each port ({choice.gid.reason})")
+    else:
+        yield _Change("gid_index", now, f"GID index {'chosen by NCCL' if before is None else before} -> {now}")
+    words = f"addresses among which NCCL finds each port's GID {was.gid_range or 'any'} -> {choice.range or 'any'}"
+    yield _Change("gid_range", choice.range, words if now == before else "")

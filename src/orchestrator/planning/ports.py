@@ -57,7 +57,7 @@ def _of_node(gang: GangPlan, node: NodePlan) -> Iterator[PortUse]:
     if "--nccl-port" in node.argv[:-1]:
         yield row("tcp", node.argv[node.argv.index("--nccl-port") + 1], "NCCL", GANG)
     yield row("tcp", EPHEMERAL, _EPHEMERAL_USE, GANG)
-    if dict(node.env).get("NCCL_IB_DISABLE") != "1":
+    if node.network.rdma:
         yield row("udp", ROCE, "RDMA over Ethernet", GANG)
 
 

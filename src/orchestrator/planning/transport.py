@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.layout import Layout
+from orchestrator.model.plan import GangPlan
 from orchestrator.planning.choices import RdmaChoice, not_read
+from orchestrator.protocol.network import Transport
 from orchestrator.topology.speed import Traffic, price, tcp_severity
-
-Kind = Literal["rdma", "tcp", "none"]
 
 TCP = "TRANSPORT-TCP"
 ASKED = "the inventory asks for it"
@@ -23,7 +22,7 @@ ASKED = "the inventory asks for it"
 class Decision:
     """One transport for the entire gang, why, and what an operator should know about it."""
 
-    kind: Kind
+    transport: Transport
     reason: str
     findings: tuple[Finding, ...] = ()
 
@@ -43,10 +42,10 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
             fix="set the same l40s_transport for all nodes of the gang",
         )
     if len(gang.nodes) == 1:
-        return Decision("none", "one node: NCCL stays inside it")
+        return Decision(Transport.NONE, "one node: NCCL stays inside it")
     wanted = asked.pop()
     if wanted == "tcp":
-        return Decision("tcp", "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
+        return Decision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
     _refuse_unread(rdma)
     without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
     unread = [node.name for node in gang.nodes if node.name not in rdma]
@@ -57,14 +56,14 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
                 where=f"node {without[0]}",
                 fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
             )
-        return Decision("rdma", "l40s_transport is rdma", _uneven(gang, rdma))
+        return Decision(Transport.RDMA, "l40s_transport is rdma", _uneven(gang, rdma))
     if unread:
         reason = f"{', '.join(unread)} could not be read"
-        return Decision("tcp", f"l40s_transport is auto, and {reason}", (over_tcp(gang.name, reason, layout),))
+        return Decision(Transport.TCP, f"l40s_transport is auto, and {reason}", (over_tcp(gang.name, reason, layout),))
     if without:
         reason = f"{without[0]}: {rdma[without[0]].reason}"
-        return Decision("tcp", f"l40s_transport is auto; {reason}", (over_tcp(gang.name, reason, layout),))
-    return Decision("rdma", "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma))
+        return Decision(Transport.TCP, f"l40s_transport is auto; {reason}", (over_tcp(gang.name, reason, layout),))
+    return Decision(Transport.RDMA, "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma))
 
 
 def _refuse_unread(rdma: Mapping[str, RdmaChoice]) -> None:
@@ -86,6 +85,15 @@ def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> F
         fix="check each node's ports with `l40s-deploy discover`, then set `l40s_transport: rdma`. If one card"
         " carries both TCP and RDMA, set l40s_ib_hca to it",
     )
+
+
+def by_hand(decision: Decision, plan: GangPlan) -> tuple[Finding, ...]:
+    """What an operator should know where variables of theirs put TCP in the place of the RDMA that was decided on."""
+    nodes = [node.name for node in plan.nodes if node.network.transport is Transport.TCP]
+    if decision.transport is not Transport.RDMA or not nodes:
+        return ()
+    why = f"NCCL_NET or NCCL_IB_DISABLE is set for {', '.join(nodes)} (`l40s-deploy plan --sources` shows where)"
+    return (over_tcp(plan.name, why, plan.layout),)
 
 
 def _uneven(gang: GangSpec, rdma: Mapping[str, RdmaChoice]) -> tuple[Finding, ...]:

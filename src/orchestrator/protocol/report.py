@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from orchestrator.protocol.message import Message
+from orchestrator.protocol.network import NodeNetwork
 
 FORMAT = 1
 SILENT_S = 10.0
@@ -104,9 +105,9 @@ class RankReport(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportLines(Message):
-    """planned: NCCL's environment by name; lines: what NCCL said, each once."""
+    """network: as planned; lines: what NCCL said, each once."""
 
-    planned: Mapping[str, str] = field(default_factory=dict)
+    network: NodeNetwork = field(default_factory=NodeNetwork)
     lines: tuple[str, ...] = ()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.message import Message
+from orchestrator.protocol.network import NodeNetwork
 
 LOG_LIMIT = 64 * 1024 * 1024
 ARMED_FOR_S = 120.0
@@ -232,6 +233,7 @@ class StagingRequest(Message):
     model: str = ""
     stack: str = ""
     device: str = "cuda"
+    network: NodeNetwork = field(default_factory=NodeNetwork)
     engine_user: str | None = None
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

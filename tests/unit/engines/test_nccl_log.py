@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.engines.nccl_log import findings, read
 from orchestrator.model.finding import Severity
+from orchestrator.protocol.network import NodeNetwork, Transport
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded"
-PLANNED = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "NCCL_DEBUG": "INFO"}
+PLANNED = NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1", logged=True)
 OPEN = "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB bond0:10.0.0.1<0>"
 ON_IB = ["Using network IB", "comm 0x5f rank 3 nRanks 32 nNodes 8 localRanks 4 localRank 3 MNNVL 0"]
 
@@ -79,12 +81,12 @@ def test_merged_ports_and_plugins(lines: list[str], carrying: tuple[str, ...], w
         ),
         pytest.param(PLANNED, [OPEN, *ON_IB, channel(0, "")], ["TRANSPORT-NO-GDR"], id="no GPUDirect"),
         pytest.param(PLANNED, [], ["TRANSPORT-UNPROVEN"], id="it does not say"),
-        pytest.param({**PLANNED, "NCCL_IB_HCA": "mlx5"}, [OPEN, *ON_IB], [], id="a prefix names what is there"),
-        pytest.param({"NCCL_NET": "Socket"}, ["Using network Socket"], [], id="TCP was planned"),
-        pytest.param({"NCCL_IB_DISABLE": "1"}, ["Using network Socket"], [], id="RDMA was turned off"),
+        pytest.param(replace(PLANNED, hca="mlx5"), [OPEN, *ON_IB], [], id="a prefix names what is there"),
+        pytest.param(NodeNetwork(transport=Transport.TCP), ["Using network Socket"], [], id="TCP was planned"),
+        pytest.param(NodeNetwork(), ["Using network Socket"], [], id="what was planned is not known"),
     ],
 )
-def test_findings(planned: dict[str, str], lines: list[str], ids: list[str]) -> None:
+def test_findings(planned: NodeNetwork, lines: list[str], ids: list[str]) -> None:
     found = findings("node2", planned, lines)
     assert [finding.id for finding in found] == ids
     for finding in found:

@@ -7,11 +7,12 @@ import pytest
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView, view
 from orchestrator.model.finding import Severity
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.report import AgentState, RankReport, Report, TransportLines
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON
 from orchestrator.workflows.gang.up import refusal
 
-PLANNED = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0:1", "NCCL_DEBUG": "INFO"}
+PLANNED = NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1", logged=True)
 ON_TCP = ("Using network Socket",)
 
 
@@ -23,7 +24,7 @@ def gang(first_ranks: list[int], *lines: str, nodes: int = 4, model: str = "Deep
             updated_at=10.0, service_url="http://x" if number == 0 else "", service_checked_at=9.0, model=model,
             service_healthy=True if number == 0 else None,
             ranks=tuple(RankReport(tp_rank=first + gpu, gpu=gpu) for gpu in range(8)),
-            transport=TransportLines(planned=PLANNED, lines=lines),
+            transport=TransportLines(network=PLANNED, lines=lines),
         )
         for number, first in enumerate(first_ranks[:nodes])
     }  # fmt: skip

@@ -278,7 +278,7 @@ def test_the_transport_that_is_asked_for_and_possible(transport: str, broken: bo
         facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
     tcp = tcp_choices(spec, facts)
     decision = decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
-    assert decision.kind == kind
+    assert decision.transport.value == kind
     assert [finding.id for finding in decision.findings] == (["TRANSPORT-TCP"] if kind == "tcp" else [])
 
 
@@ -294,7 +294,7 @@ def test_rdma_that_is_demanded_and_not_there_stops() -> None:
 
 
 def test_one_node_needs_no_transport_and_mixed_wishes_are_refused() -> None:
-    assert decide(gang(1), {}).kind == "none"
+    assert decide(gang(1), {}).transport.value == "none"
     spec = gang(2)
     mixed = replace(spec, nodes=(replace(spec.nodes[0], transport="tcp"), spec.nodes[1]))
     with pytest.raises(InputError, match="different transports"):
@@ -331,9 +331,9 @@ def test_ports_that_were_not_read_are_no_reason_for_tcp(area: Area) -> None:
         choices = {one.name: rdma_choice(one, facts[one.name], BOND) for one in gang().nodes}
         with pytest.raises(NodeError, match="not known which of its RDMA ports can be used"):
             decide(gang(), choices)
-        assert decide(gang(transport="tcp"), choices).kind == "tcp"
+        assert decide(gang(transport="tcp"), choices).transport.value == "tcp"
         pinned = {one.name: rdma_choice(one, facts[one.name], BOND) for one in gang(overrides=PIN).nodes}
-        assert not rdma or decide(gang(overrides=PIN), pinned).kind == "rdma"
+        assert not rdma or decide(gang(overrides=PIN), pinned).transport.value == "rdma"
 
 
 PIN = Overrides(ib_hca="=mlx5_0:1,mlx5_1:1")

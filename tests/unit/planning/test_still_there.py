@@ -10,6 +10,7 @@ from tests.support.reference_cluster import topology
 
 from orchestrator.model.topology import RdmaPort, Topology
 from orchestrator.planning.still_there import gone
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 WAS = topology()
@@ -21,7 +22,7 @@ REQUEST = StagingRequest(
     nnodes=4,
     leader=Endpoint(port=7700),
     gpus=tuple(range(8)),
-    env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", "NCCL_IB_GID_INDEX": "3"},
+    network=NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", gid_index=3),
 )
 
 
@@ -53,6 +54,5 @@ def test_what_is_gone(now: Topology, wanted: list[str]) -> None:
 
 
 def test_a_plan_over_tcp_needs_no_port() -> None:
-    env = {**REQUEST.env, "NCCL_IB_DISABLE": "1"}
-    assert list(gone(replace(REQUEST, env=env), replace(WAS, rdma=()))) == []
-    assert list(gone(replace(REQUEST, gpus=(), env={}), replace(WAS, rdma=()))) == []
+    assert list(gone(replace(REQUEST, network=NodeNetwork(transport=Transport.TCP)), replace(WAS, rdma=()))) == []
+    assert list(gone(replace(REQUEST, gpus=(), network=NodeNetwork()), replace(WAS, rdma=()))) == []

@@ -100,7 +100,7 @@ def _begin(run: Run) -> Agent:
     parent = guardian.fork(run, partial(obituary.report, run))  # before any thread
     disk = Disk()
     memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
-    record, vitality = Record(run, disk), Vitality(Patience.of(run.watch.probe, run.env))
+    record, vitality = Record(run, disk), Vitality(Patience.of(run.watch.probe, run.env, run.network.notice_s))
     log = EngineLog(
         pipe=parent.log,
         file=LogFile(run.path(ENGINE_LOG), run.log_limit),
@@ -109,7 +109,7 @@ def _begin(run: Run) -> Agent:
         redactor=Redactor(run.hidden_words()),
         disk=disk,
         vitality=vitality,
-        rails=Rails(run.env),
+        rails=Rails(run.network),
     )
     ahead = ReadAhead(run.cache, len(run.tp_ranks))
     return Agent(
@@ -173,7 +173,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.course = Course(self.run, clock.ANCHOR)
-        self.ras = Inquiry(self.run.env, self.run.addresses)
+        self.ras = Inquiry(self.run.network.ras, self.run.addresses)
 
     @property
     def state(self) -> AgentState:
@@ -481,7 +481,7 @@ class Agent:
     def _explained(self, seen: Statement, pid: int, gpu: int, death: Death) -> Statement:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
         place = self.memory.places.get(gpu, "")
-        around = devices.look(place, self.run.env)
+        around = devices.look(place, self.run.network)
         dead = Dead(
             pid=pid, gpu=gpu, place=place, above=around.above, network=around.network, cards=around.cards,
             signal=death.signal, explained=causes.explains_itself(seen.cause),

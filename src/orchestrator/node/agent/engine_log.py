@@ -17,6 +17,7 @@ from orchestrator.node.engine.redact import Redactor
 from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.rails import Rails
+from orchestrator.protocol.network import NodeNetwork
 
 MOST_REMARKS = 20
 READ_BYTES = 16 * 1024
@@ -39,7 +40,7 @@ class EngineLog:
     redactor: Redactor = field(default_factory=Redactor)
     disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
-    rails: Rails = field(default_factory=lambda: Rails({}))
+    rails: Rails = field(default_factory=lambda: Rails(NodeNetwork()))
     remarks: list[str] = field(default_factory=list)
     """Remarks on log lines about lost speed, and on lines that could not be read."""
     _lines: LineCutter = field(default_factory=LineCutter)

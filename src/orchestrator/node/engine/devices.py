@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.node.engine.kernel_words import ASKED_FOR, Dead, KernelWord, gpu_gone, link_down
+from orchestrator.protocol.network import NodeNetwork
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ONES = b"\xff\xff\xff\xff"
@@ -27,10 +28,10 @@ class Devices:
     down: Mapping[str, str] = field(default_factory=dict)
 
 
-def look(place: str, env: Mapping[str, str], root: str = "/") -> Devices:
-    """place: the GPU's PCI address as NVML writes it, '' for none; env: the engine's, which names the interfaces."""
+def look(place: str, network: NodeNetwork, root: str = "/") -> Devices:
+    """place: the GPU's PCI address as NVML writes it, '' for none; network: names the interfaces."""
     base = root.rstrip("/")
-    found = tuple(_interfaces(base, env))
+    found = tuple(_interfaces(base, network))
     ours = {name: called for name, called, _ in found}
     cards = {place: called or name for name, called, place in found}
     down = {name: f"/sys/class/net/{name}/carrier = 0" for name in ours if _no_carrier(base, name)}
@@ -57,11 +58,11 @@ def _gpu(base: str, place: str) -> tuple[tuple[str, ...], str]:
     return above, f"/sys/bus/pci/devices/{short}/config reads ones" if head == _ONES else ""
 
 
-def _interfaces(base: str, env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _interfaces(base: str, network: NodeNetwork) -> Iterator[tuple[str, str, str]]:
     """(name, its RDMA device or '', its card or '') of the interfaces that NCCL was told to use."""
-    for name in _names(env.get("NCCL_SOCKET_IFNAME", "")):
+    for name in network.sockets:
         yield name, "", _card(base, name)
-    for device in _names(env.get("NCCL_IB_HCA", "")):
+    for device in (port.partition(":")[0] for port in network.ports):
         try:
             found = sorted(os.listdir(f"{base}/sys/class/infiniband/{device}/device/net"))
         except OSError:
@@ -74,13 +75,6 @@ def _bond_of(base: str, interface: str) -> str:
     """The bond that an interface is part of, '' for none: it outlives a cable of one of its ports."""
     master = f"{base}/sys/class/net/{interface}/master"
     return os.path.basename(os.path.realpath(master)) if os.path.isdir(f"{master}/bonding") else ""
-
-
-def _names(value: str) -> list[str]:
-    """The names in a list of exact names, the only kind that the engine's plan writes."""
-    if not value.startswith("="):
-        return []
-    return [part.partition(":")[0] for part in value[1:].split(",") if part and "/" not in part]
 
 
 def _card(base: str, interface: str) -> str:

@@ -15,7 +15,6 @@ from orchestrator.node.files import ENGINE_LOG
 from orchestrator.protocol.report import TransportLines
 
 MOST_LINES = 300
-PLANNED = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_DEBUG")
 
 _SAYS = re.compile(
     rb"NCCL INFO (NET/\w+ : (?:Using|GPU Direct|Made virtual)|Using network|comm 0x\w+ rank \d+ nRanks|"
@@ -32,9 +31,9 @@ def note(run: Run) -> None:
     for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
         with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
             _pick(file, found)
-    planned = {name: run.env[name] for name in PLANNED if name in run.env}
     with contextlib.suppress(OSError):
-        files.write_json(run.path(files.TRANSPORT_FILE), TransportLines(planned=planned, lines=tuple(found)).as_json())
+        said = TransportLines(network=run.network, lines=tuple(found))
+        files.write_json(run.path(files.TRANSPORT_FILE), said.as_json())
 
 
 def _pick(lines: Iterable[bytes], found: dict[str, None]) -> None:

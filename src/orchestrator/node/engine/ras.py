@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 from orchestrator.node.engine.ras_words import RasVerdict, Seen, judge, read
 
-ADDRESS = "NCCL_RAS_ADDR"
-"""The plan sets it if the stack's NCCL has RAS: 2.24 and later."""
 FIRST_WORD_S = 1.0
 ANSWER_S = 12.0
 """RAS gives up on processes that do not answer within TIMEOUT and 5 s more."""
@@ -77,10 +75,10 @@ def _line(connection: socket.socket) -> bytes:
 class Inquiry:
     """Queries RAS while the engine makes no progress; read `told`.
 
-    env: the engine's; nodes: names of the gang's nodes by address
+    address: of RAS, '' where the plan has none: NCCL has it from 2.24 on; nodes: names of the gang's nodes by address
     """
 
-    env: Mapping[str, str]
+    address: str
     nodes: Mapping[str, str] = field(default_factory=dict)
     apart_s: float = APART_S
     _verdict: RasVerdict | None = None
@@ -103,18 +101,17 @@ class Inquiry:
             self._thread.start()
 
     def _ask(self) -> None:
-        address = self.env.get(ADDRESS, "")
-        if not address or self.env.get("NCCL_RAS_ENABLE") == "0":
+        if not self.address:
             self._verdict = RasVerdict(
                 "NCCL's RAS, which could name the rank that the others wait for, is off or missing in this NCCL"
             )
             return
         try:
-            first = self._look(address)
+            first = self._look()
             time.sleep(self.apart_s)
-            self._verdict = judge(first, self._look(address), self.nodes)
+            self._verdict = judge(first, self._look(), self.nodes)
         except (OSError, ValueError, RecursionError) as error:
-            self._verdict = RasVerdict(f"NCCL RAS at {address} could not be asked: {error}")
+            self._verdict = RasVerdict(f"NCCL RAS at {self.address} could not be asked: {error}")
 
-    def _look(self, address: str) -> Seen:
-        return read(status(address))
+    def _look(self) -> Seen:
+        return read(status(self.address))

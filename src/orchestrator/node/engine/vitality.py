@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.node.network import rails
 from orchestrator.protocol.staging import ProbeOrder
 
 COMPILING_S = 10.0
@@ -48,7 +47,7 @@ class Patience:
         return max(self.hung_after_s or self.probes * self.answer_s, self.least_s)
 
     @classmethod
-    def of(cls, probe: ProbeOrder, env: Mapping[str, str]) -> Patience:
+    def of(cls, probe: ProbeOrder, env: Mapping[str, str], notice_s: float = 0.0) -> Patience:
         """From a dialect's `probe` data; if the engine's own limit was set, it is taken from the environment."""
         answer_s = probe.answer_s
         with contextlib.suppress(KeyError, ValueError):
@@ -59,7 +58,7 @@ class Patience:
             every_s=probe.every_s,
             pause_s=probe.pause_s,
             hung_after_s=max(probe.hung_after_s, 0.0),
-            least_s=OVER_NOTICE * rails.notice_s(env),
+            least_s=OVER_NOTICE * notice_s,
         )
 
 

@@ -9,42 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.protocol import hca
+from orchestrator.protocol.network import NodeNetwork, takes
 from orchestrator.protocol.report import Rail
 
-FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
 _FAILED = re.compile(r"NET/IB.{0,96}\bDevice \d{1,4} marked as failed\b")
 """NCCL src/transport/net_ib/p2p_resiliency.cc, ncclIbResiliencyHandleDeviceFailure: once a connection and side."""
 _ROOT = "/sys/class/infiniband"
-_TIMEOUT_UNIT_S = 4.096e-6
-_TIMEOUT, _RETRIES = 20, 7
-"""NCCL's own (NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT): 4.096 us x 2^20 x 7 = 30 s until a send has failed."""
-
-
-def notice_s(env: Mapping[str, str]) -> float:
-    """Seconds that NCCL needs to notice a dead port; 0 where it would not go on over another one."""
-    if env.get(FAILOVER) != "1":
-        return 0.0
-    timeout, retries = (_number(env, name, usual) for name, usual in _NAMES)
-    return float(_TIMEOUT_UNIT_S * (1 << min(timeout, 31)) * retries)
-
-
-_NAMES = (("NCCL_IB_TIMEOUT", _TIMEOUT), ("NCCL_IB_RETRY_CNT", _RETRIES))
-
-
-def _number(env: Mapping[str, str], name: str, usual: int) -> int:
-    text = env.get(name, "")
-    return int(text) if text.isdecimal() else usual
 
 
 @dataclass
 class Rails:
     """Feed the engine's lines, look from time to time; `gone` is what the report says."""
 
-    env: Mapping[str, str]
+    network: NodeNetwork
     root: str = _ROOT
     moved: int = 0
     """Connections that NCCL has moved to another port."""
@@ -53,7 +32,7 @@ class Rails:
     _first: dict[str, Rail] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._planned = self._ports() if self.env.get(FAILOVER) == "1" else ()
+        self._planned = self._ports() if self.network.notice_s else ()
 
     def feed(self, line: str) -> None:
         """Take one line of the engine's log."""
@@ -77,14 +56,13 @@ class Rails:
     def _ports(self) -> tuple[str, ...]:
         """Those that the plan names; where it names some by their beginning, or others by `^`, those of them that are
         up before the engine starts: NCCL takes no others."""
-        pin = self.env.get("NCCL_IB_HCA", "")
-        if named := hca.names_ports(pin):
-            return named
+        if self.network.ports:
+            return self.network.ports
         return tuple(
             f"{device}:{port}"
             for device in _listed(self.root)
             for port in _listed(f"{self.root}/{device}/ports")
-            if port.isdecimal() and hca.takes(pin, device, int(port)) and self._is_up(f"{device}:{port}")
+            if port.isdecimal() and takes(self.network.hca, device, int(port)) and self._is_up(f"{device}:{port}")
         )
 
     def _is_up(self, port: str) -> bool:

@@ -17,7 +17,7 @@ from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
-from orchestrator.protocol.hca import takes
+from orchestrator.protocol.network import takes
 from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.homes import slotted_switches

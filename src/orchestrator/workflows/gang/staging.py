@@ -63,6 +63,7 @@ def staging_requests(
             model=plan.model,
             stack=plan.stack,
             device=_flag(node.argv, "--device") or "cuda",
+            network=node.network,
             engine_user=specs[node.name].engine_user,
             argv=node.argv,
             env=dict(node.env),
@@ -182,9 +183,7 @@ def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:
     """RDMA registers memory without end; -1 is unlimited. A machine shown below another root has limits of its own."""
     if node.container is not None:
         return {}  # its daemon sets them
-    over_rdma = dict(node.env).get("NCCL_IB_DISABLE") != "1"
-    cuda = _flag(node.argv, "--device") in ("", "cuda")
-    return {"memlock": -1} if over_rdma and cuda and spec.fs_root == "/" else {}
+    return {"memlock": -1} if node.network.rdma and spec.fs_root == "/" else {}
 
 
 def _flag(argv: tuple[str, ...], name: str) -> str:

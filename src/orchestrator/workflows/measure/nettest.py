@@ -27,8 +27,8 @@ from orchestrator.nettest.report import Result, Shape
 from orchestrator.nettest.schedule import Between, Place, schedule, verification
 from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
 from orchestrator.nettest.verification import Compared, Verification, verified
-from orchestrator.protocol.hca import names_ports, takes
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
+from orchestrator.protocol.network import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import addresses_of, last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
@@ -261,16 +261,16 @@ def _machines(ground: Ground) -> dict[str, Machine]:
     for name, request in ground.requests.items():
         if name not in ground.topologies:
             continue
-        pin, topology = request.env.get("NCCL_IB_HCA", ""), ground.topologies[name]
-        named = names_ports(pin)  # one that is down is missing from what was planned
+        network, topology = request.network, ground.topologies[name]
+        named = network.ports  # one that is down is missing from what was planned
         found[name] = Machine(
             topology=topology,
             nccl=nccl_version(request.stack),
-            rdma=request.env.get("NCCL_NET") == "IB",
+            rdma=network.rdma,
             rate_gbps=sum(
                 port.rate_gbps
                 for port in topology.rdma
-                if takes(pin, port.device, port.port) and (named or (port.active and not port.virtual))
+                if takes(network.hca, port.device, port.port) and (named or (port.active and not port.virtual))
             ),
         )
     return found
@@ -508,7 +508,7 @@ def _transport(ground: Ground, heard: _Heard) -> dict[str, str]:
             counted = f"; nNodes {seen.nodes}, localRanks {seen.local_ranks}" if seen.nodes else ""
             found[name] = f"NCCL: {seen.words}{counted}"
         else:
-            found[name] = f"Gloo over {request.env.get('GLOO_SOCKET_IFNAME', 'the interface of its host name')}"
+            found[name] = f"Gloo over {request.network.interface or 'the interface of its host name'}"
     return found
 
 
@@ -525,7 +525,7 @@ def _moved(ground: Ground, heard: _Heard) -> tuple[Any, ...]:
     return tuple(
         finding
         for name, request in cuda.items()
-        for finding in report.transport_findings(name, request.env, _lines(heard, name), len(cuda), predicted)
+        for finding in report.transport_findings(name, request.network, _lines(heard, name), len(cuda), predicted)
     )
 
 

@@ -14,7 +14,7 @@ from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest.rails import RailPort, Said, Way, alone, judge, played, ways
 from orchestrator.nettest.verdict import Link
-from orchestrator.protocol.hca import takes
+from orchestrator.protocol.network import takes
 from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
@@ -65,12 +65,13 @@ def measure(
             for ours in (way.start, way.end)
             if ours.node == name
         )  # fmt: skip
+        network = requests[name].network
         asked = RailsOrder(
             run=in_place_of(requests[name]),
             tcp_port=gang.leader.ports.dist_init,
             runs=runs,
-            traffic_class=_number(requests[name], "NCCL_IB_TC"),
-            service_level=_number(requests[name], "NCCL_IB_SL"),
+            traffic_class=_or_none_said(network.traffic_class),
+            service_level=_or_none_said(network.service_level),
             wait_s=WAIT_S,
             deadline_s=RAILS_ROUND_S,
         )
@@ -91,7 +92,7 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
     """Those that NCCL takes by the plan, all that are up where it names none."""
     if topology is None:
         return ()
-    pin = request.env.get("NCCL_IB_HCA", "")
+    network = request.network
     up = [port for port in topology.rdma if port.active and not port.virtual]
     return tuple(
         RailPort(
@@ -99,17 +100,16 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
             device=port.device,
             port=port.port,
             rate_gbps=port.rate_gbps,
-            gid=_number(request, "NCCL_IB_GID_INDEX"),
+            gid=_or_none_said(network.gid_index),
         )
         for port in up
-        if takes(pin, port.device, port.port)
+        if takes(network.hca, port.device, port.port)
     )
 
 
-def _number(request: StagingRequest, variable: str) -> int:
+def _or_none_said(number: int | None) -> int:
     """-1 where the plan says nothing."""
-    text = request.env.get(variable, "")
-    return int(text) if text.isdigit() else -1
+    return -1 if number is None else number
 
 
 def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, str]) -> str | None:

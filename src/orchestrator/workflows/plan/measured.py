@@ -10,13 +10,14 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.nettest.schedule import BYTES_A_NUMBER, Between
 from orchestrator.planning.roofline import Network
+from orchestrator.protocol.network import Transport
 from orchestrator.records.nettests import newest
 from orchestrator.topology.speed import Traffic
 
 
 def planned_network(gang: GangSpec, plan: GangPlan, profile: ModelProfile) -> Network:
     """By the plan, which has looked at the nodes."""
-    socket = any(dict(node.env).get("NCCL_NET", "").lower() == "socket" for node in plan.nodes)
+    socket = any(node.network.transport is Transport.TCP for node in plan.nodes)
     return _network(gang, plan.stack, profile, Traffic.TCP if socket else Traffic.RAILS, assumed=False)
 
 

@@ -16,6 +16,7 @@ from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.agent.verdicts import choose
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 
 _PREFIX = re.compile(
@@ -123,7 +124,7 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> Told:
         findings=tuple(
             one
             for stream in streams
-            for one in nccl_log.findings(stream.node, {}, stream.nccl)
+            for one in nccl_log.findings(stream.node, NodeNetwork(transport=Transport.RDMA), stream.nccl)
             if one.id == "TRANSPORT-NO-GDR"  # what else would be wrong depends on the plan
         ),
     )

@@ -11,7 +11,8 @@ from dataclasses import replace
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.node.agent import staged_files
-from orchestrator.planning.facts_of_now import Moved, moved
+from orchestrator.planning.environment import moved_variables
+from orchestrator.planning.facts_of_now import moved
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rendering import exported_anew
@@ -50,17 +51,19 @@ def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Top
     networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they
     are now, this one among them."""
     found = moved(request, node, known[node.name], networks_met(known.values()))
-    if not found or any(one.lacks(*NETWORKS) for one in known.values()):
+    if found.network == request.network or any(one.lacks(*NETWORKS) for one in known.values()):
         return request, ""
-    script = exported_anew(request.launch_script, request.env, {one.name: one.now for one in found})
+    now = moved_variables(request.network, found.network)
+    script = exported_anew(request.launch_script, request.env, now)
     if script is None:
         return request, ""
     return (
-        replace(request, env=_env(request.env, found), launch_script=script, launch_sha256=staged_files.digest(script)),
-        ", ".join(one.words for one in found if one.words),
+        replace(
+            request,
+            network=found.network,
+            env={name: value for name, value in {**request.env, **now}.items() if value is not None},
+            launch_script=script,
+            launch_sha256=staged_files.digest(script),
+        ),
+        found.words,
     )
-
-
-def _env(env: Mapping[str, str], found: tuple[Moved, ...]) -> dict[str, str]:
-    now = {**env, **{one.name: one.now for one in found}}
-    return {name: value for name, value in now.items() if value is not None}

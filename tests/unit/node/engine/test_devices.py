@@ -11,8 +11,9 @@ from tests.support.variants import bonded_rails
 
 from orchestrator.node.engine.devices import Devices, look, word
 from orchestrator.node.engine.kernel_words import Dead
+from orchestrator.protocol.network import NodeNetwork
 
-ENV = {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_2:1", "NCCL_SOCKET_IFNAME": "=bond0"}
+NETWORK = NodeNetwork(hca="=mlx5_0:1,mlx5_2:1", sockets=("bond0",))
 PLACE = "00000000:9B:00.0"
 GPU = "sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0/0000:99:04.0/0000:9b:00.0"
 
@@ -25,7 +26,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_the_ways_and_the_network_of_a_rank(machine: Path) -> None:
-    around = look(PLACE, ENV, str(machine))
+    around = look(PLACE, NETWORK, str(machine))
     assert around.above == ("0000:99:04.0", "0000:98:00.0", "0000:97:01.0")
     assert dict(around.network) == {"bond0": "", "ens2f0np0": "mlx5_0", "ens3f0np0": "mlx5_2"}
     assert dict(around.cards) == {"0000:1c:00.0": "mlx5_0", "0000:9e:00.0": "mlx5_2"}
@@ -34,18 +35,18 @@ def test_the_ways_and_the_network_of_a_rank(machine: Path) -> None:
 
 def test_a_gpu_that_reads_ones_or_is_not_there_is_gone(machine: Path) -> None:
     (machine / GPU / "config").write_bytes(b"\xff" * 64)
-    around = look(PLACE, ENV, str(machine))
+    around = look(PLACE, NETWORK, str(machine))
     assert around.gone == "/sys/bus/pci/devices/0000:9b:00.0/config reads ones"
     found = word(Dead(pid=1, gpu=5, signal=9), around, log_unread=False)
     assert found is not None and (found.signature, found.text) == ("GPU-LOST", "GPU 5 fell off the bus")
     (machine / "sys/bus/pci/devices/0000:9b:00.0").unlink()
-    assert look(PLACE, ENV, str(machine)).gone.endswith("does not exist")
+    assert look(PLACE, NETWORK, str(machine)).gone.endswith("does not exist")
 
 
 def test_a_port_without_a_link_counts_where_the_kernels_log_is_closed(machine: Path) -> None:
     port = machine / "sys/devices/pci0000:97/0000:97:01.0/0000:98:00.0/0000:99:10.0/0000:9e:00.0/net/ens3f0np0"
     (port / "carrier").write_text("0\n")
-    around = look(PLACE, ENV, str(machine))
+    around = look(PLACE, NETWORK, str(machine))
     assert list(around.down) == ["ens3f0np0"]
     dead = Dead(pid=1, gpu=5, signal=6)
     found = word(dead, around, log_unread=True)
@@ -61,21 +62,19 @@ def test_a_bond_lives_as_long_as_one_of_its_ports(tmp_path: Path) -> None:
     bonded_rails(node)
     node.machine.put_below(tmp_path)
     (tmp_path / node.interface("ens3f0np0a").lstrip("/") / "carrier").write_text("0\n")
-    around = look("", ENV, str(tmp_path))
+    around = look("", NETWORK, str(tmp_path))
     assert dict(around.network) == {"bond0": "", "ens2f0np0": "mlx5_0", "ens3f0np0": "mlx5_2"} and around.down == {}
     assert dict(around.cards) == {"0000:1c:00.0": "mlx5_0", "0000:9e:00.0": "mlx5_2"}
     (tmp_path / node.interface("ens3f0np0").lstrip("/") / "carrier").write_text("0\n")
-    assert list(look("", ENV, str(tmp_path)).down) == ["ens3f0np0"]
+    assert list(look("", NETWORK, str(tmp_path)).down) == ["ens3f0np0"]
 
 
 @pytest.mark.parametrize(
-    ("place", "env"),
-    [("", {}), ("nonsense", {"NCCL_IB_HCA": "^mlx5_0", "NCCL_SOCKET_IFNAME": "bond"}),
-     ("0000:ff:00.0:x", {"NCCL_IB_HCA": "=../../etc,mlx5_77"})],
-)  # fmt: skip
-def test_what_nobody_named_is_not_looked_at(place: str, env: dict[str, str], machine: Path) -> None:
-    assert look(place, env, str(machine)) == Devices()
+    ("place", "hca"), [("", ""), ("nonsense", "^mlx5_0"), ("0000:ff:00.0:x", "=../../etc,mlx5_77")]
+)
+def test_what_nobody_named_is_not_looked_at(place: str, hca: str, machine: Path) -> None:
+    assert look(place, NodeNetwork(hca=hca), str(machine)) == Devices()
 
 
 def test_a_machine_without_a_bus_has_lost_nothing(tmp_path: Path) -> None:
-    assert look(PLACE, ENV, str(tmp_path)).gone == ""
+    assert look(PLACE, NETWORK, str(tmp_path)).gone == ""

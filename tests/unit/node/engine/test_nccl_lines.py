@@ -10,6 +10,7 @@ from orchestrator.node.agent import record
 from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine import nccl_lines
 from orchestrator.node.verbs import report
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.report import TransportLines
 
 RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.log"
@@ -23,7 +24,8 @@ def run(folder: Path) -> Run:
         "node_rank": 0,
         "nnodes": 2,
         "leader": {"address": "127.0.0.1", "port": 1},
-        "env": {"NCCL_NET": "IB", "HF_TOKEN": "secret"},
+        "env": {"HF_TOKEN": "secret"},
+        "network": {"transport": "rdma"},
     }
     return run_of(staged, str(folder))
 
@@ -42,7 +44,7 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     nccl_lines.note(run(tmp_path))
     noted = noted_in(tmp_path)
     assert noted is not None
-    assert noted.planned == {"NCCL_NET": "IB"}
+    assert noted.network == NodeNetwork(transport=Transport.RDMA)
     assert len(noted.lines) < 12
     kept, whole = read(noted.lines), read(RECORDED.read_text().splitlines())
     assert (kept.networks, kept.devices, kept.nodes, kept.channels) == (
@@ -56,4 +58,4 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:
     assert noted_in(tmp_path) is None
     nccl_lines.note(run(tmp_path))
-    assert noted_in(tmp_path) == TransportLines(planned={"NCCL_NET": "IB"})
+    assert noted_in(tmp_path) == TransportLines(network=NodeNetwork(transport=Transport.RDMA))

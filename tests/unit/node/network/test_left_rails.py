@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.node.engine.vitality import Patience
-from orchestrator.node.network.rails import Rails, notice_s
+from orchestrator.node.network.rails import Rails
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import ProbeOrder
 
 MARKED = (
@@ -16,7 +18,8 @@ MARKED = (
     " (send comm=0x7f03e8086000, outstandingRecovery=0)"
 )
 """NVIDIA/nccl#2157, NCCL 2.30.3 on ConnectX-5."""
-ON = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}
+NOTICE_S = 30.0
+ON = NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1", notice_s=NOTICE_S)
 
 
 def port(root: Path, name: str, state: str) -> None:
@@ -48,7 +51,7 @@ def test_a_port_that_went_down_is_named_and_stays_named_when_it_is_back(root: Pa
 def test_ports_of_any_pin_are_looked_at_where_the_engine_found_them_up(root: Path, pin: str) -> None:
     """`mlx5_1` takes mlx5_10 too, which was down before: NCCL never used it."""
     port(root, "mlx5_10", "1: DOWN")
-    rails = Rails({**ON, "NCCL_IB_HCA": pin}, str(root))
+    rails = Rails(replace(ON, hca=pin), str(root))
     (root / "mlx5_0/ports/1/state").unlink()
     rails.feed(MARKED)
     assert rails.look(1.0)
@@ -80,22 +83,15 @@ def test_other_lines_mean_nothing(root: Path, line: str) -> None:
 
 
 def test_without_failover_nothing_is_looked_at(root: Path) -> None:
-    rails = Rails({"NCCL_IB_HCA": "=mlx5_0"}, str(root))
+    rails = Rails(replace(ON, notice_s=0.0), str(root))
     port(root, "mlx5_0", "1: DOWN")
     rails.feed(MARKED)
     assert not rails.look(1.0)
 
 
-def test_nccls_own_time_to_notice() -> None:
-    assert notice_s({}) == 0.0
-    assert notice_s(ON) == pytest.approx(30.06, abs=0.1)
-    assert notice_s({**ON, "NCCL_IB_TIMEOUT": "18", "NCCL_IB_RETRY_CNT": "3"}) == pytest.approx(3.2, abs=0.1)
-    assert notice_s({**ON, "NCCL_IB_TIMEOUT": "nonsense"}) == pytest.approx(30.06, abs=0.1)
-
-
 def test_hung_is_judged_only_after_nccl_has_had_its_time() -> None:
     probe = ProbeOrder(hung_after_s=20.0)
     assert Patience.of(probe, {}).hung_s == 20.0
-    assert Patience.of(probe, ON).hung_s > 2 * notice_s(ON)
-    assert Patience.of(ProbeOrder(), ON).hung_s > 2 * notice_s(ON)
-    assert Patience.of(ProbeOrder(hung_after_s=300.0), ON).hung_s == 300.0
+    assert Patience.of(probe, {}, NOTICE_S).hung_s > 2 * NOTICE_S
+    assert Patience.of(ProbeOrder(), {}, NOTICE_S).hung_s > 2 * NOTICE_S
+    assert Patience.of(ProbeOrder(hung_after_s=300.0), {}, NOTICE_S).hung_s == 300.0

@@ -10,6 +10,7 @@ from tests.support.reference_cluster import topology
 
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import checks
@@ -37,7 +38,7 @@ def staged() -> Staged:
         nnodes=2,
         leader=Endpoint(port=7700),
         gpus=tuple(range(8)),
-        env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
+        network=NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1"),
     )
     nodes = tuple(
         NodeSpec(name=name, gang="gang0", node_rank=rank, reach=Reach(host=name)) for rank, name in enumerate(NODES)
@@ -64,7 +65,7 @@ def test_a_node_that_could_not_be_looked_at_is_not_judged() -> None:
 
 def test_a_node_without_any_port_is_against_a_start_by_a_plan_that_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
     was, told, plan = topology(), Told(), staged()
-    needs = replace(plan.requests["node1"], env={"NCCL_NET": "IB", **plan.requests["node1"].env}, plan_id="p")
+    needs = replace(plan.requests["node1"], plan_id="p")
     plan = replace(plan, requests=dict.fromkeys(NODES, needs))
     nodes = {"node0": was, "node1": was, "node2": was}
     seen = Examination(Cluster(topologies=nodes, snapshots={}, specs={}), (), (), {})

@@ -24,6 +24,7 @@ from orchestrator.nettest.schedule import Between, schedule, verification
 from orchestrator.nettest.verdict import HALF, End, Expectation, Link, Verdict
 from orchestrator.nettest.verification import Corrupt, Verification
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestRequest
+from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.workflows.gang import nettested
@@ -34,10 +35,10 @@ from orchestrator.workflows.plan.plan import PlanRequest
 STACK = "sglang-0.5.23"
 GANG = gang(nodes=2)
 TOPOLOGIES = topologies(GANG)
-RDMA = {"NCCL_NET": "IB", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"}
+RDMA = NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1")
 
 
-def requests(*, device: str = "cuda", ranks: int = 8, **env: str) -> dict[str, StagingRequest]:
+def requests(*, device: str = "cuda", ranks: int = 8, network: NodeNetwork = RDMA) -> dict[str, StagingRequest]:
     return {
         node.name: StagingRequest(
             gang="gang0",
@@ -48,7 +49,7 @@ def requests(*, device: str = "cuda", ranks: int = 8, **env: str) -> dict[str, S
             leader=Endpoint(address="10.0.0.11", port=1),
             stack=STACK,
             device=device,
-            env=env,
+            network=network,
             gpus=tuple(range(ranks)) if device == "cuda" else (),
             tp_ranks=tuple(range(node.node_rank * ranks, (node.node_rank + 1) * ranks)),
         )
@@ -66,18 +67,18 @@ def ground(**more: Any) -> nettest.Ground:
 
 
 @pytest.mark.parametrize(
-    ("env", "rdma", "ports"),
+    ("network", "rdma", "ports"),
     [
         (RDMA, True, 2),
-        ({**RDMA, "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_2"}, True, 3),
-        ({**RDMA, "NCCL_IB_HCA": "mlx5_0,mlx5_3"}, True, 2),
-        ({**RDMA, "NCCL_IB_HCA": "^mlx5_0,mlx5_bond"}, True, 3),
-        ({**RDMA, "NCCL_IB_HCA": "=nothing"}, True, 0),
-        ({"NCCL_NET": "Socket", "NCCL_IB_HCA": "=mlx5_0"}, False, 1),
+        (replace(RDMA, hca="=mlx5_0,mlx5_1,mlx5_2"), True, 3),
+        (replace(RDMA, hca="mlx5_0,mlx5_3"), True, 2),
+        (replace(RDMA, hca="^mlx5_0,mlx5_bond"), True, 3),
+        (replace(RDMA, hca="=nothing"), True, 0),
+        (NodeNetwork(transport=Transport.TCP, hca="=mlx5_0"), False, 1),
     ],
 )
-def test_a_machine_has_the_ports_that_nccl_takes(env: dict[str, str], rdma: bool, ports: int) -> None:
-    found = nettest._machines(ground(**env))
+def test_a_machine_has_the_ports_that_nccl_takes(network: NodeNetwork, rdma: bool, ports: int) -> None:
+    found = nettest._machines(ground(network=network))
     assert found.keys() == TOPOLOGIES.keys()
     rate = TOPOLOGIES["node0"].rdma[0].rate_gbps
     assert {(one.rdma, one.rate_gbps, one.nccl) for one in found.values()} == {(rdma, ports * rate, (2, 30, 7))}
@@ -92,12 +93,12 @@ def test_a_planned_port_that_is_down_is_missing_from_what_was_planned_and_no_oth
     }  # fmt: skip
     rate = TOPOLOGIES["node0"].rdma[0].rate_gbps
     for pin, ports in (("=mlx5_0,mlx5_1", 2), ("mlx5_0,mlx5_1", 1)):
-        found = nettest._machines(replace(ground(**{**RDMA, "NCCL_IB_HCA": pin}), topologies=down))
+        found = nettest._machines(replace(ground(network=replace(RDMA, hca=pin)), topologies=down))
         assert found["node0"].rate_gbps == ports * rate
 
 
 def test_a_node_that_was_not_looked_at_expects_nothing() -> None:
-    assert nettest._machines(replace(ground(**RDMA), topologies={})) == {}
+    assert nettest._machines(replace(ground(network=RDMA), topologies={})) == {}
 
 
 def test_what_was_measured_before_is_expected_where_nothing_else_is() -> None:
@@ -138,8 +139,8 @@ node0:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRan
     [
         ({}, LINES, ["NCCL: ", "IB", "nNodes 2, localRanks 8"]),
         ({}, "", ["NCCL: "]),
-        ({"device": "cpu", "GLOO_SOCKET_IFNAME": "bond0"}, "", ["Gloo over bond0"]),
-        ({"device": "cpu"}, "", ["Gloo over the interface of its host name"]),
+        ({"device": "cpu", "network": NodeNetwork(interface="bond0")}, "", ["Gloo over bond0"]),
+        ({"device": "cpu", "network": NodeNetwork()}, "", ["Gloo over the interface of its host name"]),
     ],
 )
 def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, words: list[str]) -> None:

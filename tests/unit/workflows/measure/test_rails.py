@@ -13,6 +13,7 @@ from tests.support.reference_cluster import topology
 
 from orchestrator.model.per_node import PerNode
 from orchestrator.nettest.rails import RailPort
+from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.rails import RailsLine, RailsRequest
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.workflows.measure import rails
@@ -36,9 +37,15 @@ def node(name: str) -> Any:
     return SimpleNamespace(name=name)
 
 
-def engine(**env: str) -> StagingRequest:
+def engine(**network: Any) -> StagingRequest:
     return StagingRequest(
-        gang="gang0", run_id="r", node="node0", node_rank=0, nnodes=4, leader=Endpoint(port=1), env=env
+        gang="gang0",
+        run_id="r",
+        node="node0",
+        node_rank=0,
+        nnodes=4,
+        leader=Endpoint(port=1),
+        network=NodeNetwork(**network),
     )
 
 
@@ -57,7 +64,7 @@ def test_the_ports_are_those_that_nccl_takes(pin: str, devices: list[str]) -> No
     """mlx5_2 is down."""
     before = topology()
     ports = tuple(replace(port, state="DOWN") if port.device == "mlx5_2" else port for port in before.rdma[:4])
-    found = rails._ports("node0", engine(NCCL_IB_HCA=pin, NCCL_IB_GID_INDEX="3"), replace(before, rdma=ports))
+    found = rails._ports("node0", engine(hca=pin, gid_index=3), replace(before, rdma=ports))
     assert [(port.device, port.gid) for port in found] == [(device, 3) for device in devices]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.protocol.hca import names_ports, takes
+from orchestrator.protocol.network import names_ports, takes
 
 PORTS = (("mlx5_0", 1), ("mlx5_1", 1), ("mlx5_1", 2), ("mlx5_10", 1), ("bnxt_re0", 1))
 
