@@ -38,7 +38,7 @@ demo-down: ## stop the demo's gang and remove its lab
 	-$(BIN)/l40s-deploy down --all
 	$(BIN)/l40s-deploy lab down
 
-chaos: setup ## every row of the chaos table, in a lab of its own; writes docs/chaos.md
+chaos: setup ## every row of the chaos table, in a lab of its own; writes tests/chaos/chaos.md
 	$(BIN)/python -m tests.chaos.chaos
 
 long: setup ## what make test plays a part of, complete: interrupted restarts, deaths, pairs of faults, the quick start
@@ -47,7 +47,7 @@ long: setup ## what make test plays a part of, complete: interrupted restarts, d
 	$(BIN)/python -m tests.chaos.chaos --two-faults 300
 	$(BIN)/python -m pytest -q -m long tests
 
-gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes docs/measured.md
+gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes tests/gpu/measured.md
 	$(BIN)/python -m tests.gpu
 
 prepared: setup ## the CPU stack and 0.4.4 (less one wheel) built, installed on nodes by `prepare`; its recipe built
@@ -59,10 +59,10 @@ bench: setup ## the figures of the README, as ratios against a peer in the same 
 fuzz: setup ## 100,000 odd files into every reader of files; prints the seed that brings a finding again
 	$(BIN)/python -m tests.fuzz
 
-simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes docs/simulation.md
+simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes tests/simulation/simulation.md
 	$(BIN)/python -m tests.simulation
 
-contract: setup ## the stand-in held to the real engine in every row, about half an hour; writes docs/contract.md
+contract: setup ## the stand-in held to the real engine in every row, about half an hour; writes tests/contract/contract.md
 	$(BIN)/python -m tests.contract
 
 golden: setup ## rewrite the golden cases; read the diff as a review

@@ -1,6 +1,6 @@
 """`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs in parallel.
 
-Without words: all rows, and writes docs/chaos.md; with words: rows whose id contains one of them. `--two-faults N`
+Without words: all rows, and writes tests/chaos/chaos.md; with words: rows whose id contains one of them. `--two-faults N`
 plays rows of two simultaneous faults instead, sampled by a seed that is printed; `--seed SEED` repeats them.
 """
 
@@ -26,7 +26,7 @@ from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
 from tests.chaos.rows import Row, table, two_faults
 from tests.support.small_lab import SmallLab, small_lab
 
-REPORT = Path(__file__).resolve().parents[2] / "docs" / "chaos.md"
+REPORT = Path(__file__).with_name("chaos.md")
 LABS = 3
 NOT_PLAYED = "not played"
 TRIES = 10
@@ -174,7 +174,7 @@ def _work(
 
 
 def document(results: Sequence[Result], labs: int, seconds: float, before: Sequence[str] = ()) -> str:
-    """docs/chaos.md. before: results of the previous runs."""
+    """tests/chaos/chaos.md. before: results of the previous runs."""
     good = sum(not result.trouble for result in results)
     played = sum(result.trouble != NOT_PLAYED for result in results)
     apart = f" ({len(results) - played} more were not played)" if played < len(results) else ""

@@ -1,4 +1,4 @@
-"""docs/contract.md: every row with what the real engine and the stand-in showed, and why they differ."""
+"""contract.md: every row with what the real engine and the stand-in showed, and why they differ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.contract.contract import REAL, STAND_IN, Row, Scenario
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "contract.md"
+PAGE = Path(__file__).with_name("contract.md")
 NOT_SEEN = "not seen"
 
 Seen = Mapping[tuple[str, str], Mapping[str, str]]

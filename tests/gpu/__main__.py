@@ -2,7 +2,7 @@
 
 Needs root, 2 NVIDIA GPUs or more, and the engine of tests/gpu/kit (scripts/gpu_kit.py carries it to a machine without a
 network). Steps that FILE has already are left out, so that several calls make one proof; --steps plays the named ones
-again. Writes docs/measured.md from FILE. --rehearse plays it with the lab's stand-in, without a GPU and without a page.
+again. Writes tests/gpu/measured.md from FILE. --rehearse plays it with the lab's stand-in, without a GPU and without a page.
 Skips, loudly and with exit code 0, where there is no GPU.
 """
 
@@ -79,7 +79,7 @@ def _arguments(words: list[str]) -> argparse.Namespace:
         help="with the stand-in, as if of so many",
     )
     parser.add_argument("--prepare", action="store_true", help="make the checkpoints and their reference, and end")
-    parser.add_argument("--page", action="store_true", help="write docs/measured.md and end")
+    parser.add_argument("--page", action="store_true", help="write tests/gpu/measured.md and end")
     return parser.parse_args(words)
 
 

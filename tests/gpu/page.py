@@ -1,4 +1,4 @@
-"""docs/measured.md: what the proof found, failures too."""
+"""tests/gpu/measured.md: what the proof found, failures too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.gpu.figures import Figures, Result
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured.md"
+PAGE = Path(__file__).with_name("measured.md")
 
 _HEAD = """\
 # Measured on GPUs

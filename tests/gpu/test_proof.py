@@ -29,12 +29,12 @@ def proof(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has GPUs")
 def test_without_gpus_it_is_skipped_loudly_and_writes_nothing(tmp_path: Path) -> None:
-    before = (ROOT / "docs/measured.md").read_bytes() if (ROOT / "docs/measured.md").exists() else b""
+    before = (ROOT / "tests/gpu/measured.md").read_bytes() if (ROOT / "tests/gpu/measured.md").exists() else b""
     done = proof("--figures", str(tmp_path / "figures.json"))
     assert done.returncode == 0
     assert done.stderr.startswith("SKIPPED: the proof on GPUs was not played: ")
     assert not (tmp_path / "figures.json").exists()
-    assert before == ((ROOT / "docs/measured.md").read_bytes() if before else b"")
+    assert before == ((ROOT / "tests/gpu/measured.md").read_bytes() if before else b"")
 
 
 def test_figures_of_several_calls_are_one_proof(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Every lab fault shows where a real machine shows it, and healing leaves no trace.
 
 Hardware faults are looked at with the product's own probe, on one lab without a gang. `UPDATE_GOLDEN=1` writes
-docs/lab-faults.md from what `doctor` said of each.
+faults.md beside it from what `doctor` said of each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .conftest import RunningLab, needs_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "lab-faults.md"
+PAGE = Path(__file__).with_name("faults.md")
 NODE = "node2"
 SAID: dict[str, tuple[str, ...]] = {}
 """Hardware fault -> the ids of doctor's findings, the most severe first."""

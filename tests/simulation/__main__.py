@@ -1,4 +1,4 @@
-"""`make simulate`: every small case, and samples for a number of steps; writes docs/simulation.md."""
+"""`make simulate`: every small case, and samples for a number of steps; writes tests/simulation/simulation.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.explore import Explored, pairs, sampled, single
 from tests.simulation.gang import EPSILON_S, FAULTS, LEASE_S
 from tests.simulation.seeded import BUGS, CONTROLLERS_BUGS, Bug, ControllersBug
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+PAGE = Path(__file__).with_name("simulation.md")
 SLICES = 64
 
 
@@ -110,7 +110,7 @@ def finds_controllers(bug: ControllersBug) -> bool:
 
 
 def page(rows: list[tuple[str, Explored]], found: dict[Bug | ControllersBug, bool], options: str) -> str:
-    """docs/simulation.md."""
+    """tests/simulation/simulation.md."""
     steps, cpu_s = (sum(getattr(explored, name) for _, explored in rows) for name in ("steps", "cpu_s"))
     lines = [
         INTRODUCTION,

@@ -1,5 +1,5 @@
 """The agents' own code on a simulated clock, network and disk: faults of a gang, and the conditions that must hold
-after every step. `make simulate` plays more and writes docs/simulation.md."""
+after every step. `make simulate` plays more and writes tests/simulation/simulation.md."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ Looked up on 2026-11-22. NVIDIA's own words could be read of few; the others are
 L40S, L40      NVIDIA's table of both, as a reseller shows it (mullet.se, product 355414): 48 GB, PCIe Gen4; NVLink "not
                supported" (itcreations.com, nvidia-l40s-gpu-accelerator); 46068 MiB: nvidia-smi -q of an L40S with ECC
 H200           NVIDIA's system description for MLPerf Inference 4.1 (H200-SXM-141GBx8_TRT_MaxQ.json): 141 GB, PCIe Gen5,
-               NVLink; 143771 MiB, 9.0 and NVLink: measured (tests/recorded, docs/measured.md)
+               NVLink; 143771 MiB, 9.0 and NVLink: measured (tests/recorded, tests/gpu/measured.md)
 A100, H100     glennklockwood.com/garden/processors/A100 and /h100, which cite NVIDIA's data sheets: 80 GB, NVLink, PCIe
                Gen4 and Gen5; 8.0: deviceQuery of an A100 (upb-pc2.atlassian.net, NVIDIA A100 40GB with NVLINK)
 L20            technical.city/video/L20, topcpu.net (A40 against L20): 48 GB, PCIe 4.0, CUDA 8.9; nothing of NVIDIA's
