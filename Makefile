@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: man compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: docs man compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -72,6 +72,10 @@ man: setup ## dist/man/l40s-deploy.1, from the same parsers as --help
 	mkdir -p dist/man
 	$(BIN)/argparse-manpage --module orchestrator.cli.every_parser --function every_parser --project-name l40s-deploy \
 	  --prog l40s-deploy --description "one very large model on PCIe GPU servers" --output dist/man/l40s-deploy.1
+
+docs: setup ## dist/site: tutorial, guides, the reference made from the code; English and Chinese
+	$(BIN)/mkdocs --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

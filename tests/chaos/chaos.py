@@ -1,6 +1,6 @@
 """`python -m tests.chaos.chaos [--labs N] [--times N] [WORD...]`: plays the chaos table, in several labs in parallel.
 
-Without words: all rows, and writes tests/chaos/chaos.md; with words: rows whose id contains one of them. `--two-faults N`
+Without words: all rows, and writes chaos.md; with words: rows whose id contains one of them. `--two-faults N`
 plays rows of two simultaneous faults instead, sampled by a seed that is printed; `--seed SEED` repeats them.
 """
 

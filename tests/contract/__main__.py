@@ -1,4 +1,4 @@
-"""`python -m tests.contract [SCENARIO ...]`: play scenarios on both engines; all of them also write tests/contract/contract.md.
+"""`python -m tests.contract [SCENARIO ...]`: play scenarios on both engines; all of them also write contract.md.
 
 Exits with 1 if anything was seen that the contract does not say.
 """

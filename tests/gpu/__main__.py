@@ -2,7 +2,7 @@
 
 Needs root, 2 NVIDIA GPUs or more, and the engine of tests/gpu/kit (scripts/gpu_kit.py carries it to a machine without a
 network). Steps that FILE has already are left out, so that several calls make one proof; --steps plays the named ones
-again. Writes tests/gpu/measured.md from FILE. --rehearse plays it with the lab's stand-in, without a GPU and without a page.
+again. Writes measured.md from FILE. --rehearse plays it with the lab's stand-in, without a GPU and without a page.
 Skips, loudly and with exit code 0, where there is no GPU.
 """
 

@@ -1,6 +1,6 @@
 """Every readable fault of one node in four: one function per fault, with the findings it must cause.
 
-The table is the proof of the rules (tests/unit/rules) and the source of docs/faults.md.
+The table is the proof of the rules (tests/unit/rules), and the reference of findings has what `doctor` says of each.
 """
 
 from __future__ import annotations
@@ -544,22 +544,3 @@ FAULTS = (
 def fault(name: str) -> Fault:
     """One of FAULTS."""
     return next(one for one in FAULTS if one.name == name)
-
-
-def faults_page() -> str:
-    """docs/faults.md: each fault with what `doctor` says about it."""
-    lines = [
-        "# What `doctor` finds",
-        "",
-        "Each row is one fault on one of four nodes, and the finding that reports it on that node and no other. Each",
-        "row is a test (`tests/unit/rules/test_every_fault.py`; `tests/support/faults.py` writes this page).",
-        "`doctor --explain ID` shows what a rule reads and its sources. Severities: stop, slow, note, unknown (could",
-        "not be read).",
-        "",
-        "| fault | severity | finding | other findings |",
-        "|---|---|---|---|",
-    ]
-    for one in sorted(FAULTS, key=lambda one: (list(Severity).index(one.severity), one.says, one.name)):
-        also = ", ".join(one.also)
-        lines.append(f"| {one.name} | {one.severity.value} | {one.says} | {also} |")
-    return "\n".join(lines) + "\n"

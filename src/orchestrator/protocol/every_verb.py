@@ -1,4 +1,4 @@
-"""Every verb of the node application with the types of what it is asked and says. docs/agent.md lists their keys.
+"""Every verb of the node application with the types of what it is asked and says. The reference lists their keys.
 
 Apart from verbs.py, because a command imports the types of its own verbs alone.
 """

@@ -1,4 +1,4 @@
-"""What a node's agent reports about its part of a run. docs/agent.md lists the keys."""
+"""What a node's agent reports about its part of a run. The reference lists the keys."""
 
 from __future__ import annotations
 

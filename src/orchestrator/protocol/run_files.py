@@ -1,4 +1,4 @@
-"""Files of a gang's folder that an agent writes and a verb of another release may read. docs/agent.md lists them."""
+"""Files of a gang's folder that an agent writes and a verb of another release may read. The reference lists them."""
 
 from __future__ import annotations
 

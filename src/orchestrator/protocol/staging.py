@@ -1,4 +1,4 @@
-"""What the controller stages on a node: everything that its agent needs for a run. docs/agent.md lists the keys."""
+"""What the controller stages on a node: everything that its agent needs for a run. The reference lists the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gang's verbs: what the controller asks a node's application, and its answers. docs/agent.md has the keys.
+"""The gang's verbs: what the controller asks a node's application, and its answers. The reference has the keys.
 
 A checkpoint's and a look's are in jobs.py and looks.py.
 """
