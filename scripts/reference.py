@@ -66,12 +66,12 @@ BESIDE = {
 def commands() -> str:
     """Every verb with its --help."""
     lines = ["# Commands", "", TOLD, "`l40s-deploy help VERB` shows the same.", ""]
+    groups = {verb: f"{summary} ({group})" for group, verbs in GROUPS.items() for verb, summary in verbs.items()}
     parsers = verbs_of(every_parser())
-    for group, verbs in GROUPS.items():
-        for verb, summary in verbs.items():
-            lines += [f"## {verb}", "", f"{summary} ({group}).", ""]
-            for parser in _below(parsers[verb]):
-                lines += ["```text", parser.format_help().rstrip(), "```", ""]
+    for verb, summary in {**groups, **{verb: "" for verb in parsers if verb not in groups}}.items():
+        lines += [f"## {verb}", "", summary, ""]
+        for parser in _below(parsers[verb]):
+            lines += ["```text", parser.format_help().rstrip(), "```", ""]
     return "\n".join(lines)
 
 

@@ -16,6 +16,10 @@ ROWS = [
 """The table's rows: what, where, held by what."""
 
 
+def test_it_is_short() -> None:
+    assert 10 < len(ROWS) <= 20
+
+
 FOLDERS = ("src", "lab", "tests", "docs", "scripts", "playbooks", "templates", "inventory")
 
 

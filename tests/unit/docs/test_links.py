@@ -45,3 +45,29 @@ def test_every_page_is_in_the_index() -> None:
     listed = {path for path, _ in links(index)}
     assert [page.name for page in (ROOT / "docs").glob("*.md") if page not in {*listed, index}] == []
     assert index in {path for path, _ in links(ROOT / "README.md")}
+
+
+def blocks(text: str) -> list[list[str]]:
+    """Paragraphs and items of lists; no tables, code or headings."""
+    found: list[list[str]] = [[]]
+    for line in re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).splitlines():
+        if not line.strip() or re.match(r"#|\||<!--| {4,}(?! *[-\d])|!\[", line):
+            found.append([])
+        elif re.match(r" *(?:[-*]|\d+\.) ", line):
+            found.append([line])
+        else:
+            found[-1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_paragraphs_are_short(page: Path) -> None:
+    assert [block[0] for block in blocks(page.read_text("utf-8")) if len(block) > 5] == []
+
+
+def test_there_are_not_more_words_than_can_be_read() -> None:
+    words = {
+        page: len(page.read_text("utf-8").split()) for page in PAGES if page.parent != ROOT or "README" in page.name
+    }
+    assert words[ROOT / "README.md"] <= 1_000
+    assert sum(words.values()) <= 25_000

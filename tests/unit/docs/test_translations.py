@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGES = {
     "README.md": "README.zh.md",
+    "docs/tutorial.md": "docs/zh/tutorial.md",
     "docs/habits.md": "docs/zh/habits.md",
     "docs/runbooks.md": "docs/zh/runbooks.md",
 }
