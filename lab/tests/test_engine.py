@@ -13,7 +13,7 @@ from l40s_lab.engine import environment as engine
 from l40s_lab.engine import model as engine_model
 from orchestrator.host_setup import runner
 from orchestrator.host_setup.locks import bare
-from orchestrator.host_setup.runner import HostResult, Step
+from orchestrator.host_setup.runner import HostEvent, HostResult
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode
@@ -33,7 +33,7 @@ def building(calls: list[Mapping[str, Any]]) -> Run:
         calls.append(arguments["variables"])
         environment = Path(arguments["variables"]["engine_env_path"])
         (environment / "bin").mkdir(parents=True)
-        arguments["on_step"](Step("localhost", "Install the locked packages", "started"))
+        arguments["on_step"](HostEvent("localhost", "Install the locked packages", "started"))
         return PerNode({"localhost": HostResult(ok=1, changed=1, skipped=0)}, {})
 
     return run

@@ -27,7 +27,7 @@ from l40s_lab.engine.environment import ENGINE_STACK
 from orchestrator.engines.registry import dialect
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.inventory import GangSpec, NodeSpec, Overrides, Ports, Reach
+from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides, Reach
 from orchestrator.model.plan import NodePlan
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.planning.build import build_plan
@@ -340,7 +340,7 @@ class EngineUnderTest:
             venv=self.maker.venv,
             state_dir=str(self.folder),
             http_host=address,
-            ports=Ports(dist_init=self.dist_port, http=self.http_port),
+            ports=GangPorts(dist_init=self.dist_port, http=self.http_port),
             overrides=Overrides(socket_ifname="lo"),
         )
 

@@ -23,7 +23,7 @@ from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.loading.templates import template
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.model.profile import Graphs
+from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -107,7 +107,7 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
             )
             options = commands.options(adapter, intent, profile, stack, node, ())
             yield f"{profile.name} on {stack.name}", commands.argv((), options, venv="")
-        listed = replace(intent, graphs=Graphs(sizes=(1, 2, 4, 8), torch_compile_max_bs=8))
+        listed = replace(intent, graphs=CudaGraphs(sizes=(1, 2, 4, 8), torch_compile_max_bs=8))
         options = commands.options(adapter, listed, profile, stack, node, ())
         yield f"listed sizes, compiled, on {stack.name}", commands.argv((), options, venv="")
         for name, text in adapter.secret_files(KEY, template("launch_with_secrets.py")):

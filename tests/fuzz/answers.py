@@ -228,7 +228,7 @@ def _bench(session: Session) -> None:
 def _nettest(session: Session) -> None:
     places = [Place(node=name, ranks=(rank,)) for rank, name in enumerate((GOOD, ODD))]
     step = NettestStep(id=0, kind=ALL_REDUCE, between="all ranks", groups=((0, 1),), bytes=(8, 16), box_s=1.0)
-    heard = nettest._Heard("gang0", [step], {place.node: place.ranks for place in places}, nothing)
+    heard = nettest._NettestAnswers("gang0", [step], {place.node: place.ranks for place in places}, nothing)
     nettest._follow(session, ASKED, heard)
     judge_tests([step], heard.figures, places, {})
     judge_links([step], heard.figures, places, {})
@@ -236,7 +236,7 @@ def _nettest(session: Session) -> None:
 
 def _rails(session: Session) -> None:
     both = {name: [RailPort(node=name, device="mlx5_0", port=1, rate_gbps=100.0)] for name in (GOOD, ODD)}
-    heard = rails._Heard(ways(both))
+    heard = rails._RailsAnswers(ways(both))
     rails._follow(session, ASKED, heard)
     heard.note()
     judge(heard.order, heard.said, enough=0.8)
@@ -245,7 +245,7 @@ def _rails(session: Session) -> None:
 def _tune_run(session: Session) -> None:
     order: Any = ASKED
     ours = SimpleNamespace(ground=SimpleNamespace(gang=_gang()), token="", _take=nothing)
-    run._Run._follow(ours, session, order)  # type: ignore[arg-type]
+    run._TuneRun._follow(ours, session, order)  # type: ignore[arg-type]
 
 
 def _ways(fleet: Fleet) -> None:
@@ -255,7 +255,7 @@ def _ways(fleet: Fleet) -> None:
 def _push(verb: str) -> Callable[[Fleet], None]:
     def play(fleet: Fleet) -> None:
         for name in (GOOD, ODD):
-            link = chain.Link(fleet, name, verb, ASKED)
+            link = chain.VerbStream(fleet, name, verb, ASKED)
             link.wait()
             try:
                 link.begin()

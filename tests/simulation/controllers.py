@@ -25,18 +25,18 @@ from tests.simulation.world import World
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
-from orchestrator.model.inventory import GangSpec, NodeSpec, Ports, Reach
+from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app
-from orchestrator.remote.fleet import Patience
+from orchestrator.remote.fleet import StragglerWait
 from orchestrator.workflows.gang import down, locks, raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.restart import TO_END, refuse_leftovers
@@ -212,7 +212,7 @@ class SimulatedFleet:
                 now = stage.world.now
                 if not left:
                     stage.world.after(0.0, lambda: stage.turn(me, wait))
-                elif values and isinstance(patience, Patience):
+                elif values and isinstance(patience, StragglerWait):
                     until = began + max(patience.least_s, patience.times * (now - began))
                     stage.world.after(max(0.0, until - now), lambda: stage.turn(me, wait))
 
@@ -366,7 +366,7 @@ def _go(node: Node, request: dict[str, Any], reply: Reply) -> None:
     agent = node.agent
     if agent is None or agent.gone or agent.run.run_id != request.get("run_id"):
         raise Failure("no-agent", "no agent is armed for this run", node.name)
-    node.order = Order(goal="run")
+    node.order = GoalOrder(goal="run")
     node.wake()
     once(
         node,
@@ -387,7 +387,7 @@ def _stop(node: Node, request: dict[str, Any], reply: Reply) -> None:
         reply({"state": node.report.state.value})
         return
     because = Because.read(request.get("because"))
-    node.order = Order(
+    node.order = GoalOrder(
         goal="stop-now" if request.get("now") else "stop", because=because if isinstance(because, Because) else None
     )
     node.gang.stopped = True
@@ -488,7 +488,7 @@ def _change(controller: Controller) -> None:
         try:
             restart(controller, fleet, now=False, plan_id="q")
         except DeployError:
-            views = reports.see(fleet, [controller.spec], patience=Patience())
+            views = reports.see(fleet, [controller.spec], patience=StragglerWait())
             raising.everybody_answers(views)
             _raise(controller, fleet)
             raise
@@ -548,7 +548,7 @@ def controlled(gang: Gang, count: int = 2) -> Iterator[list[Controller]]:
     specs = tuple(
         NodeSpec(
             name=node.name, gang="g", node_rank=rank, reach=Reach(host=node.name), state_dir=str(node.folder),
-            ports=Ports(agent=7700), lease_s=LEASE_S,
+            ports=GangPorts(agent=7700), lease_s=LEASE_S,
         )
         for rank, node in enumerate(gang.nodes)
     )  # fmt: skip

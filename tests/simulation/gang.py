@@ -15,7 +15,7 @@ from tests.simulation.world import World
 from orchestrator.node.agent import clock, ending
 from orchestrator.node.network import link
 from orchestrator.protocol.report import AgentState, Cause
-from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.staging import CanaryOrder, Endpoint, ServiceOrder, StopOrder, Watch
 
 LEASE_S = 6.0
@@ -85,7 +85,7 @@ class Gang:
             self.world.after(0.2 * self.world.rng.random(), lambda node=node, run=run: node.arm(run))  # type: ignore[misc]
 
     def order(self, goal: str, node: Node) -> None:
-        node.order = Order(goal=goal)
+        node.order = GoalOrder(goal=goal)
         node.wake()
 
     def go(self) -> None:

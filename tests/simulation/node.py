@@ -27,7 +27,7 @@ from orchestrator.node.network.obituary import REPORT_S, Obituary
 from orchestrator.node.network.rails import Rails
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.report import AgentState, RankState, Report
-from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.staging import ServiceOrder
 
 KEY = b"k" * 32
@@ -370,7 +370,7 @@ class Node:
     guardian: SimulatedGuardian | None = None
     engine: Engine | None = None
     engine_pid: int = 1 << 30
-    order: Order = field(default_factory=Order)
+    order: GoalOrder = field(default_factory=GoalOrder)
     """goal.json."""
     report: Report | None = None
     """report.json."""
@@ -398,7 +398,7 @@ class Node:
 
     def arm(self, run: SimulatedRun) -> None:
         """Start an agent for a staged run."""
-        self.run, self.order, self.frozen = run, Order(), False
+        self.run, self.order, self.frozen = run, GoalOrder(), False
         now, world = self.world.now, self.world
         vigil = Vigil(now, max(run.armed_for_s, run.lease_s), run.lease_s)
         self.guardian = SimulatedGuardian(self, vigil)

@@ -79,24 +79,24 @@ def _forgets_what_came(patch: pytest.MonkeyPatch) -> None:
 
 def _says_nothing_again(patch: pytest.MonkeyPatch) -> None:
     for name in ("_say_again", "_hear_end"):
-        patch.setattr(course.Course, name, lambda *_: [])
+        patch.setattr(course.Lifecycle, name, lambda *_: [])
 
 
 def _keeps_on_draining(patch: pytest.MonkeyPatch) -> None:
-    follow = course.Course._follow_loss
+    follow = course.Lifecycle._follow_loss
 
-    def followed(self: course.Course, found: Any) -> Any:
+    def followed(self: course.Lifecycle, found: Any) -> Any:
         return [] if self.state == "draining" else follow(self, found)
 
-    patch.setattr(course.Course, "_follow_loss", followed)
+    patch.setattr(course.Lifecycle, "_follow_loss", followed)
 
 
 def _blames_itself(self: verdicts.Inquest, now: float, joined: frozenset[str]) -> Any:
     effects = RULE(self, now, joined)
     return [
-        verdicts.Rule(replace(rule.verdict, node="n0"), rule.cause)
+        verdicts.SendVerdict(replace(rule.verdict, node="n0"), rule.cause)
         for rule in effects
-        if isinstance(rule, verdicts.Rule)
+        if isinstance(rule, verdicts.SendVerdict)
     ]
 
 

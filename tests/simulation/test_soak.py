@@ -26,7 +26,7 @@ from tests.simulation.world import World
 from tests.support.hostile import resident_bytes
 from tests.support.waiting import smaller
 
-from orchestrator.gang.guarding import Decision, Policy
+from orchestrator.gang.guarding import GuardDecision, Policy
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.guard import guard
 from orchestrator.workflows.guard.guard import GuardRequest
@@ -89,7 +89,7 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     def again(_: object, __: object, watcher: Any, **___: object) -> Any:
         return SimpleNamespace(views=restart(controller, fleet, watcher))
 
-    def go_on_without(post: guard._Post, decision: Decision) -> None:
+    def go_on_without(post: guard._Post, decision: GuardDecision) -> None:
         told.without = decision.without
         post.ended.set()
 

@@ -12,7 +12,7 @@ from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.ports import free_port
 
 from orchestrator.gang.view import GangView
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
@@ -53,7 +53,7 @@ class LocalGang(Cluster):
             node_rank=rank,
             reach=Reach(connection="local", host="localhost", python=sys.executable),
             state_dir=self.state_dir(rank),
-            ports=Ports(agent=self.agent_port),
+            ports=GangPorts(agent=self.agent_port),
             http_host="127.0.0.1",
         )
 

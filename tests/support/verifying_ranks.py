@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.nettest.schedule import LARGE, Place, schedule, verification
-from orchestrator.nettest.verification import Compared, Verification, verified
+from orchestrator.nettest.verification import TransferCheck, Verification, verified
 from orchestrator.protocol.nettest import NettestStep, RanksOrder
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def run(
 
 def found_in(lines: Sequence[dict[str, Any]]) -> Verification:
     """What they say of their data."""
-    seen = [Compared(**{key: line[key] for key in ("step", "group", "rank", "bytes", "wrong")}) for line in lines
+    seen = [TransferCheck(**{key: line[key] for key in ("step", "group", "rank", "bytes", "wrong")}) for line in lines
             if "wrong" in line]  # fmt: skip
     seconds = max(line["seconds"] for line in lines if line.get("done", -1) in range(len(STEPS)))
     return verified(STEPS, seen, PLACES, seconds)

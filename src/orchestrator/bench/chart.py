@@ -44,7 +44,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One series, in pixels. number: from 0, for its colour; points: as SVG's polyline wants them"""
 
     name: str
@@ -63,7 +63,7 @@ class Chart:
     y_title: str
     x_ticks: tuple[tuple[float, str], ...]
     y_ticks: tuple[tuple[float, str], ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
 
 
 def chart(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> Chart | None:
@@ -79,12 +79,12 @@ def chart(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> C
     def up(value: float) -> float:
         return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / y_values[-1], 1)
 
-    def line(number: int, one: Series) -> Line:
+    def line(number: int, one: Series) -> ChartLine:
         dots = tuple(
             Dot(across(each.x), up(each.y), each.label, each.title, "end" if across(each.x) > WIDTH - 90 else "start")
             for each in one.points
         )
-        return Line(one.name, number, one.expected, " ".join(f"{dot.x},{dot.y}" for dot in dots), dots)
+        return ChartLine(one.name, number, one.expected, " ".join(f"{dot.x},{dot.y}" for dot in dots), dots)
 
     return Chart(
         title=title,

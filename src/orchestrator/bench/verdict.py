@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from orchestrator.model.benchmark import FIGURES, Expected, Figure, Load
+from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Figure, Load
 
 AS_EXPECTED, NOTEWORTHY = 0.9, 0.8
 """Share of the expected speed from which on a figure is as expected, and from which on it is only a note."""
@@ -16,7 +16,7 @@ SHORT_S = 5.0
 """Two runs of 8 requests within 0.7 s of the same engine, idle, differed by 17 % (the real SGLang on 2 processors)."""
 
 
-class Verdict(Enum):
+class BenchVerdict(Enum):
     """Of one figure, and of a run."""
 
     EXPECTED = "as expected"
@@ -35,11 +35,11 @@ class Judged:
     speed: float
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BenchVerdict:
         """By the share alone; faster is as expected."""
         if self.speed >= AS_EXPECTED:
-            return Verdict.EXPECTED
-        return Verdict.NOTE if self.speed >= NOTEWORTHY else Verdict.SLOW
+            return BenchVerdict.EXPECTED
+        return BenchVerdict.NOTE if self.speed >= NOTEWORTHY else BenchVerdict.SLOW
 
 
 def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[Judged, ...]:
@@ -51,31 +51,34 @@ def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[Ju
     )
 
 
-def overall(judged: Iterable[Judged]) -> Verdict:
+def overall(judged: Iterable[Judged]) -> BenchVerdict:
     """The worst of those figures that decide; NONE where there is none."""
     return gravest(one.verdict for one in judged if one.figure.decides)
 
 
-def gravest(verdicts: Iterable[Verdict]) -> Verdict:
+def gravest(verdicts: Iterable[BenchVerdict]) -> BenchVerdict:
     """NONE where nothing was judged."""
     found = set(verdicts)
     return next(
-        (verdict for verdict in (Verdict.SLOW, Verdict.NOTE, Verdict.EXPECTED) if verdict in found), Verdict.NONE
+        (verdict for verdict in (BenchVerdict.SLOW, BenchVerdict.NOTE, BenchVerdict.EXPECTED) if verdict in found),
+        BenchVerdict.NONE,
     )
 
 
-def applying(entries: Iterable[Expected], *, stack: str, layout: str, gpu: str, load: Load) -> tuple[Expected, ...]:
+def applying(
+    entries: Iterable[ExpectedSpeeds], *, stack: str, layout: str, gpu: str, load: Load
+) -> tuple[ExpectedSpeeds, ...]:
     """The entries for just this case: another stack, layout, GPU or load has other figures."""
     case = (stack, layout, gpu, load)
     return tuple(entry for entry in entries if (entry.stack, entry.layout, entry.gpu, entry.load) == case)
 
 
-def held_against(entries: Iterable[Expected]) -> Expected | None:
+def held_against(entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:
     """What a run is judged by: the first that was measured with right wiring."""
     return next((entry for entry in entries if entry.wiring == "right"), None)
 
 
-def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[Expected]) -> Expected | None:
+def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:
     """The entry of a wrongly wired cluster that the output speed is nearer to than to the right one; None for none."""
     speed, right = found.get("output_tok_s", 0.0), None
     entries = tuple(entries)
@@ -99,7 +102,7 @@ def causes(
     throttled: Iterable[str] = (),
     grown: Iterable[str] = (),
     network: str = "",
-    wrong: Expected | None,
+    wrong: ExpectedSpeeds | None,
     duration_s: float = SHORT_S,
 ) -> tuple[str, ...]:
     """Why a run may be slow, the best evidence first: that it was too short to tell, NCCL's transport of this

@@ -9,7 +9,7 @@ from orchestrator.model.majority import majority
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """One file that is not the same everywhere.
 
     digests: each node's SHA-256, '' where the file is missing
@@ -36,14 +36,14 @@ class Difference:
         return ", ".join(parts + ([f"differs on {', '.join(other)}"] if other else []))
 
 
-def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
+def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[FileDifference, ...]:
     """The files that differ, by path. copies: SHA-256 by path, for every node."""
     paths = sorted({path for copy in copies.values() for path in copy})
     found = []
     for path in paths:
         digests = {node: copy.get(path, "") for node, copy in copies.items()}
         if len(set(digests.values())) > 1:
-            found.append(Difference(path, digests, _odd(digests)))
+            found.append(FileDifference(path, digests, _odd(digests)))
     return tuple(found)
 
 

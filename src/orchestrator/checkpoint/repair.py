@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestrator.checkpoint.copies import Difference
+from orchestrator.checkpoint.copies import FileDifference
 
 
 def repair_command(source: str, node: str, name: str = "") -> str:
@@ -24,7 +24,9 @@ def repair_command(source: str, node: str, name: str = "") -> str:
     return shlex.join(words)
 
 
-def repairs(differences: Sequence[Difference], directories: Mapping[str, str], read: Sequence[str]) -> Iterator[str]:
+def repairs(
+    differences: Sequence[FileDifference], directories: Mapping[str, str], read: Sequence[str]
+) -> Iterator[str]:
     """What to do about copies that differ, one line each. read: nodes whose copy could be read."""
     odd = dict.fromkeys(node for one in differences for node in one.odd if not one.is_extra)
     good = next((node for node in read if not any(node in one.odd for one in differences)), None)

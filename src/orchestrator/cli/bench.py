@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     most = max(args.sweep) if args.sweep else load.prompts
     dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None
     inventory = open_cluster(args, screen)
-    order = bench.Order(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
+    order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
     with counting(screen, "requests answered") as at:
         if args.sweep:
             return _sweep(bench.sweep_now(inventory, order, args.sweep, at), args, screen)

@@ -25,7 +25,7 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.protocol.jobs import WouldReblock
 from orchestrator.workflows.checkpoint.checkpoint import (
     Progress,
-    Reblocked,
+    ReblockResult,
     Report,
     inspect_here,
     reblock_here,
@@ -156,7 +156,7 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace, on: str, screen: Screen) -> Reblocked:
+def _run(args: argparse.Namespace, on: str, screen: Screen) -> ReblockResult:
     node, source, target = _places(args, on, screen)
     with _progress(screen) as report:
         if node is not None:
@@ -201,7 +201,7 @@ def _places(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec
     return node, source_path, target_path
 
 
-def _document(args: argparse.Namespace, outcome: Reblocked, seconds: float) -> dict[str, Any]:
+def _document(args: argparse.Namespace, outcome: ReblockResult, seconds: float) -> dict[str, Any]:
     return {
         "source": str(args.source),
         "target": str(args.target),
@@ -213,7 +213,7 @@ def _document(args: argparse.Namespace, outcome: Reblocked, seconds: float) -> d
     }
 
 
-def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
+def _summary(target: str, outcome: ReblockResult, seconds: float) -> str:
     lines = []
     if written := outcome.written:
         fresh = written.done - written.resumed
@@ -239,7 +239,7 @@ def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
 def _progress(screen: Screen) -> Iterator[Report]:
     """A bar with rate and time left on a terminal, else a line now and then."""
     if not screen.draws:
-        yield _Lines(screen)
+        yield _ProgressLines(screen)
         return
     from rich import progress as rich_progress
 
@@ -262,7 +262,7 @@ def _progress(screen: Screen) -> Iterator[Report]:
         yield report
 
 
-class _Lines:
+class _ProgressLines:
     """Progress for logs: one line every ten seconds, with rate and time left."""
 
     def __init__(self, screen: Screen) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import checkpoint_push
-from orchestrator.cli.checkpoint_sizes import Pace, duration, size
+from orchestrator.cli.checkpoint_sizes import TransferRate, duration, size
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     try:
         with time_limit(args.timeout, fix=again):
             for node in nodes:
-                with _Picture(screen, node.name) as picture:
+                with _DownloadPicture(screen, node.name) as picture:
                     brought.append((node.name, download(node, request, picture)))
     except KeyboardInterrupt:
         screen.say(f"stopped; {again}")
@@ -143,17 +143,17 @@ def _push_arguments(args: argparse.Namespace, place: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-class _Picture(LivePicture):
+class _DownloadPicture(LivePicture):
     """Bytes, rate and time left: one row on a terminal, else a line now and then."""
 
     def __init__(self, screen: Screen, node: str) -> None:
         super().__init__(screen)
         self._node = node
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TransferRate] = {}
         self._lines = NowAndThen()
 
     def __call__(self, now: HubLine) -> None:
-        pace = self._paces.setdefault(now.doing, Pace()).at(now.done)
+        pace = self._paces.setdefault(now.doing, TransferRate()).at(now.done)
         left = f", {duration((now.total - now.done) / pace)} left" if pace > 0 else ""
         words = f"{self._node}: {now.doing} {size(now.done)} of {size(now.total)}, {size(int(pace))}/s{left}"
         if self._live is not None:

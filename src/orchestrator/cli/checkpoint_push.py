@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.checkpoint_sizes import Pace, duration, port, rate, size
+from orchestrator.cli.checkpoint_sizes import TransferRate, duration, port, rate, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.progress import NowAndThen
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from orchestrator.model.inventory import Inventory
-    from orchestrator.workflows.checkpoint.push import Hop, Pushed, PushRequest
+    from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, Pushed
 
 EXAMPLES = (
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node to all others",
@@ -70,10 +70,10 @@ _STREAMS_HELP = "files to send in parallel over each link (default: 2; 1 with --
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node has it; else the first failure's code."""
-    from orchestrator.workflows.checkpoint.push import PushRequest, push
+    from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, push
 
     inventory = open_inventory(args, screen)
-    request = PushRequest(
+    request = CheckpointPushRequest(
         source=args.source,
         to=named(args),
         name=args.name,
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         return _rehearse(inventory, request, screen)
     try:
-        with _Picture(screen) as picture, time_limit(args.timeout, fix="run the same command again to resume"):
+        with _PushPicture(screen) as picture, time_limit(args.timeout, fix="run the same command again to resume"):
             pushed = push(inventory, request, picture)
     except KeyboardInterrupt:
         screen.say("stopped; run the same command again to resume")
@@ -100,7 +100,7 @@ def named(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*args.node, *(name.strip() for name in args.to.split(",") if name.strip())]))
 
 
-def _rehearse(inventory: Inventory, request: PushRequest, screen: Screen) -> int:
+def _rehearse(inventory: Inventory, request: CheckpointPushRequest, screen: Screen) -> int:
     from orchestrator.workflows.checkpoint.push import destinations
 
     where = destinations(inventory, request)
@@ -167,18 +167,18 @@ def _state(hop: Hop, repaired: bool) -> str:
     return "complete; all checksums match"
 
 
-class _Picture(LivePicture):
+class _PushPicture(LivePicture):
     """The workflow's watcher: a line a node on a terminal, else a line now and then."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TransferRate] = {}
         self._lines = NowAndThen()
         self._states: dict[str, str] = {}
 
     def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
         """How far every node is."""
-        rows = [(hop, self._paces.setdefault(hop.name, Pace()).at(hop.bytes)) for hop in hops]
+        rows = [(hop, self._paces.setdefault(hop.name, TransferRate()).at(hop.bytes)) for hop in hops]
         if self._live is not None:
             self._live.update(_table(rows, total, offered))
             return

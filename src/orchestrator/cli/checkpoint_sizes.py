@@ -45,7 +45,7 @@ def port(text: str) -> int:
     return int(text)
 
 
-class Pace:
+class TransferRate:
     """Bytes a second over the last quarter of a minute."""
 
     def __init__(self) -> None:

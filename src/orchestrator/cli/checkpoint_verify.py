@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.repair import repairs
 from orchestrator.cli.checkpoint_push import named
-from orchestrator.cli.checkpoint_sizes import Pace, duration, size
+from orchestrator.cli.checkpoint_sizes import TransferRate, duration, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.progress import NowAndThen
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     inventory = open_inventory(args, screen)
     again = "run it again: files already read are not read again"
-    with _Picture(screen) as picture, time_limit(args.timeout, fix=again):
+    with _VerifyPicture(screen) as picture, time_limit(args.timeout, fix=again):
         verified = verify(inventory, args.what, to=named(args), fresh=args.fresh, report=picture.read)
     screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
     if verified.differences:
@@ -106,12 +106,12 @@ def _show(verified: Verified, screen: Screen) -> None:
             screen.out.print(printable(f"  fix: {fix}"), soft_wrap=True)
 
 
-class _Picture(LivePicture):
+class _VerifyPicture(LivePicture):
     """A line a node on a terminal, else a line now and then. Told from the nodes' threads."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TransferRate] = {}
         self._seen: dict[str, tuple[int, int, float]] = {}
         self._lines = NowAndThen()
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class _Picture(LivePicture):
     def read(self, node: str, done: int, total: int) -> None:
         """How many bytes a node has read."""
         with self._lock:
-            self._seen[node] = (done, total, self._paces.setdefault(node, Pace()).at(done))
+            self._seen[node] = (done, total, self._paces.setdefault(node, TransferRate()).at(done))
             if self._live is not None:
                 self._live.update(self._table())
             elif self._lines.due():

@@ -19,8 +19,8 @@ from orchestrator.model.topology import Topology
 from orchestrator.rules.support.marks import marks_of
 from orchestrator.rules.support.registry import all_rules
 from orchestrator.topology.document import topology_json
-from orchestrator.topology.draw import Tree, summary, tree
-from orchestrator.topology.network import Choice
+from orchestrator.topology.draw import TreeLine, summary, tree
+from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.paths import matrix
 from orchestrator.workflows.look.discover import (
     Discovery,
@@ -154,7 +154,7 @@ def _show(seen: Discovery, screen: Screen) -> None:
     screen.out.print(_totals(seen.topologies, len(seen.failures)))
 
 
-def show_node(topology: Topology, tcp: Choice | None, screen: Screen, marks: Mapping[str, str]) -> None:
+def show_node(topology: Topology, tcp: TcpChoice | None, screen: Screen, marks: Mapping[str, str]) -> None:
     """One node's tree, with its counts below. marks: what is wrong, by device."""
     from rich.tree import Tree as Drawn
 
@@ -167,12 +167,12 @@ def show_node(topology: Topology, tcp: Choice | None, screen: Screen, marks: Map
     screen.out.print(f"  {printable(summary(topology))}", style="dim")
 
 
-def _grow(drawn: Drawn, part: Tree) -> None:
+def _grow(drawn: Drawn, part: TreeLine) -> None:
     for child in part.children:
         _grow(drawn.add(_line(child)), child)
 
 
-def _line(part: Tree) -> Text:
+def _line(part: TreeLine) -> Text:
     from rich.text import Text
 
     line = Text(printable(part.label), style=_STYLES.get(part.kind, ""), overflow="fold")

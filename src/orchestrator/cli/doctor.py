@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.labels import LabelsAnswer
     from orchestrator.rules.support.cluster import Node
     from orchestrator.workflows.look.doctor import Examination
-    from orchestrator.workflows.look.nccl import Expected
+    from orchestrator.workflows.look.nccl import NcclExpectation
 
 EXAMPLE = """examples:
   l40s-deploy doctor                            check all nodes of the inventory
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _write(
-    args: argparse.Namespace, examination: Examination, expectations: Sequence[Expected], screen: Screen
+    args: argparse.Namespace, examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen
 ) -> None:
     if args.dump_xml:
         from orchestrator.workflows.look.nccl import dump_xml
@@ -136,7 +136,7 @@ def _examine_saved(args: argparse.Namespace) -> Examination:
     return examine_saved(load_saved(path), build_options(args), accept=args.accept, nodes=args.node)
 
 
-def document(examination: Examination, expectations: Sequence[Expected] = ()) -> dict[str, Any]:
+def document(examination: Examination, expectations: Sequence[NcclExpectation] = ()) -> dict[str, Any]:
     """The JSON of `doctor`: findings, what each node has, and what NCCL's log should say of each gang."""
     return {
         "findings": [finding.as_json() for finding in examination.findings],
@@ -187,7 +187,7 @@ def _node_json(node: Node) -> dict[str, Any]:
     }
 
 
-def show(examination: Examination, expectations: Sequence[Expected], screen: Screen) -> None:
+def show(examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen) -> None:
     """Findings for people, most severe first, and each machine's layout."""
     for name, failure in examination.failures.items():
         screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
@@ -215,7 +215,7 @@ def show(examination: Examination, expectations: Sequence[Expected], screen: Scr
     screen.out.print(f"{nodes}: {summary(examination.findings)}")
 
 
-def _expectation(one: Expected, all_of_them: Sequence[Expected]) -> str:
+def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:
     """One line for a gang's versions that expect the same."""
     alike = [
         other.version

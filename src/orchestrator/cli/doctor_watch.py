@@ -13,7 +13,7 @@ from orchestrator.cli.options import command_line, open_inventory, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.watching import Difference
+from orchestrator.monitoring.watching import FindingsChange
 from orchestrator.workflows.unit import DOCTOR, install, start_words
 
 LEAST_S = 10.0
@@ -43,18 +43,18 @@ def watch(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     if args.install:
         return _install(args, inventory, screen)
-    from orchestrator.workflows.look.watching import Watch
+    from orchestrator.workflows.look.watching import DoctorWatch
     from orchestrator.workflows.monitor.notify import Notifier
 
     with Notifier(inventory.notify, inventory.path, lambda words: screen.say(f"notify: {words}")) as notifier:
-        watching = Watch(inventory, notifier, command_line(), args.accept, args.node)
+        watching = DoctorWatch(inventory, notifier, command_line(), args.accept, args.node)
         while True:
             began = time.monotonic()
             show(watching.look(), screen, as_json=args.json)
             time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
 
 
-def show(found: Difference, screen: Screen, *, as_json: bool) -> None:
+def show(found: FindingsChange, screen: Screen, *, as_json: bool) -> None:
     """Nothing where nothing has changed."""
     if as_json:
         if found.lines:
@@ -67,7 +67,7 @@ def show(found: Difference, screen: Screen, *, as_json: bool) -> None:
         screen.say(f"{at} did not answer: {', '.join(found.silent)}")
 
 
-def document(found: Difference) -> dict[str, Any]:
+def document(found: FindingsChange) -> dict[str, Any]:
     """One check as a document."""
     return {
         "at": time.time(),

@@ -23,7 +23,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.deadlines import STOP_S
-from orchestrator.workflows.gang.down import DownRequest, Stopped, down
+from orchestrator.workflows.gang.down import DownRequest, StopResult, down
 from orchestrator.workflows.plan.rehearsal import would_stop
 from orchestrator.workflows.router.routing import withdraw
 
@@ -74,7 +74,7 @@ def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> N
         screen.say(f"{failure.where}: {failure.what}")
 
 
-def _show(stopped: tuple[Stopped, ...], screen: Screen) -> None:
+def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
     for gang in dict.fromkeys(node.gang for node in stopped):
         nodes = [node for node in stopped if node.gang == gang]
         ran = [node.node for node in nodes if node.was not in _NOTHING]
@@ -86,7 +86,7 @@ def _show(stopped: tuple[Stopped, ...], screen: Screen) -> None:
             _show_trouble(node, screen)
 
 
-def _show_trouble(node: Stopped, screen: Screen) -> None:
+def _show_trouble(node: StopResult, screen: Screen) -> None:
     if node.error is not None:
         screen.say(f"{node.node}: {node.error.what}")
         screen.say(f"  fix: {node.error.fix}; its own ranks stop when its lease expires, if it lost the leader")
@@ -99,7 +99,7 @@ def _show_trouble(node: Stopped, screen: Screen) -> None:
         screen.say(f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now")
 
 
-def _json(node: Stopped) -> dict[str, Any]:
+def _json(node: StopResult) -> dict[str, Any]:
     failure = node.error
     return {
         "gang": node.gang,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
 
-    from orchestrator.workflows.gang.start_clock import Left
+    from orchestrator.workflows.gang.start_clock import TimeLeft
     from orchestrator.workflows.status.loads import NodeLoad
     from orchestrator.workflows.status.overview import Overview, RouterGlance
 
@@ -210,7 +210,7 @@ def phase_words(node: NodeView) -> str:
     return printable(words)
 
 
-def left_words(left: Left) -> str:
+def left_words(left: TimeLeft) -> str:
     """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
     words = []
     if left.reading is not None:

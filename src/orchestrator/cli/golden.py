@@ -12,7 +12,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
-    from orchestrator.golden.compare import Compared
+    from orchestrator.golden.compare import AnswerComparison
     from orchestrator.workflows.measure.golden import Golden
 
 _VERBS = (
@@ -82,7 +82,7 @@ def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
         say(printable(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"))
 
 
-def _print_difference(each: Compared, screen: Screen) -> None:
+def _print_difference(each: AnswerComparison, screen: Screen) -> None:
     screen.out.print(printable(f"  {each.id}: differs from token {(each.position or 0) + 1} on"))
     screen.out.print(printable(f"    accepted: {each.expected!r}"))
     screen.out.print(printable(f"    found:    {each.found!r}"))

@@ -23,7 +23,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         left = guard(inventory, request, shown)
     if args.json:
         screen.json({"gangs": [_json(one) for one in left]})
-    failed = any(one.decision.do is Do.GIVE_UP or one.view.state is GangState.FAILED for one in left)
+    failed = any(one.decision.do is GuardAction.GIVE_UP or one.view.state is GangState.FAILED for one in left)
     return Exit.GANG_FAILED if failed else 0
 
 
@@ -204,8 +204,8 @@ def _json(one: Guarded) -> dict[str, str]:
 class GuardProgress(RisingProgress):
     """What `up` shows, with the time and what is decided."""
 
-    def decided(self, gang: str, decision: Decision) -> None:
+    def decided(self, gang: str, decision: GuardDecision) -> None:
         """A line for each change."""
-        if decision.why or decision.do is not Do.NOTHING:
+        if decision.why or decision.do is not GuardAction.NOTHING:
             words = f"{decision.do.value}: {decision.why}" if decision.why else decision.do.value
             self.say(f"{time.strftime('%H:%M:%S')} {gang}: {words}")

@@ -11,7 +11,7 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.history import PastRun
 from orchestrator.model.exit_codes import Exit
-from orchestrator.workflows.status.history import Kept, history
+from orchestrator.workflows.status.history import GangHistory, history
 from orchestrator.workflows.status.status import cause_json
 
 
@@ -45,14 +45,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return _lost(found, screen)
 
 
-def _lost(found: Sequence[Kept], screen: Screen) -> int:
+def _lost(found: Sequence[GangHistory], screen: Screen) -> int:
     """Say which nodes did not answer; the exit code for that."""
     for name, failure in (one for kept in found for one in kept.failures.items()):
         screen.say(f"{name}: {failure.what}")
     return Exit.UNREACHABLE if any(kept.failures for kept in found) else Exit.DONE
 
 
-def _show_commands(found: Sequence[Kept], screen: Screen) -> None:
+def _show_commands(found: Sequence[GangHistory], screen: Screen) -> None:
     for kept in found:
         for line in kept.audit:
             at = line.get("at")
@@ -69,7 +69,7 @@ def _moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at > 0 else ""
 
 
-def _show(found: Sequence[Kept], screen: Screen) -> None:
+def _show(found: Sequence[GangHistory], screen: Screen) -> None:
     from rich.text import Text
 
     runs = [run for kept in found for run in kept.runs]

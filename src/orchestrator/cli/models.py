@@ -15,7 +15,7 @@ from orchestrator.loading import own
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.offers import Fit, Offer
+from orchestrator.planning.offers import LayoutFit, ModelOffer
 from orchestrator.workflows.plan.models import ASSUMED, Listed, add_model, list_models, models_json
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _show_gang(gang: str, listed: tuple[Listed, ...], screen: Screen) -> None:
         screen.out.print(printable(f"  {offer.instead}"))
 
 
-def _table(mine: Sequence[tuple[Listed, Offer]]) -> Table:
+def _table(mine: Sequence[tuple[Listed, ModelOffer]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -109,7 +109,7 @@ def _weights(each: Listed) -> str:
     return f"{shown} {profile.quantisation}{block}"
 
 
-def _layout(fit: Fit) -> str:
+def _layout(fit: LayoutFit) -> str:
     groups = f"{fit.degrees.attention}x" if fit.degrees.attention > 1 else ""
     tokens = "" if fit.kv_tokens is None else f" {groups}{fit.kv_tokens // 1000}k"
     speed = ""
@@ -119,9 +119,9 @@ def _layout(fit: Fit) -> str:
     return f"{fit.degrees}{'*' if fit.default else ''}{tokens}{' measured' if fit.measured else ''}{speed}"
 
 
-def _refusals(mine: Sequence[tuple[Listed, Offer]]) -> dict[str, tuple[list[str], Offer]]:
+def _refusals(mine: Sequence[tuple[Listed, ModelOffer]]) -> dict[str, tuple[list[str], ModelOffer]]:
     """Reasons against the usual layout, each once, with the models that it concerns."""
-    found: dict[str, tuple[list[str], Offer]] = {}
+    found: dict[str, tuple[list[str], ModelOffer]] = {}
     for each, offer in mine:
         if offer.refusal:
             what = offer.refusal.replace(f" for {each.profile.name}", "").removeprefix(f"{each.profile.name} ")

@@ -23,8 +23,8 @@ from orchestrator.workflows.deadlines import NETTEST_S
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from orchestrator.nettest.report import Result
-    from orchestrator.nettest.verdict import Link
+    from orchestrator.nettest.report import NettestResult
+    from orchestrator.nettest.verdict import LinkResult
     from orchestrator.nettest.verification import Verification
     from orchestrator.workflows.measure.nettest import Tested
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.measure import nettest
 
     inventory = open_inventory(args, screen)
-    order = nettest.Order(
+    order = nettest.NettestOptions(
         gangs=tuple(args.gang),
         model=args.model,
         stack=args.stack,
@@ -127,7 +127,7 @@ def _right(found: Verification) -> str:
     return f"data: right in {found.pairs} pairs, {size} and more each, and in every sum ({found.seconds:.1f} s)"
 
 
-def _tests(result: Result, screen: Screen) -> None:
+def _tests(result: NettestResult, screen: Screen) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -148,7 +148,7 @@ def _tests(result: Result, screen: Screen) -> None:
     screen.out.print(table)
 
 
-def _links(result: Result, screen: Screen) -> None:
+def _links(result: NettestResult, screen: Screen) -> None:
     """Of many links of a kind the slowest; each slow one."""
     from rich.table import Table
     from rich.text import Text
@@ -170,7 +170,7 @@ def _links(result: Result, screen: Screen) -> None:
         screen.out.print(table)
 
 
-def _rails(result: Result, screen: Screen) -> None:
+def _rails(result: NettestResult, screen: Screen) -> None:
     """A row for each RDMA port: the slowest of its measurements in each direction."""
     from rich.table import Table
     from rich.text import Text
@@ -196,7 +196,7 @@ def _rails(result: Result, screen: Screen) -> None:
 MOST_LINKS = 12
 
 
-def _shown(links: Sequence[Link]) -> Sequence[Link]:
+def _shown(links: Sequence[LinkResult]) -> Sequence[LinkResult]:
     if len(links) <= MOST_LINKS:
         return links
     slow = [link for link in links if link.verdict.value == "slow"]

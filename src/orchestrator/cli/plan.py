@@ -21,7 +21,7 @@ from orchestrator.model.survivors import without
 from orchestrator.planning.diff import GangDiff, by_change, side, words_of
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
-from orchestrator.planning.offers import Fit
+from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.redaction import shown
 from orchestrator.planning.roofline import words
@@ -191,7 +191,9 @@ def _show_spares(spares: Mapping[str, Sequence[str]], plan: Plan, screen: Screen
             screen.out.print(printable(f"spare: {name} replaces a node that is left out of {gang.name}"))
 
 
-def _document(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], spares: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _document(
+    plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], spares: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     document = plan_json(plan)
     for gang in document["gangs"]:
         gang["spares"] = list(spares.get(gang["name"], ()))
@@ -199,7 +201,7 @@ def _document(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], spares: Mapping[s
     return document
 
 
-def _show_speeds(plan: Plan, fits: Mapping[str, tuple[Fit, ...]], screen: Screen) -> None:
+def _show_speeds(plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], screen: Screen) -> None:
     for gang in plan.gangs:
         fit = chosen(fits.get(gang.name, ()), gang)
         if fit is not None and fit.speeds is not None:

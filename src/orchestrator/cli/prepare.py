@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from typing_extensions import Self
 
-    from orchestrator.workflows.hosts.prepare import Prepared, PrepareRequest, Step
+    from orchestrator.workflows.hosts.prepare import HostEvent, Prepared, PrepareRequest
 
 _LINE_EVERY_S = 10.0
 """Of a task that takes longer, where stderr is no terminal."""
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     request = _request(args)
     if inventory.router is not None and request.bundle and not request.router_bundle and not request.remove:
         screen.say("the router's packages are not in this bundle: l40s-deploy stack build router --out router.bundle")
-    with _Progress(screen) as progress:
+    with _PrepareProgress(screen) as progress:
         counting = threading.Thread(target=lambda: progress.tasks.update(tasks_of(inventory, request)), daemon=True)
         counting.start()
         outcome = prepare(inventory, request, progress)
@@ -129,7 +129,7 @@ def _sudo_password() -> str:
 
 
 @dataclass
-class _Seen:
+class _HostProgress:
     """What a node has come to so far."""
 
     task: str = ""
@@ -148,11 +148,11 @@ class _Seen:
         return time.monotonic() - self.since
 
 
-class _Progress(LivePicture):
+class _PrepareProgress(LivePicture):
     """Ansible's events as they come: a live table on a terminal, else a line for every change and for a long task."""
 
     def __init__(self, screen: Screen) -> None:
-        self.nodes: dict[str, _Seen] = {}
+        self.nodes: dict[str, _HostProgress] = {}
         self.tasks: dict[str, int] = {}
         self._over = threading.Event()
         super().__init__(screen)
@@ -169,8 +169,8 @@ class _Progress(LivePicture):
         self._over.set()
         super().__exit__(kind, error, trace)
 
-    def __call__(self, step: Step) -> None:
-        seen = self.nodes.setdefault(step.host, _Seen())
+    def __call__(self, step: HostEvent) -> None:
+        seen = self.nodes.setdefault(step.host, _HostProgress())
         if step.outcome == "started":
             seen.begin(step.task)
         elif step.outcome == "changed":
@@ -182,7 +182,7 @@ class _Progress(LivePicture):
             seen.failure = step.message
             self._say(f"{self._place(step.host)}: {step.outcome}: {step.task}")
         if self._live is not None:
-            self._live.update(_Drawn(self._table))
+            self._live.update(_LiveTable(self._table))
 
     def _place(self, name: str) -> str:
         """'node0: task 12 of 41', as far as that is known."""
@@ -216,7 +216,7 @@ class _Progress(LivePicture):
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _LiveTable:
     """Drawn again at each refresh of the display, so that the clock of a long task keeps running."""
 
     table: Callable[[], Table]
@@ -225,15 +225,15 @@ class _Drawn:
         return self.table()
 
 
-def _document(outcome: Prepared, check: bool, progress: _Progress) -> dict[str, Any]:
+def _document(outcome: Prepared, check: bool, progress: _PrepareProgress) -> dict[str, Any]:
     return {
         "check": check,
         "seconds": round(outcome.seconds, 3),
-        "nodes": [_node(name, outcome, progress.nodes.get(name, _Seen())) for name in outcome.nodes],
+        "nodes": [_node(name, outcome, progress.nodes.get(name, _HostProgress())) for name in outcome.nodes],
     }
 
 
-def _node(name: str, outcome: Prepared, seen: _Seen) -> dict[str, Any]:
+def _node(name: str, outcome: Prepared, seen: _HostProgress) -> dict[str, Any]:
     result, failure = outcome.results.values.get(name), outcome.results.failures.get(name)
     return {
         "name": name,
@@ -244,7 +244,7 @@ def _node(name: str, outcome: Prepared, seen: _Seen) -> dict[str, Any]:
     }
 
 
-def _show(outcome: Prepared, request: PrepareRequest, progress: _Progress, screen: Screen) -> None:
+def _show(outcome: Prepared, request: PrepareRequest, progress: _PrepareProgress, screen: Screen) -> None:
     if request.check:
         _show_diffs(outcome, progress, screen)
     for text, names in _together(
@@ -266,7 +266,7 @@ def _show(outcome: Prepared, request: PrepareRequest, progress: _Progress, scree
         screen.say("check what still needs a reboot or a BIOS setting: l40s-deploy doctor")
 
 
-def _show_diffs(outcome: Prepared, progress: _Progress, screen: Screen) -> None:
+def _show_diffs(outcome: Prepared, progress: _PrepareProgress, screen: Screen) -> None:
     shown = {
         name: [f"{change['task']}\n{change['diff']}".rstrip() for change in progress.nodes[name].changes]
         for name in outcome.nodes

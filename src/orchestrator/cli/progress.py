@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.checkpoint_sizes import Pace, duration
+from orchestrator.cli.checkpoint_sizes import TransferRate, duration
 from orchestrator.cli.screen import Screen, printable
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
@@ -92,12 +92,12 @@ def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], N
     rate: in place on a terminal, a line now and then where something takes long elsewhere."""
     began = time.monotonic()
     announced: dict[str, NowAndThen] = {}
-    paces: dict[str, Pace] = {}
+    paces: dict[str, TransferRate] = {}
     with contextlib.ExitStack() as stack:
         drawn = stack.enter_context(screen.err.status(printable(words))) if screen.draws else None
 
         def at(name: str, done: int, of: int) -> None:
-            said = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, Pace()), done, of)}"
+            said = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, TransferRate()), done, of)}"
             if drawn is not None:
                 drawn.update(printable(said))
             elif name in announced:
@@ -110,7 +110,7 @@ def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], N
         yield at
 
 
-def _pace(pace: Pace, done: int, of: int) -> str:
+def _pace(pace: TransferRate, done: int, of: int) -> str:
     """', 12.3 a second, 0:40 left'; '' until two figures allow it."""
     rate = pace.at(done)
     if rate <= 0:

@@ -13,12 +13,12 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
-    from orchestrator.workflows.measure.still_right import Asked
+    from orchestrator.workflows.measure.still_right import GoldenCheck
 
 
 def asked_again(
     inventory: Inventory, views: Sequence[GangView], args: argparse.Namespace, screen: Screen
-) -> tuple[Asked, ...]:
+) -> tuple[GoldenCheck, ...]:
     """Nothing with --no-golden, and for gangs that no answers were accepted for."""
     if args.no_golden:
         return ()
@@ -28,7 +28,7 @@ def asked_again(
         return after_start(inventory, views, at)
 
 
-def say(found: Sequence[Asked], screen: Screen) -> int:
+def say(found: Sequence[GoldenCheck], screen: Screen) -> int:
     """On stderr; the exit code: 7 where an answer differs."""
     for one in found:
         if one.error is not None:
@@ -43,7 +43,7 @@ def say(found: Sequence[Asked], screen: Screen) -> int:
     return Exit.DIFFERS if any(one.finding is not None for one in found) else Exit.DONE
 
 
-def as_json(found: Sequence[Asked]) -> dict[str, Any]:
+def as_json(found: Sequence[GoldenCheck]) -> dict[str, Any]:
     """The key `golden` of a verb's document: a verdict for each gang that was asked; {} where none was."""
     verdicts = {one.gang: one.golden.verdict.value if one.golden is not None else "not asked" for one in found}
     return {"golden": verdicts} if verdicts else {}

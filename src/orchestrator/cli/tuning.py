@@ -33,14 +33,14 @@ from orchestrator.tuning.search import BATCHES
 from orchestrator.tuning.wanted import Wanted
 from orchestrator.workflows.tuning.carry import (
     PullRequest,
-    PushRequest,
     Put,
+    TuningPushRequest,
     pull,
     pulled_json,
     push,
     push_json,
 )
-from orchestrator.workflows.tuning.run import Pace, Tuned, TuneRunRequest, run_tuning, tuned_json
+from orchestrator.workflows.tuning.run import Tuned, TuneOptions, TuningProgress, run_tuning, tuned_json
 from orchestrator.workflows.tuning.tuning import Kit, TuningRequest, status_json, tuning_status
 
 _STATUS = (
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _run(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
-    request = TuneRunRequest(
+    request = TuneOptions(
         out=args.out,
         model=args.model,
         stack=args.stack,
@@ -185,7 +185,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.FINDINGS if done.failed or done.left else 0
 
 
-def _pace(pace: Pace) -> str:
+def _pace(pace: TuningProgress) -> str:
     left = "" if pace.left_s is None else f", about {_span(pace.left_s)} left"
     trying = "; ".join(f"{place}: {words}" for place, words in sorted(pace.trying.items())[:2])
     return f"tuned {pace.done} of {pace.jobs} jobs{left}" + (f" ({trying})" if trying else "")
@@ -242,7 +242,7 @@ def _push(args: argparse.Namespace, screen: Screen) -> int:
             fix="tuning push PACK | --remove",
         )
     inventory = open_inventory(args, screen)
-    request = PushRequest(
+    request = TuningPushRequest(
         pack=args.pack, stack=args.stack, gangs=tuple(args.gang), remove=args.remove, check=args.check
     )
     with patience(screen, "changing the nodes' tuned configs"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.gangs import gang_block, interrupted_block, router_block, state_words
 from orchestrator.cli.loads import gpus_table, serving_words
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.timeline import Happened
+from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
 from orchestrator.protocol.report import RankState
 from orchestrator.workflows.status.live import Moment, Watching, live_json
@@ -36,11 +36,11 @@ def watch(source: Watching, screen: Screen, *, wide: bool, until: Callable[[], b
     if screen.as_json:
         show = _documents
     elif sys.stdout.isatty() and screen.moves:
-        picture = Picture(screen, wide=wide)
+        picture = WatchScreen(screen, wide=wide)
         with picture:
             return _loop(source, picture.draw, until)
     else:
-        show = Lines(screen).show
+        show = ChangeLines(screen).show
     return _loop(source, show, until)
 
 
@@ -63,7 +63,7 @@ def _documents(moment: Moment) -> None:
     sys.stdout.flush()
 
 
-class Picture:
+class WatchScreen:
     """The terminal's other screen. Only lines that changed are written, so that nothing flickers, and a slow
     connection carries what is new."""
 
@@ -73,7 +73,7 @@ class Picture:
         self._size: tuple[int, int] = (0, 0)
         self._lines: list[str] = []
 
-    def __enter__(self) -> Picture:
+    def __enter__(self) -> WatchScreen:
         self._write(_ENTER)
         return self
 
@@ -150,7 +150,7 @@ def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
     return [*blocks, *router_block(moment.seen), *interrupted_block(moment.seen)]
 
 
-def events(happened: tuple[Happened, ...]) -> list[str]:
+def events(happened: tuple[TimelineEvent, ...]) -> list[str]:
     """The last of them, oldest first."""
     return [
         printable(f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.node}: {one.what} {one.words}".rstrip())
@@ -158,7 +158,7 @@ def events(happened: tuple[Happened, ...]) -> list[str]:
     ]
 
 
-class Lines:
+class ChangeLines:
     """One line for every change of a gang or of a node, and one now and then while nothing changes."""
 
     def __init__(self, screen: Screen) -> None:

@@ -7,7 +7,7 @@ import argparse
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
-from orchestrator.workflows.status.why import Account, why, why_json
+from orchestrator.workflows.status.why import Explanation, why, why_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
     return Exit.FINDINGS if told.cause else 0
 
 
-def _show(account: Account, screen: Screen, *, everything: bool) -> None:
+def _show(account: Explanation, screen: Screen, *, everything: bool) -> None:
     from orchestrator.cli.gangs import cause_lines
 
     for name, failure in account.failures.items():

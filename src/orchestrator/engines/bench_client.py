@@ -53,7 +53,7 @@ _LEFT_OUT = ("input_lens", "output_lens", "ttfts", "itls", "generated_texts", "e
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class BenchResult:
     """One run as its client reports it.
 
     output_tokens: as asked for or counted by the engine; text_tokens: counted again in the texts, None if unknown
@@ -149,7 +149,7 @@ def command(engine: Engine, load: Load, *, url: str, model: str, tokenizer: str)
     )
 
 
-def read(text: str) -> Result:
+def read(text: str) -> BenchResult:
     """The last line of a result file. Raises ValueError where that is not a result."""
     lines = [*filter(str.strip, text.splitlines())]
     if not lines:
@@ -157,7 +157,7 @@ def read(text: str) -> Result:
     try:
         told = json.loads(lines[-1])
         again = told.get("total_output_tokens_retokenized")
-        return Result(
+        return BenchResult(
             figures=_figures(told),
             completed=int(told["completed"]),
             input_tokens=int(told["total_input_tokens"]),
@@ -196,7 +196,7 @@ def _steady(told: Mapping[str, Any]) -> float | None:
     return count / (end - begin) if end > begin and count >= len(times) else None
 
 
-def flaw(result: Result, load: Load) -> str:
+def flaw(result: BenchResult, load: Load) -> str:
     """Why a run's figures mean nothing: failed or empty answers, missing tokens; '' where it is sound."""
     error = next((error for error in result.errors or () if error), "")
     if result.completed != load.prompts:

@@ -8,7 +8,7 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
-from orchestrator.engines.engine import LogCause, Proof
+from orchestrator.engines.engine import LogCause, LogProof
 
 _COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
 """NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status)."""
@@ -432,7 +432,7 @@ PCIE_IPC = (
 """sglang/srt/distributed/device_communicators/pcie_ipc_ar.py and parallel_state.py of 0.5.23."""
 
 PCIE_IPC_IN_USE = (
-    Proof(
+    LogProof(
         id="PCIE-IPC-OFF",
         pattern=r"FlashInfer PCIe-IPC workspace built \(world=\d{1,6}",
         text="the PCIe-IPC all-reduce",

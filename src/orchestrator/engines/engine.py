@@ -12,10 +12,10 @@ from orchestrator.engines.launch_files import ARGUMENTS_FILE, CONFIG_FILE, STUB_
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Graphs, ModelProfile
+from orchestrator.model.profile import CudaGraphs, ModelProfile
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
 
-_UNSAID = Graphs()
+_UNSAID = CudaGraphs()
 CONCURRENCY = 128
 """Requests at once that a pipeline is laid out for: the most of the articles' tables."""
 GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>\d{1,6})/(?P<of>\d{1,6})\b"
@@ -44,7 +44,7 @@ class LogCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class LogProof:
     """A log line that shows that something optional is in use.
 
     id:       of the remark (`Cause`) that says the opposite
@@ -83,7 +83,7 @@ class Intent:
     port: int
     nccl_port: int | None = None
     trust_remote_code: bool = False
-    graphs: Graphs = _UNSAID
+    graphs: CudaGraphs = _UNSAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Engine:
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
     request_table: Callable[[RequestsAsked], RequestTable]
-    proofs: tuple[Proof, ...] = ()
+    proofs: tuple[LogProof, ...] = ()
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True
@@ -234,7 +234,7 @@ class Engine:
         """What a router should ask: the flag that draining lowers, else the constant one that every version has."""
         return self.http.get("ready", self.http["alive"])
 
-    def graphs(self, profile: ModelProfile) -> Graphs:
+    def graphs(self, profile: ModelProfile) -> CudaGraphs:
         """What a profile has this version capture and compile."""
         return profile.graphs_of(self.version, compiles=self.compiles)
 
@@ -285,7 +285,7 @@ class Engine:
         ]
         return tuple(options)
 
-    def graph_options(self, graphs: Graphs) -> tuple[Option, ...]:
+    def graph_options(self, graphs: CudaGraphs) -> tuple[Option, ...]:
         """What is captured and compiled. The largest size is named beside a list of them: 0.4.4 leaves out what is
         above its own maximum (get_batch_sizes_to_capture), 0.5 takes it from the list."""
         options = []

@@ -30,7 +30,7 @@ _CHANNELS = re.compile(r"^(\d+) coll channels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class NcclTransport:
     """One node's part of a start.
 
     networks:  every network that a communicator of several nodes took: IB, Socket, or a plugin's name
@@ -59,7 +59,7 @@ class Transport:
         return f"{' and '.join(self.networks) or 'an unknown network'}{over}{direct or without}"
 
 
-def read(lines: Iterable[str]) -> Transport:
+def read(lines: Iterable[str]) -> NcclTransport:
     """Out of NCCL's lines, without the words before `NCCL INFO` and including it or not."""
     networks: dict[str, None] = {}
     entries: dict[int, tuple[str, ...]] = {}
@@ -84,7 +84,7 @@ def read(lines: Iterable[str]) -> Transport:
             largest = max(largest, (ranks, nodes, local))
         elif match := _CHANNELS.match(line):
             channels = max(channels, int(match.group(1)))
-    return Transport(
+    return NcclTransport(
         networks=tuple(networks),
         devices=_each(entries.values()),
         carrying=_each(entries.get(index, ()) for index in sorted(used)),
@@ -124,7 +124,7 @@ def findings(
 
 
 def _differences(
-    node: str, planned: NodeNetwork, seen: Transport, layout: Layout | None, model: str
+    node: str, planned: NodeNetwork, seen: NcclTransport, layout: Layout | None, model: str
 ) -> Iterator[Finding]:
     if not seen.networks:
         yield Finding(

@@ -196,7 +196,7 @@ _SIZES = ((20, 2048, 8, 8), (35, 4096, 48, 160), (60, 4096, 32, 160), (160, 8192
 
 
 @dataclass(frozen=True, slots=True)
-class _Graphs:
+class _CapturedGraphs:
     """What is captured: the largest batch of decode, 0 for none; prefill sizes, none where prefill runs eagerly."""
 
     decode: int
@@ -243,7 +243,9 @@ def _window_share(asked: MemoryAsked) -> float:
     return float(asked.text("--swa-full-tokens-ratio") or _WINDOW_SHARE)
 
 
-def _own_fraction(version: str, asked: MemoryAsked, chunk: int, graphs: _Graphs, attention: int) -> tuple[float, str]:
+def _own_fraction(
+    version: str, asked: MemoryAsked, chunk: int, graphs: _CapturedGraphs, attention: int
+) -> tuple[float, str]:
     """The default fraction of a GPU, and its arithmetic in MiB."""
     mib, ranks = asked.gpu_mib, asked.tensor_parallel * asked.pipeline_parallel
     tokens = max(chunk if chunk > 0 else (asked.number("--max-prefill-tokens") or 16384), 2048)
@@ -295,18 +297,18 @@ def _decode_size(version: str, asked: MemoryAsked) -> int:
     return given or (min(own, running) if running else own)
 
 
-def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _Graphs:
+def _graphs(version: str, asked: MemoryAsked, chunk: int) -> _CapturedGraphs:
     decode_off = any(flag in asked.flags for flag in _GRAPH_RULES.at(version).decode_off)
     backend = asked.text("--cuda-graph-backend-decode")
     decode = 0 if backend == "disabled" or (decode_off and not backend) else _decode_size(version, asked)
     backend = asked.text("--cuda-graph-backend-prefill")
     if backend == "disabled" or (not backend and _eager_prefill(version, asked)):
-        return _Graphs(decode, 0)
+        return _CapturedGraphs(decode, 0)
     if asked.mla:
-        return _Graphs(decode, 1536)
+        return _CapturedGraphs(decode, 1536)
     largest = asked.number("--cuda-graph-max-bs-prefill") or min(chunk, asked.number("--max-total-tokens") or chunk)
     sizes = asked.flags.get("--cuda-graph-bs-prefill")
-    return _Graphs(decode, 8 * (len(sizes) if sizes else len(_prefill_sizes(largest))))
+    return _CapturedGraphs(decode, 8 * (len(sizes) if sizes else len(_prefill_sizes(largest))))
 
 
 def _eager_prefill(version: str, asked: MemoryAsked) -> bool:

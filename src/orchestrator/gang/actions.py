@@ -25,7 +25,7 @@ class Want(str, Enum):
     STOP_NOW = "stop-now"
 
 
-class Do(str, Enum):
+class StepKind(str, Enum):
     """STAGE, ARM, GO, STOP, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
     DONE: the goal is reached. FAIL: it can't be reached, and nothing of ours is left. REFUSE: something else runs.
     GIVE_UP: it takes longer than any healthy start; end it, and fail. LOST: a node that it needs can't be reached."""
@@ -64,7 +64,7 @@ class Goal:
 class Action:
     """One step, on these nodes at once (none for WAIT, DONE, FAIL, REFUSE, LOST). why: text for the events."""
 
-    do: Do
+    do: StepKind
     nodes: tuple[str, ...] = ()
     why: str = ""
 
@@ -90,11 +90,11 @@ def actions(goal: Goal, view: GangView, troubled_s: float = 0.0) -> tuple[Action
 
 
 def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    do = Do.STOP if goal.want is Want.STOP else Do.STOP_NOW
+    do = StepKind.STOP if goal.want is Want.STOP else StepKind.STOP_NOW
     there = _there(view)
     if there:
         return (Action(do, there, "it runs"),)
-    return (Action(Do.DONE, why="nothing runs"),)
+    return (Action(StepKind.DONE, why="nothing runs"),)
 
 
 def _there(view: GangView) -> tuple[str, ...]:
@@ -112,55 +112,57 @@ def _begin(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
         return _until_reached(troubled_s, CONNECT_S)
     if dead := _there(view):
         return _end(goal, dead, "its agent is dead, so its other nodes must stop")
-    return (Action(Do.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
+    return (Action(StepKind.STAGE, tuple(node.name for node in view.nodes), "nothing runs"),)
 
 
 def _beside_another(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
     if view.plan_id != goal.plan_id and (view.state.loads or view.state.was_ready):
-        return (Action(Do.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}"),)
+        return (Action(StepKind.REFUSE, why=f"plan {view.plan_id} ({view.model}) is {view.state.value}"),)
     if view.state.before_go or view.state is GangState.FAILED:
         living = tuple(node.name for node in view.nodes if node.alive)
         return _end(goal, living, "left over from an interrupted or failed run")
     if view.state in (GangState.DRAINING, GangState.STOPPING):
-        return (Action(Do.WAIT, why="the gang is stopping"),)
+        return (Action(StepKind.WAIT, why="the gang is stopping"),)
     if view.state is GangState.DEGRADED and view.service_healthy and view.trouble != "hung":
-        return (Action(Do.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
+        return (Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
     return _raise(goal, view, troubled_s)
 
 
 def _end(goal: Goal, nodes: tuple[str, ...], why: str) -> tuple[Action, ...]:
     if goal.stops >= MOST_STOPS:
-        return (Action(Do.FAIL, why=f"the agent on {', '.join(nodes)} does not end"),)
-    return (Action(Do.STOP_NOW, nodes, why),)
+        return (Action(StepKind.FAIL, why=f"the agent on {', '.join(nodes)} does not end"),)
+    return (Action(StepKind.STOP_NOW, nodes, why),)
 
 
 def _until_reached(troubled_s: float, limit_s: float) -> tuple[Action, ...]:
     words = "some nodes can't be reached"
-    return (Action(Do.LOST if troubled_s >= limit_s else Do.WAIT, why=words),)
+    return (Action(StepKind.LOST if troubled_s >= limit_s else StepKind.WAIT, why=words),)
 
 
 def _raise(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
     """Take our run, or one of the same plan, onwards from the state of its nodes."""
     if view.state is GangState.FAILED:
         left = _there(view) if not goal.stops else ()
-        return (Action(Do.STOP_NOW, left, "the gang failed"),) if left else (Action(Do.FAIL),)
+        return (Action(StepKind.STOP_NOW, left, "the gang failed"),) if left else (Action(StepKind.FAIL),)
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
         ended = not view.running
-        return (Action(Do.FAIL, why="it was stopped"),) if ended else (Action(Do.WAIT, why="it is stopping"),)
+        return (
+            (Action(StepKind.FAIL, why="it was stopped"),) if ended else (Action(StepKind.WAIT, why="it is stopping"),)
+        )
     return _onwards(goal, view, troubled_s)
 
 
 def _onwards(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
     patience_s = goal.lease_s + PAST_LEASE_S
     if view.state is GangState.READY:
-        return (Action(Do.DONE, why="ready"),)
+        return (Action(StepKind.DONE, why="ready"),)
     if view.unreachable and (view.state.before_go or view.state is GangState.UNKNOWN or not view.run_id):
         return _until_reached(troubled_s, patience_s)
     if told := _to_tell(view):
         return (told,)
     if view.state is GangState.DEGRADED and troubled_s >= patience_s and _answers(view):
-        return (Action(Do.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
-    return (Action(Do.WAIT, why=view.progress),)
+        return (Action(StepKind.DONE, why=f"it serves, but is degraded: {view.trouble}"),)
+    return (Action(StepKind.WAIT, why=view.progress),)
 
 
 def _to_tell(view: GangView) -> Action | None:
@@ -168,12 +170,12 @@ def _to_tell(view: GangView) -> Action | None:
     staged = tuple(node.name for node in view.nodes if node.state is NodeState.STAGED and not node.alive)
     armed = tuple(node.name for node in view.nodes if node.state is NodeState.ARMED)
     if staged:
-        return Action(Do.ARM, staged, "staged")
+        return Action(StepKind.ARM, staged, "staged")
     if view.state is GangState.STAGED:
-        return Action(Do.WAIT, why="the agents are connecting to each other")
+        return Action(StepKind.WAIT, why="the agents are connecting to each other")
     if armed and not view.unreachable:
-        return Action(Do.GO, armed, "all agents are armed")
-    return Action(Do.GIVE_UP, why=f"{view.late.node}: {view.late.text}") if view.late is not None else None
+        return Action(StepKind.GO, armed, "all agents are armed")
+    return Action(StepKind.GIVE_UP, why=f"{view.late.node}: {view.late.text}") if view.late is not None else None
 
 
 def _answers(view: GangView) -> bool:

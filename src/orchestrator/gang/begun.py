@@ -18,7 +18,7 @@ class What(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class GangOperation:
     """One gang's part of an operation.
 
     turning:  its turn has begun: it may be out of the router, stopped, or starting; else its turn is still to come
@@ -44,23 +44,23 @@ class Begun:
         return {**asdict(self), "what": self.what.value, "options": dict(self.options)}
 
 
-def read(raw: object) -> Begun | None:
+def read(raw: object) -> GangOperation | None:
     """Parse what a node keeps; None if it keeps nothing, or nothing that we know. Unknown keys are ignored."""
-    known = {one.name for one in fields(Begun)}
+    known = {one.name for one in fields(GangOperation)}
     try:
         kept = {name: value for name, value in dict(raw or {}).items() if name in known}  # type: ignore[call-overload]
-        return Begun(**{**kept, "what": What(kept["what"]), "options": dict(kept.get("options") or {})})
+        return GangOperation(**{**kept, "what": What(kept["what"]), "options": dict(kept.get("options") or {})})
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def together(kept: Iterable[Begun | None]) -> Begun | None:
+def together(kept: Iterable[GangOperation | None]) -> GangOperation | None:
     """Combine what all nodes of a gang keep: a controller may have been killed before it had written to every node."""
     found = sorted((one for one in kept if one is not None), key=lambda one: (one.since, one.turning))
     return found[-1] if found else None
 
 
-def sentence(interrupted: Sequence[Begun]) -> list[str]:
+def sentence(interrupted: Sequence[GangOperation]) -> list[str]:
     """For a user: what was interrupted, how far it got, and how to continue; one line per operation."""
     lines = []
     for what in dict.fromkeys(one.what for one in interrupted):

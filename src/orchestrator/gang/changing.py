@@ -9,7 +9,7 @@ from orchestrator.model.gang_state import GangState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class GangStanding:
     """One gang of the plan. same: it runs what the plan wants; serving: it answers requests now."""
 
     name: str
@@ -19,7 +19,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class ChangeSchedule:
     """Names of gangs.
 
     rise:  nothing runs there, or already what the plan wants: starting them interrupts no service
@@ -34,7 +34,7 @@ class Course:
     alone: tuple[str, ...] = ()
 
 
-def course(gangs: Sequence[Standing], *, elsewhere: int) -> Course:
+def course(gangs: Sequence[GangStanding], *, elsewhere: int) -> ChangeSchedule:
     """elsewhere: how many gangs outside the plan serve behind the same router."""
     other = [gang for gang in gangs if not gang.same]
     busy = [gang for gang in other if gang.state.loads]
@@ -42,8 +42,8 @@ def course(gangs: Sequence[Standing], *, elsewhere: int) -> Course:
     rise = [gang for gang in gangs if gang not in turns]
     # from the second turn on, the gang of the turn before serves again
     alone = [] if elsewhere or rise or any(gang.serving for gang in turns[1:]) else turns[:1]
-    return Course(rise=_names(rise), turns=_names(turns), busy=_names(busy), alone=_names(alone))
+    return ChangeSchedule(rise=_names(rise), turns=_names(turns), busy=_names(busy), alone=_names(alone))
 
 
-def _names(gangs: Sequence[Standing]) -> tuple[str, ...]:
+def _names(gangs: Sequence[GangStanding]) -> tuple[str, ...]:
     return tuple(gang.name for gang in gangs)

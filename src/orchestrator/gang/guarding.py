@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from orchestrator.gang.begun import Begun
+from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
@@ -14,7 +14,7 @@ from orchestrator.model.gang_state import GangState, NodeState
 _WAITING = (NodeState.STAGED, NodeState.ARMED)
 
 
-class Do(str, Enum):
+class GuardAction(str, Enum):
     """NOTHING. WARN: tell the operator, do nothing else. WAIT: a restart is due, but not yet. RESTART. GIVE_UP: tell
     the operator, and stop. DEGRADE: start without the nodes that stay away, on spares or on fewer nodes. REPLAN: its
     plan can't be carried out any more; start it with a new one. RETURN: missing nodes or rails may be back; check
@@ -70,7 +70,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class GuardMemory:
     """What a guard remembers of one gang. Times are the guard's own clock in seconds.
 
     restarts:    in a row, since the gang was last stable
@@ -114,11 +114,11 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GuardDecision:
     """What to do, and why, as text for the audit log and the hooks. without: nodes that a DEGRADE or a REPLAN leaves
     out; counting: what happens after a pause, and when, which changes from look to look."""
 
-    do: Do
+    do: GuardAction
     reason: str = ""
     without: tuple[str, ...] = ()
     counting: str = ""
@@ -130,8 +130,8 @@ class Decision:
 
 
 def decide(
-    view: GangView, memory: Memory, now: float, policy: Policy, begun: Begun | None = None
-) -> tuple[Decision, Memory]:
+    view: GangView, memory: GuardMemory, now: float, policy: Policy, begun: GangOperation | None = None
+) -> tuple[GuardDecision, GuardMemory]:
     """The decision, and what to remember from now on.
 
     A gang that an operator has stopped is not started. A gang that a command starts or stops is left to that command,
@@ -143,30 +143,30 @@ def decide(
         return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=(), outdated_since=None)
     remembered = _mind_the_away(view, remembered, now)
     if remembered.given_up:
-        return Decision(Do.NOTHING, "the guard has given up; an operator must act"), remembered
+        return GuardDecision(GuardAction.NOTHING, "the guard has given up; an operator must act"), remembered
     if remembered.restarts >= policy.limit:
         why = f"{reason}; {remembered.restarts} restarts in a row did not help"
-        return Decision(Do.GIVE_UP, why), replace(remembered, given_up=True)
+        return GuardDecision(GuardAction.GIVE_UP, why), replace(remembered, given_up=True)
     return _when(view, remembered, now, reason, policy), remembered
 
 
-def _not_to_be_had(view: GangView, memory: Memory) -> tuple[str, ...]:
+def _not_to_be_had(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Nodes that no start can use now, in order, except nodes that the current run was started without and that are
     back."""
     return tuple(node.name for node in view.nodes if node.error is not None or node.name in memory.barred)
 
 
-def _away(view: GangView, memory: Memory) -> tuple[str, ...]:
+def _away(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Those of these nodes that the gang needs."""
     return tuple(name for name in _not_to_be_had(view, memory) if name not in view.missing)
 
 
-def _left_out(view: GangView, memory: Memory) -> tuple[str, ...]:
+def _left_out(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """What a start without the nodes that are away leaves out: those nodes, and spares that can't take a place."""
     return (*_not_to_be_had(view, memory), *_unfit(view, memory))
 
 
-def _mind_the_away(view: GangView, memory: Memory, now: float) -> Memory:
+def _mind_the_away(view: GangView, memory: GuardMemory, now: float) -> GuardMemory:
     if view.unreachable and now >= memory.not_before:
         memory = replace(memory, barred=())  # while it waits for another node, the doctor checks these again
     if not _away(view, memory):
@@ -175,7 +175,7 @@ def _mind_the_away(view: GangView, memory: Memory, now: float) -> Memory:
     return memory if memory.away_since is not None else replace(memory, away_since=since)
 
 
-def noted(memory: Memory, view: GangView, now: float) -> Memory:
+def noted(memory: GuardMemory, view: GangView, now: float) -> GuardMemory:
     """After a look, also one in the middle of a restart: which nodes answer and which don't."""
     nodes = (*view.nodes, *view.spares)
     elsewhere = {name: since for name, since in memory.lost.items() if name not in {node.name for node in nodes}}
@@ -183,7 +183,7 @@ def noted(memory: Memory, view: GangView, now: float) -> Memory:
     return replace(memory, lost={**elsewhere, **lost})
 
 
-def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
+def restarted(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """After an attempted restart, whatever its result."""
     pause = min(policy.most_pause_s, policy.first_pause_s * 2.0**memory.restarts)
     return replace(
@@ -199,7 +199,9 @@ def restarted(memory: Memory, now: float, policy: Policy) -> Memory:
     )
 
 
-def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
+def held_back(
+    memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()
+) -> GuardMemory:
     """After a finding forbade a restart: it does not count as one, and the next check follows after a pause."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
     return replace(
@@ -212,28 +214,32 @@ def held_back(memory: Memory, now: float, policy: Policy, against: str, barred: 
     )
 
 
-def outdated(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()) -> Memory:
+def outdated(
+    memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()
+) -> GuardMemory:
     """After it was found that the gang's plan can't be carried out any more: like any finding, that may pass."""
     since = now if memory.outdated_since is None else memory.outdated_since
     return replace(held_back(memory, now, policy, against, barred), outdated_since=since)
 
 
-def up_to_date(memory: Memory) -> Memory:
+def up_to_date(memory: GuardMemory) -> GuardMemory:
     """After it was found that the gang's plan can be carried out again."""
     return replace(memory, outdated_since=None)
 
 
-def replanned(memory: Memory, plan_id: str) -> Memory:
+def replanned(memory: GuardMemory, plan_id: str) -> GuardMemory:
     """After the gang was started with a plan that does without what its nodes no longer have."""
     return replace(memory, replanned=plan_id)
 
 
-def does_without(view: GangView, memory: Memory) -> bool:
+def does_without(view: GangView, memory: GuardMemory) -> bool:
     """Whether the gang runs with such a plan; an operator may have started it with another one since."""
     return bool(memory.replanned) and view.plan_id == memory.replanned
 
 
-def held_back_on_fewer(memory: Memory, now: float, policy: Policy, against: str, barred: tuple[str, ...]) -> Memory:
+def held_back_on_fewer(
+    memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...]
+) -> GuardMemory:
     """After a finding forbade a start without the nodes that are away: like a restart that was held back, it does not
     count. If the finding names further nodes, the next start leaves these out too, and follows at once."""
     known = (*memory.barred, *(name for name in barred if name not in memory.barred))
@@ -241,64 +247,64 @@ def held_back_on_fewer(memory: Memory, now: float, policy: Policy, against: str,
     return replace(found, on_fewer_at=now if known != memory.barred else found.not_before)
 
 
-def can_not_go_on(memory: Memory, without: tuple[str, ...]) -> Memory:
+def can_not_go_on(memory: GuardMemory, without: tuple[str, ...]) -> GuardMemory:
     """After it was found that no layout fits the remaining nodes: that is not tried again."""
     return replace(memory, hopeless=without)
 
 
-def spares_failed(memory: Memory, spares: tuple[str, ...]) -> Memory:
+def spares_failed(memory: GuardMemory, spares: tuple[str, ...]) -> GuardMemory:
     """After a start with these spares has failed: the next one is without them."""
     return replace(memory, unfit=(*memory.unfit, *(name for name in spares if name not in memory.unfit)))
 
 
-def not_back_yet(memory: Memory, now: float, policy: Policy) -> Memory:
+def not_back_yet(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """After a check found that the gang can't run on all nodes again yet: the pause doubles."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.looks, 32))
     return replace(memory, looks=memory.looks + 1, return_at=max(memory.return_at, now + pause))
 
 
-def has_settled(memory: Memory, ports: tuple[str, ...]) -> bool:
+def has_settled(memory: GuardMemory, ports: tuple[str, ...]) -> bool:
     """Whether the active RDMA ports are the same as at the last check. After a boot or a switch restart they come back
     one by one, and a return in between would leave the gang with only some of them until its next restart."""
     return memory.ports == ports
 
 
-def settling(memory: Memory, now: float, policy: Policy, ports: tuple[str, ...]) -> Memory:
+def settling(memory: GuardMemory, now: float, policy: Policy, ports: tuple[str, ...]) -> GuardMemory:
     """After a check that found other active RDMA ports than before: the next check is soon."""
     return replace(memory, ports=ports, return_at=max(memory.return_at, now + policy.first_pause_s))
 
 
-def returning(memory: Memory, now: float, policy: Policy) -> Memory:
+def returning(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """Before an attempted return to all nodes: it counts whatever its result, and the next one waits longer."""
     first = max(policy.first_pause_s, policy.degrade_after_s or 0.0)
     pause = min(policy.most_return_pause_s, first * 2.0 ** min(memory.returned, 32))
     return replace(memory, returned=memory.returned + 1, return_at=now + pause)
 
 
-def returned(memory: Memory) -> Memory:
+def returned(memory: GuardMemory) -> GuardMemory:
     """After a successful return to all nodes: forget the time without them, but not the number of returns and the
     earliest time of the next one."""
-    return Memory(returned=memory.returned, return_at=memory.return_at)
+    return GuardMemory(returned=memory.returned, return_at=memory.return_at)
 
 
-def may_return(memory: Memory, policy: Policy) -> bool:
+def may_return(memory: GuardMemory, policy: Policy) -> bool:
     """Whether the guard may still attempt a return by itself."""
     return memory.returned < policy.return_limit
 
 
-def is_due_to_be_told(memory: Memory, policy: Policy) -> bool:
+def is_due_to_be_told(memory: GuardMemory, policy: Policy) -> bool:
     """Whether the operator is to be told at this check, which `held_back` has just counted."""
     return memory.held_back == policy.tell_at
 
 
-def _remember(view: GangView, memory: Memory, now: float, policy: Policy) -> Memory:
+def _remember(view: GangView, memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     if view.state is not GangState.READY and not _fewer(view):
         return replace(memory, ready_since=None)
     since = now if memory.ready_since is None else memory.ready_since
     if now - since >= policy.stable_s:
         complete = not view.missing and not does_without(view, memory)
         return replace(
-            Memory(ready_since=since, lost=memory.lost),
+            GuardMemory(ready_since=since, lost=memory.lost),
             replanned=memory.replanned,
             returned=0 if complete else memory.returned,
             return_at=0.0 if complete else memory.return_at,
@@ -312,7 +318,7 @@ def _fewer(view: GangView) -> bool:
     return view.state is GangState.DEGRADED and view.trouble == "nodes"
 
 
-def _to_return(view: GangView, memory: Memory) -> str:
+def _to_return(view: GangView, memory: GuardMemory) -> str:
     """What it serves without and should get back: one of its own nodes (on fewer, or with a spare), or RDMA."""
     if _fewer(view) or (view.state is GangState.READY and view.replaced):
         return f"{', '.join(view.missing)} can be reached again"
@@ -330,12 +336,12 @@ def _reason(view: GangView, policy: Policy) -> str:
     return ""
 
 
-def may_finish(begun: Begun) -> bool:
+def may_finish(begun: GangOperation) -> bool:
     """No command but its operator's may finish a gang that was left stopped for work on its nodes."""
     return begun.turning and not begun.by_hand
 
 
-def _left_half_way(begun: Begun | None) -> str:
+def _left_half_way(begun: GangOperation | None) -> str:
     return f"a {begun.what.value} was interrupted" if begun is not None and may_finish(begun) else ""
 
 
@@ -344,16 +350,18 @@ def _staged_s(view: GangView) -> float:
     return min((node.started_s for node in view.nodes if node.alive and node.state in _WAITING), default=0.0)
 
 
-def _at_peace(view: GangView, memory: Memory, now: float) -> Decision:
+def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
     lost = ", ".join(node.name for node in view.unreachable)
     to_return = _to_return(view, memory)
     if to_return and all(node.error is None for node in view.nodes) and now >= memory.return_at:
-        return Decision(Do.RETURN, to_return)
+        return GuardDecision(GuardAction.RETURN, to_return)
     if lost and view.running:
-        return Decision(Do.WARN, f"{lost} can't be reached; the other nodes still serve with it")
+        return GuardDecision(GuardAction.WARN, f"{lost} can't be reached; the other nodes still serve with it")
     if view.state in (GangState.DEGRADED, GangState.UNKNOWN):
-        return Decision(Do.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}")
-    return Decision(Do.NOTHING, _of_rails(view))
+        return GuardDecision(
+            GuardAction.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"
+        )
+    return GuardDecision(GuardAction.NOTHING, _of_rails(view))
 
 
 def _of_rails(view: GangView) -> str:
@@ -361,26 +369,28 @@ def _of_rails(view: GangView) -> str:
     return "; ".join(f"{node.name}: {sentence(rail, view.name)}" for node in view.nodes for rail in node.rails)
 
 
-def _when(view: GangView, memory: Memory, now: float, reason: str, policy: Policy) -> Decision:
+def _when(view: GangView, memory: GuardMemory, now: float, reason: str, policy: Policy) -> GuardDecision:
     lost = ", ".join(node.name for node in view.unreachable)
     left_s = memory.not_before - now
     goes_on_s = _goes_on_s(view, memory, now, policy)
     if goes_on_s is not None and goes_on_s <= 0 and (left_s <= 0 or memory.against):
         away = ", ".join(_not_to_be_had(view, memory))
-        return Decision(Do.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
+        return GuardDecision(GuardAction.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
     if lost:
         later = "" if goes_on_s is None else f"continuing without it in {max(0.0, goes_on_s):.0f} s"
-        return Decision(Do.WAIT, f"{reason}; waiting for {lost} to come back", counting=later)
+        return GuardDecision(GuardAction.WAIT, f"{reason}; waiting for {lost} to come back", counting=later)
     if left_s > 0 and memory.against:
-        return Decision(Do.WAIT, f"{reason}; {memory.against}", counting=f"checking again in {left_s:.0f} s")
+        return GuardDecision(
+            GuardAction.WAIT, f"{reason}; {memory.against}", counting=f"checking again in {left_s:.0f} s"
+        )
     if left_s > 0:
-        return Decision(Do.WAIT, reason, counting=f"the next restart is in {left_s:.0f} s")
+        return GuardDecision(GuardAction.WAIT, reason, counting=f"the next restart is in {left_s:.0f} s")
     if memory.outdated_since is not None and now >= memory.outdated_since + policy.waits_for_rails_s:
-        return Decision(Do.REPLAN, f"{reason}; {memory.against}", _left_out(view, memory))
-    return Decision(Do.RESTART, reason)
+        return GuardDecision(GuardAction.REPLAN, f"{reason}; {memory.against}", _left_out(view, memory))
+    return GuardDecision(GuardAction.RESTART, reason)
 
 
-def _goes_on_s(view: GangView, memory: Memory, now: float, policy: Policy) -> float | None:
+def _goes_on_s(view: GangView, memory: GuardMemory, now: float, policy: Policy) -> float | None:
     """Seconds until the gang is started without the nodes that are away; None if it never is."""
     if policy.degrade_after_s is None or memory.away_since is None or not _away(view, memory):
         return None
@@ -391,7 +401,7 @@ def _goes_on_s(view: GangView, memory: Memory, now: float, policy: Policy) -> fl
     return max(memory.away_since + policy.degrade_after_s, memory.on_fewer_at) - now
 
 
-def _unfit(view: GangView, memory: Memory) -> tuple[str, ...]:
+def _unfit(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Idle spares that can't take a place now."""
     unfit = {*memory.unfit, *memory.barred}
     return tuple(node.name for node in view.spares if node.error is not None or node.name in unfit)

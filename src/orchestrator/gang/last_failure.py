@@ -11,7 +11,7 @@ from orchestrator.protocol.report import AgentState, Cause, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class FailureVerdict:
     """Why a run of a gang ended.
 
     secondary: the errors that followed on other nodes
@@ -34,7 +34,7 @@ Kept = Sequence[Report] | DeployError
 """The reports of the runs that one node has kept, or why the node could not be queried."""
 
 
-def last_verdict(gang: str, kept: Mapping[str, Kept]) -> Verdict | None:
+def last_verdict(gang: str, kept: Mapping[str, Kept]) -> FailureVerdict | None:
     """The verdict on the newest run that failed; None if no kept run did.
 
     kept: by node name, in node-rank order
@@ -69,13 +69,13 @@ def _before_it_was_cleared(report: Report) -> Report:
     return replace(report, state=AgentState.FAILED) if failed and not report.alive else report
 
 
-def _verdict(gang: str, run_id: str, answers: Mapping[str, Answer], *, newest: bool) -> Verdict | None:
+def _verdict(gang: str, run_id: str, answers: Mapping[str, Answer], *, newest: bool) -> FailureVerdict | None:
     seen = view(gang, answers)
     if seen.cause is None:
         return None
     origin = answers.get(seen.cause.node)
     clock = origin.now if isinstance(origin, Report) else None
-    return Verdict(
+    return FailureVerdict(
         gang=gang,
         run_id=run_id,
         plan_id=seen.plan_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.protocol.report import Rail, Report
+from orchestrator.protocol.report import RailChange, Report
 from orchestrator.topology.speed import Traffic, price
 
 
@@ -19,7 +19,7 @@ def words(node: str, report: Report) -> Iterator[str]:
         )
 
 
-def sentence(rail: Rail, gang: str) -> str:
+def sentence(rail: RailChange, gang: str) -> str:
     """Without the node: 'RDMA port mlx5_1:1 is down, ...'."""
     if rail.up:
         return (

@@ -10,7 +10,7 @@ from orchestrator.model.replicas import replicas_of
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Run:
+class LastRun:
     """The last run of a gang on one node. run_id: begins with the time of its start, so that it sorts by time."""
 
     alive: bool
@@ -18,13 +18,13 @@ class Run:
     gang: str
 
 
-def last_run(gang: GangSpec, runs: Iterable[Run]) -> Run | None:
+def last_run(gang: GangSpec, runs: Iterable[LastRun]) -> LastRun | None:
     """The last run of the gang or of one of its replicas; a live run comes before an ended one."""
     names = {gang.name, *(one.name for one in replicas_of(gang))}
     return max((run for run in runs if run.gang in names), default=None)
 
 
-def stands_as_replicas(gang: GangSpec, runs: Iterable[Run]) -> bool:
+def stands_as_replicas(gang: GangSpec, runs: Iterable[LastRun]) -> bool:
     """Whether its replicas were started last. The only replica of a gang of one node is the gang itself."""
     last = last_run(gang, runs)
     return last is not None and last.gang != gang.name

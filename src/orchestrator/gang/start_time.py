@@ -17,7 +17,7 @@ _TELLING = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadProgress:
     """How far a node is with its weight files. Each node reads all of them. rate: bytes per second, 0 if unknown"""
 
     done: int
@@ -25,16 +25,16 @@ class Reading:
     rate: float
 
 
-def reading(node: NodeView, model_bytes: int) -> Reading | None:
+def reading(node: NodeView, model_bytes: int) -> ReadProgress | None:
     """None if it reads no weights now, or their size is unknown."""
     phase = node.phase
     if phase.name != WEIGHTS or not phase.of or not model_bytes:
         return None
     done = int(model_bytes * phase.step / phase.of)
-    return Reading(done, model_bytes, done / node.phase_s if node.phase_s > 0 and phase.step >= _TELLING else 0.0)
+    return ReadProgress(done, model_bytes, done / node.phase_s if node.phase_s > 0 and phase.step >= _TELLING else 0.0)
 
 
-def left_s(node: NodeView, now: Reading | None, last: Mapping[str, float]) -> float | None:
+def left_s(node: NodeView, now: ReadProgress | None, last: Mapping[str, float]) -> float | None:
     """Seconds until this node is ready, None if unknown. last: as `PhaseTimes.began`"""
     place = PHASES.index(node.phase.name) if node.phase.name in PHASES else -1
     after = [name for name in PHASES[place + 1 :] if name in last] if place >= 0 else []

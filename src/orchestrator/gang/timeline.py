@@ -26,7 +26,7 @@ class NodeEvents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
+class TimelineEvent:
     """One event. at: epoch seconds by our own clock."""
 
     at: float
@@ -35,16 +35,18 @@ class Happened:
     words: str
 
 
-def timeline(told: Mapping[str, NodeEvents]) -> tuple[Happened, ...]:
+def timeline(told: Mapping[str, NodeEvents]) -> tuple[TimelineEvent, ...]:
     """All nodes' events by our own clock. Events of one node keep their order even if its clock was set meanwhile."""
-    found: list[Happened] = []
+    found: list[TimelineEvent] = []
     for node, one in told.items():
         latest = 0.0
         for event in one.events:
             at = event.get("at")
             if isinstance(at, (int, float)) and abs(at) <= MOST_SECONDS:
                 latest = max(latest, at - one.correction_s)
-                found.append(Happened(at=latest, node=node, what=str(event.get("event") or ""), words=_words(event)))
+                found.append(
+                    TimelineEvent(at=latest, node=node, what=str(event.get("event") or ""), words=_words(event))
+                )
     return tuple(sorted(found, key=lambda happened: happened.at))
 
 

@@ -11,7 +11,7 @@ from orchestrator.gang.proof_of_transport import transport
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, Rail, RankReport, RankState, Report
+from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, RailChange, RankReport, RankState, Report
 
 STALE_PROBE_S = 60.0
 """Seconds after which a leader's last HTTP probe no longer counts: twice the engine's own 20 s plus our pause."""
@@ -50,7 +50,7 @@ class NodeView:
     """Seconds since this run was staged, by the node's own clock."""
     phase_s: float = 0.0
     """Seconds since its phase began."""
-    rails: tuple[Rail, ...] = ()
+    rails: tuple[RailChange, ...] = ()
     """RDMA ports that NCCL has stopped using in this run."""
     cache: PageCache | None = None
     """Weight files read ahead of the engine; None if nothing was."""

@@ -15,7 +15,7 @@ NOISE_TIMES = 2.0
 """Two log-probabilities, each uncertain by the noise, may change places when they are this many times it apart."""
 
 
-class Verdict(str, Enum):
+class GoldenVerdict(str, Enum):
     """Of one prompt, or of all: none where no baseline was accepted."""
 
     SAME = "same"
@@ -35,7 +35,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class PromptBaseline:
     """A prompt's baseline. varies_from: index of the first token that the repetitions did not share, None where they
     were alike; noise: the largest difference between the log-probabilities that they gave the same token."""
 
@@ -45,12 +45,12 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class AnswerComparison:
     """position: index of the first differing token, None where the answers agree; tolerated: why a difference is none,
     in words, '' where there is nothing to tolerate."""
 
     id: str
-    verdict: Verdict
+    verdict: GoldenVerdict
     position: int | None = None
     expected: str = ""
     found: str = ""
@@ -58,10 +58,10 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        return self.verdict is Verdict.SAME
+        return self.verdict is GoldenVerdict.SAME
 
 
-def accept(answers: Sequence[Answer]) -> Accepted:
+def accept(answers: Sequence[Answer]) -> PromptBaseline:
     """The baseline that repeated answers of one engine to one prompt give; the first of them is kept."""
     first, *others = answers
     varies_from = min((_shared(first, other) for other in others if other.tokens != first.tokens), default=None)
@@ -73,19 +73,19 @@ def accept(answers: Sequence[Answer]) -> Accepted:
         ),
         default=0.0,
     )
-    return Accepted(answer=first, varies_from=varies_from, noise=noise)
+    return PromptBaseline(answer=first, varies_from=varies_from, noise=noise)
 
 
-def compare(prompt: str, accepted: Accepted, answer: Answer) -> Compared:
+def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComparison:
     """An answer against its baseline: the same, tolerated, or different from a position on."""
     expected = accepted.answer
     position = _shared(expected, answer)
     if position == len(expected.tokens) == len(answer.tokens):
-        return Compared(id=prompt, verdict=Verdict.SAME)
+        return AnswerComparison(id=prompt, verdict=GoldenVerdict.SAME)
     tolerated = _tolerated(accepted, position)
-    return Compared(
+    return AnswerComparison(
         id=prompt,
-        verdict=Verdict.SAME if tolerated else Verdict.DIFFERS,
+        verdict=GoldenVerdict.SAME if tolerated else GoldenVerdict.DIFFERS,
         position=position,
         expected=expected.text,
         found=answer.text,
@@ -93,12 +93,12 @@ def compare(prompt: str, accepted: Accepted, answer: Answer) -> Compared:
     )
 
 
-def overall(compared: Mapping[str, Compared] | Sequence[Compared]) -> Verdict:
+def overall(compared: Mapping[str, AnswerComparison] | Sequence[AnswerComparison]) -> GoldenVerdict:
     """Of all prompts: differs where one differs; none where nothing was compared."""
     each = list(compared.values()) if isinstance(compared, Mapping) else list(compared)
     if not each:
-        return Verdict.NONE
-    return Verdict.SAME if all(one.same for one in each) else Verdict.DIFFERS
+        return GoldenVerdict.NONE
+    return GoldenVerdict.SAME if all(one.same for one in each) else GoldenVerdict.DIFFERS
 
 
 def _shared(one: Answer, other: Answer) -> int:
@@ -108,7 +108,7 @@ def _shared(one: Answer, other: Answer) -> int:
     return next((place for place, (mine, theirs) in pairs if mine != theirs), shorter)
 
 
-def _tolerated(accepted: Accepted, position: int) -> str:
+def _tolerated(accepted: PromptBaseline, position: int) -> str:
     if accepted.varies_from is not None and position >= accepted.varies_from:
         return f"the accepted engine's own answers vary from token {accepted.varies_from + 1} on"
     margins = accepted.answer.margins

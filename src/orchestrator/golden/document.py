@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.golden.compare import Accepted, Answer
+from orchestrator.golden.compare import Answer, PromptBaseline
 
 FORMAT = 1
 
@@ -36,7 +36,7 @@ class Baseline:
 
     subject: Subject
     made_at: float
-    prompts: Mapping[str, Accepted]
+    prompts: Mapping[str, PromptBaseline]
 
 
 def to_json(baseline: Baseline) -> dict[str, Any]:
@@ -76,8 +76,8 @@ def from_json(raw: Any) -> Baseline:
         raise ValueError(f"not a baseline: {type(wrong).__name__} {wrong}") from None
 
 
-def _accepted(entry: Mapping[str, Any]) -> Accepted:
-    return Accepted(
+def _accepted(entry: Mapping[str, Any]) -> PromptBaseline:
+    return PromptBaseline(
         answer=Answer(
             tokens=tuple(int(token) for token in entry["tokens"]),
             logprobs=tuple(float(value) for value in entry["logprobs"]),

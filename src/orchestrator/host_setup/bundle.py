@@ -36,7 +36,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class StackBundle:
     """One bundle as its manifest has it.
 
     python: major.minor that its wheels were built for
@@ -71,7 +71,7 @@ def write_bundle(
     debian: str = "",
     vocabularies: Path | None = None,
     image: Path | None = None,
-) -> Bundle:
+) -> StackBundle:
     """Make `path` from the wheels in a folder; it appears complete or not at all.
 
     debs: a folder of Debian packages with their index, and `debian` the release that they are of
@@ -117,7 +117,7 @@ def write_bundle(
     return _bundle(path, manifest, requirements)
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path) -> StackBundle:
     """Read a bundle and prove every part of it by its digest.
 
     Raises InputError for a file that is none, VerificationDiffers for a damaged one.
@@ -145,7 +145,7 @@ def stack_in(path: Path) -> str:
 _MAKE = "create one: l40s-deploy stack build STACK --out FILE"
 
 
-def _proved(path: Path, tar: tarfile.TarFile) -> Bundle:
+def _proved(path: Path, tar: tarfile.TarFile) -> StackBundle:
     manifest = _manifest(tar)
     wanted: dict[str, str] = dict(manifest["files"])
     requirements = ""
@@ -172,7 +172,7 @@ def _may_hold(name: str) -> bool:
     return name == REQUIREMENTS or any(pattern.fullmatch(name) for pattern in _PARTS.values())
 
 
-def copy_part(bundle: Bundle, part: str, into: Path) -> None:
+def copy_part(bundle: StackBundle, part: str, into: Path) -> None:
     """Write one part (wheels, debs, vocabularies) of a bundle that was read as a tar of its own.
 
     Raises InputError where there is no room for it.
@@ -202,9 +202,9 @@ def _manifest(tar: tarfile.TarFile) -> Mapping[str, Any]:
     return dict(manifest)
 
 
-def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Bundle:
+def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> StackBundle:
     names: list[str] = list(manifest["files"])
-    return Bundle(
+    return StackBundle(
         path=path,
         stack=str(manifest["stack"]),
         engine_version=str(manifest["engine_version"]),

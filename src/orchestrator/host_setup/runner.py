@@ -47,7 +47,7 @@ Outcome = Literal["started", "ok", "changed", "skipped", "remark", "failed", "un
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HostEvent:
     """Something that happened on a host.
 
     role:    the role that the task is part of, '' for none
@@ -85,7 +85,7 @@ def run_playbook(
     forks: int = 16,
     become_password: str | None = None,
     deadline_s: float,
-    on_step: Callable[[Step], None] = lambda _: None,
+    on_step: Callable[[HostEvent], None] = lambda _: None,
 ) -> PerNode[HostResult]:
     """Run `playbooks/<playbook>` and give each host's result or failure.
 
@@ -100,9 +100,9 @@ def run_playbook(
     Raises InputError where Ansible could not start at all (a broken inventory, no such host). An interrupt ends
     the run on every host and is raised again.
     """
-    report = _Report(on_step)
+    report = _AnsibleReport(on_step)
     with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
-        run = _Run(report, deadline_s)
+        run = _PlaybookRun(report, deadline_s)
         run.start(
             private_data_dir=folder,
             # Ansible works where we do: relative paths in an inventory (keys, known_hosts) mean the same to both
@@ -144,10 +144,10 @@ def count_tasks(playbook: str, *, inventory: Path, tags: Collection[str] = (), d
     return [len(re.findall(r"^ {6}\S.*\tTAGS: ", play, re.MULTILINE)) for play in listed.split("\n  play #")[1:]]
 
 
-class _Run:
+class _PlaybookRun:
     """One ansible-playbook process, run by a thread so that this one can handle an interrupt."""
 
-    def __init__(self, report: _Report, deadline_s: float) -> None:
+    def __init__(self, report: _AnsibleReport, deadline_s: float) -> None:
         self.timed_out = False
         self.output = ""
         self.deadline_s = deadline_s
@@ -212,10 +212,10 @@ class _Run:
         return NodeError(f"Ansible ended at {task!r}: {said}", where=host, fix=_AGAIN)
 
 
-class _Report:
+class _AnsibleReport:
     """What Ansible's events say, host by host."""
 
-    def __init__(self, on_step: Callable[[Step], None]) -> None:
+    def __init__(self, on_step: Callable[[HostEvent], None]) -> None:
         self.pid = 0
         self.broken: BaseException | None = None
         self._on_step = on_step
@@ -237,7 +237,7 @@ class _Report:
             self.broken = failure
         return False
 
-    def outcome(self, run: _Run) -> PerNode[HostResult]:
+    def outcome(self, run: _PlaybookRun) -> PerNode[HostResult]:
         if not self._at:
             raise run.never_began()
         counts = self._counts or {}
@@ -275,13 +275,13 @@ _MESSAGES: Mapping[Outcome, Callable[[Mapping[str, Any]], str]] = {
 """By outcome: what of a task's result an operator reads."""
 
 
-def _step(kind: str, data: Mapping[str, Any]) -> Step | None:
+def _step(kind: str, data: Mapping[str, Any]) -> HostEvent | None:
     """What an event `runner_on_<kind>` says, None where it is of no interest."""
     result = data.get("res") or {}
     outcome = _outcome(kind, data, result)
     if outcome is None:
         return None
-    return Step(
+    return HostEvent(
         host=str(data.get("host")),
         task=str(data.get("task") or ""),
         outcome=outcome,
@@ -300,7 +300,7 @@ def _outcome(kind: str, data: Mapping[str, Any], result: Mapping[str, Any]) -> O
     return None if kind == "failed" and data.get("ignore_errors") else _OUTCOMES.get(kind)
 
 
-def _failure(step: Step) -> DeployError:
+def _failure(step: HostEvent) -> DeployError:
     if step.outcome == "unreachable":
         return Unreachable(step.message, where=step.host, fix=f"check the login: `ssh {step.host}`")
     fix = advice(step.message) or _AGAIN

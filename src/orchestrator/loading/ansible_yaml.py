@@ -52,7 +52,7 @@ class Variable:
 
 
 @dataclass
-class Group:
+class InventoryGroup:
     """A group as the file has it; hosts and children in the order in which they were first named."""
 
     name: str
@@ -79,7 +79,7 @@ class AnsibleInventory:
 
     path: Path
     shown: str
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, InventoryGroup] = field(default_factory=dict)
     hosts: dict[str, Host] = field(default_factory=dict)
     _files: dict[Path, dict[str, Variable]] = field(default_factory=dict)
 
@@ -158,7 +158,7 @@ def _read_group(
         raise _wrong(origin, f"the group name {name!r} is {_kind(name)}", "a text", "put it into quotes")
     if name in above:
         raise _wrong(origin, f"group {name!r} is below itself", "groups without a loop", "remove one of the references")
-    group = inventory.groups.setdefault(name, Group(name, origin))
+    group = inventory.groups.setdefault(name, InventoryGroup(name, origin))
     if body is None:
         return
     if not isinstance(body, Marked):
@@ -183,7 +183,7 @@ def _read_group(
                 _adopt(inventory, group, child, place)
 
 
-def _adopt(inventory: AnsibleInventory, group: Group, child: str, place: Origin) -> None:
+def _adopt(inventory: AnsibleInventory, group: InventoryGroup, child: str, place: Origin) -> None:
     if child in group.children:
         return
     if child == "all":
@@ -201,7 +201,7 @@ def _adopt(inventory: AnsibleInventory, group: Group, child: str, place: Origin)
     inventory.groups[child].parents.append(group.name)
 
 
-def _read_group_vars(group: Group, entries: Mapping[Any, Any], place: Origin) -> None:
+def _read_group_vars(group: InventoryGroup, entries: Mapping[Any, Any], place: Origin) -> None:
     for name, variable in _variables(entries, place):
         if name == "ansible_group_priority":
             try:
@@ -212,7 +212,9 @@ def _read_group_vars(group: Group, entries: Mapping[Any, Any], place: Origin) ->
             group.variables[name] = variable
 
 
-def _read_hosts(inventory: AnsibleInventory, group: Group, pattern: object, variables: object, origin: Origin) -> None:
+def _read_hosts(
+    inventory: AnsibleInventory, group: InventoryGroup, pattern: object, variables: object, origin: Origin
+) -> None:
     if not isinstance(pattern, str):
         raise _wrong(origin, f"the host name {pattern!r} is {_kind(pattern)}", "a text", "put it into quotes")
     try:

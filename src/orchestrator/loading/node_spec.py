@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 from orchestrator.loading import ssh_arguments
 from orchestrator.loading.variables import Variables
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import NodeSpec, Overrides, Ports, Reach, Transport
+from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach, Transport
 
 OURS = (
     "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_api_key_file", "l40s_args", "l40s_dist_init_port",
@@ -168,14 +168,14 @@ def _transport(variables: Variables) -> Transport:
     return cast(Transport, word)
 
 
-def _ports(variables: Variables) -> Ports:
+def _ports(variables: Variables) -> GangPorts:
     def port(name: str) -> int | None:
         return variables.number(name, 1, 65535)
 
     chosen = {
-        "l40s_dist_init_port": port("l40s_dist_init_port") or Ports().dist_init,
-        "l40s_http_port": port("l40s_http_port") or Ports().http,
-        "l40s_agent_port": port("l40s_agent_port") or Ports().agent,
+        "l40s_dist_init_port": port("l40s_dist_init_port") or GangPorts().dist_init,
+        "l40s_http_port": port("l40s_http_port") or GangPorts().http,
+        "l40s_agent_port": port("l40s_agent_port") or GangPorts().agent,
         "l40s_nccl_port": port("l40s_nccl_port"),
     }
     taken: dict[int, str] = {}
@@ -186,7 +186,7 @@ def _ports(variables: Variables) -> Ports:
             raise variables.wrong(shown, f"a port that {other} does not have", f"write `{shown}: {number + 1}`")
         if number is not None:
             taken[number] = name
-    return Ports(
+    return GangPorts(
         dist_init=chosen["l40s_dist_init_port"] or 0,
         http=chosen["l40s_http_port"] or 0,
         nccl=chosen["l40s_nccl_port"],

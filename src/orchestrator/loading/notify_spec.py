@@ -7,31 +7,32 @@ from typing import Any
 
 from orchestrator.loading.variables import Variables
 from orchestrator.model.errors import InputError
-from orchestrator.model.notify import Event, Kind, Mail, Recipient
+from orchestrator.model.notify import Event, Mail, ReceiverKind, Recipient
 
 NAME = "l40s_notify"
 _WEB = ("kind", "url", "url_file", "sign_file", "events")
 _MAIL = ("kind", "server", "from", "to", "tls", "user", "password_file", "events")
-_SIGNED = (Kind.FEISHU, Kind.DINGTALK)
+_SIGNED = (ReceiverKind.FEISHU, ReceiverKind.DINGTALK)
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
 def recipients(variables: Variables) -> tuple[Recipient, ...]:
     """The list, in its order. Raises InputError that names the entry and the key."""
     return tuple(
-        _Entry(variables.place(NAME), place, entry).read() for place, entry in enumerate(variables.mappings(NAME))
+        _RecipientEntry(variables.place(NAME), place, entry).read()
+        for place, entry in enumerate(variables.mappings(NAME))
     )
 
 
-class _Entry:
+class _RecipientEntry:
     def __init__(self, where: str, place: int, entry: Mapping[Any, Any]) -> None:
         self._where = f"{where}/{place}"
         self._entry = entry
 
     def read(self) -> Recipient:
         kind = self._kind()
-        self._refuse_unknown(_MAIL if kind is Kind.EMAIL else _WEB)
-        if kind is Kind.EMAIL:
+        self._refuse_unknown(_MAIL if kind is ReceiverKind.EMAIL else _WEB)
+        if kind is ReceiverKind.EMAIL:
             return Recipient(kind=kind, mail=self._mail(), events=self._events())
         url, file = self._text("url"), self._text("url_file")
         if bool(url) == bool(file):
@@ -43,11 +44,11 @@ class _Entry:
             raise self._wrong("sign_file", "no such key: only feishu and dingtalk sign", "remove sign_file")
         return Recipient(kind=kind, url=url, url_file=file, sign_file=sign, events=self._events())
 
-    def _kind(self) -> Kind:
+    def _kind(self) -> ReceiverKind:
         try:
-            return Kind(self._text("kind"))
+            return ReceiverKind(self._text("kind"))
         except ValueError:
-            raise self._wrong("kind", " or ".join(kind.value for kind in Kind), "kind: webhook") from None
+            raise self._wrong("kind", " or ".join(kind.value for kind in ReceiverKind), "kind: webhook") from None
 
     def _mail(self) -> Mail:
         server, _, port = self._text("server").partition(":")

@@ -6,17 +6,17 @@ import re
 
 from orchestrator.loading import own, yaml_fields
 from orchestrator.loading.yaml_fields import Section
-from orchestrator.model.benchmark import FIGURES, Expected, Load, Wiring
+from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load, Wiring
 from orchestrator.model.profile import (
     Attention,
     Canary,
+    CudaGraphs,
     Dimensions,
-    Graphs,
     ModelProfile,
+    ModelRefusal,
     NamedLayout,
     Part,
     Quantisation,
-    Refusal,
     Vision,
 )
 
@@ -130,7 +130,7 @@ def _by_version(section: Section) -> tuple[tuple[str, str, str], ...]:
     return tuple((_version(prefix), name, value) for prefix in section.names() for name, value in section.words(prefix))
 
 
-def _graphs(top: Section) -> tuple[Graphs, ...]:
+def _graphs(top: Section) -> tuple[CudaGraphs, ...]:
     """By prefix of the engine version."""
     every = top.section("graphs")
     found = []
@@ -138,7 +138,7 @@ def _graphs(top: Section) -> tuple[Graphs, ...]:
         entry = every.section(prefix)
         if not re.fullmatch(r"all|\d+(\.\w+)*\.?", prefix):
             raise every.wrong(prefix, f"found {prefix!r}, wanted all or the beginning of an engine version, as 0.5")
-        one = Graphs(
+        one = CudaGraphs(
             versions=_version(prefix),
             sizes=_sizes(entry),
             max_bs=entry.optional_number("max_bs"),
@@ -170,13 +170,13 @@ def _version(prefix: str) -> str:
     return "" if prefix == "all" else prefix
 
 
-def _refused(section: Section) -> tuple[Refusal, ...]:
+def _refused(section: Section) -> tuple[ModelRefusal, ...]:
     """By prefix of the engine version."""
     found = []
     for prefix in section.names():
         entry = section.section(prefix)
         found.append(
-            Refusal(
+            ModelRefusal(
                 versions=_version(prefix),
                 below=entry.number("below", 0),
                 reason=entry.text("reason"),
@@ -229,14 +229,14 @@ def _vision(section: Section) -> Vision:
     return vision
 
 
-def _expected(section: Section) -> tuple[Expected, ...]:
+def _expected(section: Section) -> tuple[ExpectedSpeeds, ...]:
     """Measured speeds by a name of their own."""
     return tuple(_measured_speed(name, section.section(name)) for name in section.names())
 
 
-def _measured_speed(name: str, entry: Section) -> Expected:
+def _measured_speed(name: str, entry: Section) -> ExpectedSpeeds:
     load = entry.section("load")
-    found = Expected(
+    found = ExpectedSpeeds(
         name=name,
         source=entry.text("source"),
         stack=entry.text("stack"),

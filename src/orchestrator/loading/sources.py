@@ -15,8 +15,8 @@ from orchestrator.loading.ansible_settings import knows_a_vault_password
 from orchestrator.loading.ansible_yaml import (
     VAULT_HEADER,
     AnsibleInventory,
-    Group,
     Host,
+    InventoryGroup,
     Origin,
     Variable,
     read_ansible_inventory,
@@ -126,14 +126,16 @@ def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
     for name, body in document.items():
         if name == "_meta":
             continue
-        group = source.groups[name] = Group(name, Origin(shown, 0, name))
+        group = source.groups[name] = InventoryGroup(name, Origin(shown, 0, name))
         group.hosts, group.children = list(body.get("hosts", ())), list(body.get("children", ()))
         for host in group.hosts:
             place = Origin(shown, 0, host)
             known = {key: Variable(value, place.below(key)) for key, value in hostvars.get(host, {}).items()}
             source.hosts.setdefault(host, Host(host, place, known))
     for child in [child for group in list(source.groups.values()) for child in group.children]:
-        source.groups.setdefault(child, Group(child, Origin(shown, 0, child)))  # Ansible leaves out what is empty
+        source.groups.setdefault(
+            child, InventoryGroup(child, Origin(shown, 0, child))
+        )  # Ansible leaves out what is empty
     return source
 
 

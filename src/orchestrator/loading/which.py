@@ -11,7 +11,7 @@ from orchestrator.model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class InventoryChoice:
     """The inventory file to use, and the reason."""
 
     path: Path
@@ -24,22 +24,22 @@ def lab_root() -> Path:
     return Path(os.environ.get("L40S_LAB_ROOT", default))
 
 
-def choose_inventory(option: str | None) -> Choice:
+def choose_inventory(option: str | None) -> InventoryChoice:
     """--inventory, else $L40S_INVENTORY, else ./inventory/hosts.yml, else the config file's, else the only running
     lab's."""
     if option:
-        return Choice(Path(option), "--inventory")
+        return InventoryChoice(Path(option), "--inventory")
     if variable := os.environ.get("L40S_INVENTORY"):
-        return Choice(Path(variable), "$L40S_INVENTORY")
+        return InventoryChoice(Path(variable), "$L40S_INVENTORY")
     here = Path("inventory/hosts.yml")
     if here.exists():
-        return Choice(here, "./inventory/hosts.yml")
+        return InventoryChoice(here, "./inventory/hosts.yml")
     config = load_config()
     if config.inventory is not None:
-        return Choice(config.inventory, f"inventory in {config.path}")
+        return InventoryChoice(config.inventory, f"inventory in {config.path}")
     labs = sorted(lab_root().glob("*/inventory.yml"))
     if len(labs) == 1:
-        return Choice(labs[0], f"the running lab {labs[0].parent.name!r}, because no inventory was given")
+        return InventoryChoice(labs[0], f"the running lab {labs[0].parent.name!r}, because no inventory was given")
     if labs:
         names = ", ".join(path.parent.name for path in labs)
         raise InputError(

@@ -65,7 +65,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedSpeeds:
     """Measured speeds. wiring: a run is compared with `right`; `wrong` shows what a bad one looks like.
 
     gpu: NVML's name; figures: by name (FIGURES)

@@ -32,7 +32,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class GangPorts:
     """TCP ports of one gang; every node of it uses the same numbers."""
 
     dist_init: int = 5000
@@ -81,7 +81,7 @@ class NodeSpec:
     http_host: str = "0.0.0.0"  # noqa: S104 - the service is meant to be reached; the operator may narrow it
     api_key_file: str | None = None
     """`l40s_api_key_file`: on the controller; what the service asks of its clients. The leader's counts."""
-    ports: Ports = Ports()
+    ports: GangPorts = GangPorts()
     lease_s: float = 30.0
     """Silence on the leader link after which a gang ends itself, in seconds."""
     accept: tuple[str, ...] = ()

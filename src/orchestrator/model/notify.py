@@ -16,7 +16,7 @@ class Event(str, Enum):
     FINDING = "finding"
 
 
-class Kind(str, Enum):
+class ReceiverKind(str, Enum):
     """What a receiver understands."""
 
     SLACK = "slack"
@@ -48,7 +48,7 @@ class Recipient:
     sign_file: the file with the key that Feishu's and DingTalk's signed robots want, '' for none
     """
 
-    kind: Kind
+    kind: ReceiverKind
     url: str = field(default="", repr=False)
     url_file: str = ""
     sign_file: str = ""

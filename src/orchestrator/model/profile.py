@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orchestrator.model.benchmark import Expected
+from orchestrator.model.benchmark import ExpectedSpeeds
 
 Install = Literal["venv", "docker", "podman"]
 """What a stack runs in: a virtual environment, or a container that Docker or podman starts."""
@@ -58,7 +58,7 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ModelRefusal:
     """Why some stacks can't serve a model on some GPUs.
 
     versions: prefix of the engine versions that it holds for, '' for all
@@ -105,7 +105,7 @@ class NamedLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Graphs:
+class CudaGraphs:
     """What of decoding is captured as CUDA graphs, and compiled; a larger batch runs without.
 
     versions: prefix of the engine versions that it holds for, '' for all
@@ -119,11 +119,13 @@ class Graphs:
     max_bs: int | None = None
     torch_compile_max_bs: int | None = None
 
-    def over(self, general: Graphs) -> Graphs:
+    def over(self, general: CudaGraphs) -> CudaGraphs:
         """These options, and where they say nothing those of another one."""
         captured = self if self.sizes or self.max_bs is not None else general
         compiled = self if self.torch_compile_max_bs is not None else general
-        return Graphs(sizes=captured.sizes, max_bs=captured.max_bs, torch_compile_max_bs=compiled.torch_compile_max_bs)
+        return CudaGraphs(
+            sizes=captured.sizes, max_bs=captured.max_bs, torch_compile_max_bs=compiled.torch_compile_max_bs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,26 +173,26 @@ class ModelProfile:
     micro_batch: int | None = None
     tried: tuple[str, ...] = ()
     measured: tuple[tuple[str, str], ...] = ()
-    expected: tuple[Expected, ...] = ()
+    expected: tuple[ExpectedSpeeds, ...] = ()
     trust_remote_code: bool = False
     cuda_graph_max_bs: int | None = None
     torch_compile_max_bs: int | None = None
-    graphs: tuple[Graphs, ...] = ()
+    graphs: tuple[CudaGraphs, ...] = ()
     flags: tuple[tuple[str, str, str], ...] = ()
     env: tuple[tuple[str, str, str], ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[ModelRefusal, ...] = ()
     layouts: tuple[NamedLayout, ...] = ()
     vision: Vision | None = None
     canary: Canary
 
-    def graphs_of(self, version: str, *, compiles: bool) -> Graphs:
+    def graphs_of(self, version: str, *, compiles: bool) -> CudaGraphs:
         """What an engine version captures and compiles. compiles: a wish for every version to compile is one for this
         version too; otherwise only what names this version is."""
-        of_all = Graphs(max_bs=self.cuda_graph_max_bs, torch_compile_max_bs=self.torch_compile_max_bs)
+        of_all = CudaGraphs(max_bs=self.cuda_graph_max_bs, torch_compile_max_bs=self.torch_compile_max_bs)
         its = sorted(
             (one for one in self.graphs if version.startswith(one.versions)), key=lambda one: len(one.versions)
         )
-        found = Graphs()
+        found = CudaGraphs()
         for one in (of_all, *its):
             wanted = one if one.versions or compiles else replace(one, torch_compile_max_bs=None)
             found = wanted.over(found)

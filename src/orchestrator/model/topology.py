@@ -56,7 +56,7 @@ class NotRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class PcieLink:
     """A PCIe link: transfer rate per lane in GT/s and lanes; 0 where unknown."""
 
     speed_gts: float = 0.0
@@ -85,8 +85,8 @@ class PciDevice:
     """24 bits, for example 0x030200 for a 3D controller."""
     revision: int = 0
     numa_node: int = -1
-    link: Link = Link()
-    link_max: Link = Link()
+    link: PcieLink = PcieLink()
+    link_max: PcieLink = PcieLink()
     driver: str = ""
     virtual: bool = False
     """An SR-IOV virtual function of a card that the same machine holds."""
@@ -109,8 +109,8 @@ class Switch:
     """Key of the switch above where switches nest."""
     merged_into: str = ""
     """Key of the switch that NCCL takes this one for a part of (see topology.switches), '' for none."""
-    link: Link = Link()
-    link_max: Link = Link()
+    link: PcieLink = PcieLink()
+    link_max: PcieLink = PcieLink()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,8 @@ class Gpu:
     uuid: str = ""
     memory_total: int = 0
     memory_used: int = 0
-    link: Link = Link()
-    link_max: Link = Link()
+    link: PcieLink = PcieLink()
+    link_max: PcieLink = PcieLink()
     processes: tuple[GpuProcess, ...] = ()
     sm: int = 0
     nvlinks: tuple[NvLinks, ...] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.monitoring.family import Kind, Metric
+from orchestrator.monitoring.family import Metric, MetricKind
 
 _GANG = ("gang",)
 _NODE = ("gang", "node")
@@ -11,7 +11,7 @@ _PORT = ("gang", "node", "device", "port")
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...]) -> Metric:
-    return Metric(name, text, labels, Kind.COUNTER)
+    return Metric(name, text, labels, MetricKind.COUNTER)
 
 
 EXPORTER_INFO = Metric("l40s_exporter_info", "The exporter's version; always 1.", ("version",))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class Kind(str, Enum):
+class MetricKind(str, Enum):
     """As in Prometheus' exposition format."""
 
     GAUGE = "gauge"
@@ -25,11 +25,11 @@ class Metric:
     name: str
     help: str
     labels: tuple[str, ...] = ()
-    kind: Kind = Kind.GAUGE
+    kind: MetricKind = MetricKind.GAUGE
 
     def __post_init__(self) -> None:
         """A counter ends with _total, and nothing else does."""
-        assert self.name.endswith("_total") == (self.kind is Kind.COUNTER), self.name
+        assert self.name.endswith("_total") == (self.kind is MetricKind.COUNTER), self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,22 @@ import hmac
 from typing import Any
 from urllib.parse import quote_plus
 
-from orchestrator.model.notify import Kind, Notice
+from orchestrator.model.notify import Notice, ReceiverKind
 
 LONGEST = 3500
 """Characters; WeCom takes 4096 bytes of UTF-8 and DingTalk 20,000."""
 
 
-def body(kind: Kind, notice: Notice, *, sign: str = "", at: float = 0.0) -> dict[str, Any]:
+def body(kind: ReceiverKind, notice: Notice, *, sign: str = "", at: float = 0.0) -> dict[str, Any]:
     """The JSON document for a webhook. sign: the key of a signed Feishu robot, '' for none; at: epoch seconds."""
     text = plain(notice)
-    if kind is Kind.SLACK:
+    if kind is ReceiverKind.SLACK:
         return {"text": _slack(text)}
-    if kind is Kind.FEISHU:
+    if kind is ReceiverKind.FEISHU:
         return {**_feishu_signature(sign, at), "msg_type": "text", "content": {"text": text}}
-    if kind is Kind.DINGTALK:
+    if kind is ReceiverKind.DINGTALK:
         return {"msgtype": "text", "text": {"content": text}}
-    if kind is Kind.WECOM:
+    if kind is ReceiverKind.WECOM:
         return {"msgtype": "text", "text": {"content": text.encode()[:LONGEST].decode("utf-8", "ignore")}}
     return {
         "event": notice.event.value,
@@ -40,18 +40,18 @@ def body(kind: Kind, notice: Notice, *, sign: str = "", at: float = 0.0) -> dict
     }
 
 
-def address(kind: Kind, url: str, *, sign: str = "", at: float = 0.0) -> str:
+def address(kind: ReceiverKind, url: str, *, sign: str = "", at: float = 0.0) -> str:
     """Where it is sent: a signed DingTalk robot wants time and signature in the address."""
-    if kind is not Kind.DINGTALK or not sign:
+    if kind is not ReceiverKind.DINGTALK or not sign:
         return url
     stamp = str(round(at * 1000))
     code = hmac.new(sign.encode(), f"{stamp}\n{sign}".encode(), hashlib.sha256).digest()
     return f"{url}{'&' if '?' in url else '?'}timestamp={stamp}&sign={quote_plus(base64.b64encode(code))}"
 
 
-def refused(kind: Kind, answer: object) -> str:
+def refused(kind: ReceiverKind, answer: object) -> str:
     """'' if the receiver accepted it, else its answer. Feishu, DingTalk and WeCom refuse with HTTP 200."""
-    if kind not in (Kind.FEISHU, Kind.DINGTALK, Kind.WECOM):
+    if kind not in (ReceiverKind.FEISHU, ReceiverKind.DINGTALK, ReceiverKind.WECOM):
         return ""
     if not isinstance(answer, dict):
         return "an answer that is no JSON object"

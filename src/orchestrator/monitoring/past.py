@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from orchestrator.gang.history import PastRun
-from orchestrator.monitoring.scene import Failure
+from orchestrator.monitoring.scene import GangFailure
 from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE
 
 STOPPED = "stopped"
@@ -31,12 +31,12 @@ def more(before: Mapping[str, int], known: frozenset[str], runs: Sequence[PastRu
     return counts
 
 
-def last_failure(runs: Sequence[PastRun], now: float, clock: float) -> Failure | None:
+def last_failure(runs: Sequence[PastRun], now: float, clock: float) -> GangFailure | None:
     """The newest failed run's. now: our epoch seconds; clock: the node's when the runs were told."""
     failed = next((run for run in runs if run.cause is not None), None)
     if failed is None or failed.cause is None:
         return None
-    return Failure(cause=failed.cause, at=now - max(0.0, clock - failed.ended) if failed.ended else now)
+    return GangFailure(cause=failed.cause, at=now - max(0.0, clock - failed.ended) if failed.ended else now)
 
 
 def phases(began: Mapping[str, float]) -> dict[str, float]:

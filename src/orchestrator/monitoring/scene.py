@@ -15,7 +15,7 @@ from orchestrator.protocol.report import Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class GangFailure:
     """The newest failure of a gang. at: our epoch seconds."""
 
     cause: Cause
@@ -28,7 +28,7 @@ class Past:
     the last start."""
 
     restarts: Mapping[str, int] = field(default_factory=dict)
-    failure: Failure | None = None
+    failure: GangFailure | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -41,7 +41,7 @@ class RouterSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class LastCheck:
     """What doctor found at its last check. at: our epoch seconds; findings: (id, severity, node), each as often as it
     was found."""
 
@@ -50,7 +50,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class KeptMeasurements:
     """Documents that `bench` and `nettest` keep: the newest of each load, and of each gang."""
 
     benches: Sequence[Mapping[str, Any]] = ()
@@ -58,7 +58,7 @@ class Measured:
 
 
 NOTHING_PAST = Past()
-NOTHING_MEASURED = Measured()
+NOTHING_MEASURED = KeptMeasurements()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,6 @@ class Scene:
     nodes: Mapping[str, FiguresAnswer | DeployError]
     past: Mapping[str, Past] = field(default_factory=dict)
     router: RouterSeen | None = None
-    looked: Looked | None = None
-    measured: Measured = NOTHING_MEASURED
+    looked: LastCheck | None = None
+    measured: KeptMeasurements = NOTHING_MEASURED
     seconds: float = 0.0

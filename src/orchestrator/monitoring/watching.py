@@ -12,7 +12,7 @@ from orchestrator.protocol.gauges import GaugesAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFinding:
     """A finding as kept between checks: counts in titles and evidence may change, this does not."""
 
     id: str
@@ -50,11 +50,11 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class FindingsChange:
     """What one check found that the last one did not; silent: nodes that did not answer and keep their findings."""
 
-    new: tuple[Known, ...] = ()
-    gone: tuple[Known, ...] = ()
+    new: tuple[KnownFinding, ...] = ()
+    gone: tuple[KnownFinding, ...] = ()
     growths: tuple[Growth, ...] = ()
     silent: tuple[str, ...] = ()
 
@@ -68,20 +68,22 @@ class Difference:
         )
 
 
-def known(findings: Iterable[Finding]) -> tuple[Known, ...]:
+def known(findings: Iterable[Finding]) -> tuple[KnownFinding, ...]:
     """As they are kept."""
-    return tuple(Known(one.id, one.severity.value, one.node, one.devices, one.title, one.fix) for one in findings)
+    return tuple(
+        KnownFinding(one.id, one.severity.value, one.node, one.devices, one.title, one.fix) for one in findings
+    )
 
 
 def difference(
-    before: Sequence[Known], now: Sequence[Known], silent: Collection[str]
-) -> tuple[Difference, tuple[Known, ...]]:
+    before: Sequence[KnownFinding], now: Sequence[KnownFinding], silent: Collection[str]
+) -> tuple[FindingsChange, tuple[KnownFinding, ...]]:
     """(what is new and gone, what is known from now on). A node that was not checked keeps its findings."""
     old, fresh = {one.key: one for one in before}, {one.key: one for one in now}
     kept = [one for one in before if one.node in silent and one.key not in fresh]
     new = tuple(one for key, one in fresh.items() if key not in old or old[key].severity != one.severity)
     gone = tuple(one for key, one in old.items() if key not in fresh and one.node not in silent)
-    return Difference(new=new, gone=gone, silent=tuple(sorted(silent))), (*now, *kept)
+    return FindingsChange(new=new, gone=gone, silent=tuple(sorted(silent))), (*now, *kept)
 
 
 def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer]) -> tuple[Growth, ...]:
@@ -95,7 +97,7 @@ def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer])
     )
 
 
-def notices(found: Difference, at: float) -> tuple[Notice, ...]:
+def notices(found: FindingsChange, at: float) -> tuple[Notice, ...]:
     """A message for each new finding that stops a start or costs speed."""
     graver = (Severity.STOP.value, Severity.SLOW.value)
     return tuple(

@@ -30,7 +30,7 @@ _CONSTANTS = "NCCL's constants for this path"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class NodeHardware:
     """What a node's figures follow from. rdma: the plan's transport between nodes is RDMA over the ports of `rate`
 
     rate_gbps: of all ports that the plan uses on this node, together
@@ -43,7 +43,7 @@ class Machine:
 
 
 def expectations(
-    steps: Sequence[NettestStep], places: Sequence[Place], machines: Mapping[str, Machine]
+    steps: Sequence[NettestStep], places: Sequence[Place], machines: Mapping[str, NodeHardware]
 ) -> dict[tuple[Between, int], Expectation]:
     """By what is measured, and bytes of an all-reduce (us) or sending rank (Gb/s)."""
     where = {rank: place for place in places for rank in place.ranks}
@@ -64,7 +64,7 @@ def expectations(
     return found
 
 
-def _inside(place: Place, start: int, end: int, machine: Machine) -> Expectation | None:
+def _inside(place: Place, start: int, end: int, machine: NodeHardware) -> Expectation | None:
     one, two = (_gpu(place, rank, machine.topology) for rank in (start, end))
     if one is None or two is None:
         return None
@@ -85,7 +85,7 @@ def _apart(node: Groups, one: int, two: int) -> bool:
     return not any(one in group and two in group for group in node.groups)
 
 
-def _outside(here: Place, there: Place, machines: Mapping[str, Machine]) -> Expectation | None:
+def _outside(here: Place, there: Place, machines: Mapping[str, NodeHardware]) -> Expectation | None:
     """All GPUs of a node send at once and share its ports."""
     ends = machines[here.node], machines[there.node]
     rate = min(machine.rate_gbps for machine in ends)
@@ -97,7 +97,7 @@ def _outside(here: Place, there: Place, machines: Mapping[str, Machine]) -> Expe
 
 
 def _all_reduces(
-    step: NettestStep, between: Between, places: Sequence[Place], machines: Mapping[str, Machine]
+    step: NettestStep, between: Between, places: Sequence[Place], machines: Mapping[str, NodeHardware]
 ) -> Iterator[tuple[tuple[Between, int], Expectation]]:
     """Only for the case that was calculated."""
     ranks = sum(len(place.ranks) for place in places)

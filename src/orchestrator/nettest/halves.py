@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from orchestrator.nettest.schedule import Between, Place
-from orchestrator.nettest.verdict import HALF, Measured, Odd
+from orchestrator.nettest.verdict import HALF, Measurement, Odd
 from orchestrator.protocol.nettest import NettestStep
 
 
-def bisected(steps: Sequence[NettestStep], figures: Sequence[Measured], places: Sequence[Place]) -> Odd | None:
+def bisected(steps: Sequence[NettestStep], figures: Sequence[Measurement], places: Sequence[Place]) -> Odd | None:
     """The node whose halves all take at least twice as long as the others, in every try; None where there is none."""
     by_id = {step.id: step for step in steps if step.between == Between.HALVES.value}
     paces: dict[tuple[tuple[int, ...], ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

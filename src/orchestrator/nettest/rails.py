@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.nettest.expected import LESS_HEADERS
 from orchestrator.nettest.schedule import Between, Place, rounds
-from orchestrator.nettest.verdict import End, Expectation, Link, Verdict, peers, usual
+from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual
 
 MOST_ROUNDS = 3
 """Partners of a node: two tell a slow port from a slow partner, and three are all that four nodes have."""
@@ -38,12 +38,12 @@ class RailPort:
     gid: int = -1
 
     @property
-    def end(self) -> End:
-        return End(self.node, -1, port=f"{self.device}:{self.port}")
+    def end(self) -> LinkEnd:
+        return LinkEnd(self.node, -1, port=f"{self.device}:{self.port}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PortPair:
     """One measurement: `start` writes into `end`'s memory. round: its number; in a round each node has one partner, so
     that no other node connects to the program that listens on it"""
 
@@ -55,14 +55,14 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PerftestOutput:
     """What the sending end printed, and its exit status: -1 if it was stopped."""
 
     text: str
     status: int
 
 
-def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[Way, ...]:
+def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
     """All measurements, in the order in which every node makes its own: no port takes part in two at once.
 
     Each port with the port in the same place of up to MOST_ROUNDS other nodes' lists, in both directions, and with the
@@ -79,7 +79,7 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[Way, ...]:
             if number == 0:
                 found += _turn(number, both, rail, 1)
     return tuple(
-        Way(id=place, round=number, between=between, start=start, end=end)
+        PortPair(id=place, round=number, between=between, start=start, end=end)
         for place, (number, between, start, end) in enumerate(found)
     )
 
@@ -117,12 +117,12 @@ def alone(text: str, status: int) -> bool:
     return "Couldn't connect to" in text or (status < 0 and "BW Test" not in text)
 
 
-def played(texts: Mapping[int, Said]) -> bool:
+def played(texts: Mapping[int, PerftestOutput]) -> bool:
     """Whether they came from an emulated cluster's stand-in."""
     return any(_STAND_IN in said.text for said in texts.values())
 
 
-def judge(found: Sequence[Way], texts: Mapping[int, Said], *, enough: float) -> tuple[Link, ...]:
+def judge(found: Sequence[PortPair], texts: Mapping[int, PerftestOutput], *, enough: float) -> tuple[LinkResult, ...]:
     """Every path whose two ends met, with the rate of its ports. Where no port reaches one of another rail, the rails
     are separate networks: those paths are left out."""
     met = [way for way in found if way.id in texts and not alone(texts[way.id].text, texts[way.id].status)]
@@ -132,14 +132,14 @@ def judge(found: Sequence[Way], texts: Mapping[int, Said], *, enough: float) -> 
     return tuple(_judged(links, enough))
 
 
-def _measured(way: Way, said: Said) -> Link:
+def _measured(way: PortPair, said: PerftestOutput) -> LinkResult:
     gbps = average_gbps(said.text)
     why = "" if gbps is not None else f"no figure ({last_words(said)})"
-    return Link(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,), expected=_expected(way),
-                limit=0.0, verdict=Verdict.NONE, why=why)  # fmt: skip
+    return LinkResult(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,),
+                      expected=_expected(way), limit=0.0, verdict=NettestVerdict.NONE, why=why)  # fmt: skip
 
 
-def _judged(links: Sequence[Link], enough: float) -> Iterator[Link]:
+def _judged(links: Sequence[LinkResult], enough: float) -> Iterator[LinkResult]:
     """By what is expected of each; where nothing is, by the others of its kind."""
     limits = {
         between: usual([link.best for link in links if link.between is between])
@@ -147,17 +147,17 @@ def _judged(links: Sequence[Link], enough: float) -> Iterator[Link]:
     }
     for link in links:
         limit = link.expected.value * enough if link.expected else limits[link.between]
-        yield replace(link, limit=limit, verdict=Verdict.of(judged=bool(limit), slow=link.best < limit))
+        yield replace(link, limit=limit, verdict=NettestVerdict.of(judged=bool(limit), slow=link.best < limit))
 
 
-def _expected(way: Way) -> Expectation | None:
+def _expected(way: PortPair) -> Expectation | None:
     rate = min(way.start.rate_gbps, way.end.rate_gbps)
     if not rate:
         return None
     return Expectation(rate * LESS_HEADERS, "calculated", f"{LESS_HEADERS * 100:.0f} % of the ports' {rate:g} Gb/s")
 
 
-def last_words(said: Said) -> str:
+def last_words(said: PerftestOutput) -> str:
     """Why there is no figure: the last line that is part of neither its table nor its settings."""
     lines = [line.strip() for line in said.text.splitlines() if not _NOISE.search(line)]
     ended = "it did not end in time" if said.status < 0 else f"status {said.status}"
@@ -165,19 +165,19 @@ def last_words(said: Said) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rail:
+class RailResult:
     """One port in all its measurements on its own rail. send, receive: the slowest of each direction, in Gb/s"""
 
-    end: End
+    end: LinkEnd
     send: float
     receive: float
     expected: Expectation | None
-    verdict: Verdict
+    verdict: NettestVerdict
 
 
-def rails(links: Sequence[Link]) -> tuple[Rail, ...]:
+def rails(links: Sequence[LinkResult]) -> tuple[RailResult, ...]:
     """A row for each port. It is slow only if it is slow with all its partners: else the partner is at fault."""
-    of_port = defaultdict[End, list[Link]](list)
+    of_port = defaultdict[LinkEnd, list[LinkResult]](list)
     for link in links:
         if link.between is Between.RAIL:
             of_port[link.start].append(link)
@@ -185,15 +185,15 @@ def rails(links: Sequence[Link]) -> tuple[Rail, ...]:
     return tuple(_rail(end, ours) for end, ours in of_port.items())
 
 
-def _rail(end: End, links: Sequence[Link]) -> Rail:
-    slow = [link for link in links if link.verdict is Verdict.SLOW]
-    return Rail(
+def _rail(end: LinkEnd, links: Sequence[LinkResult]) -> RailResult:
+    slow = [link for link in links if link.verdict is NettestVerdict.SLOW]
+    return RailResult(
         end=end,
         send=min((link.best for link in links if link.start == end), default=0.0),
         receive=min((link.best for link in links if link.end == end), default=0.0),
         expected=links[0].expected,
-        verdict=Verdict.of(
-            judged=any(link.verdict is not Verdict.NONE for link in links),
+        verdict=NettestVerdict.of(
+            judged=any(link.verdict is not NettestVerdict.NONE for link in links),
             slow=peers(slow, {end}) == peers(links, {end}),
         ),
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.engines import nccl_log
-from orchestrator.engines.nccl_log import Transport
+from orchestrator.engines.nccl_log import NcclTransport
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.nettest.rails import Rail, rails
+from orchestrator.nettest.rails import RailResult, rails
 from orchestrator.nettest.schedule import BYTES_A_NUMBER, TOKENS, Between
-from orchestrator.nettest.verdict import Expectation, Link, Odd, Test, Verdict, odd, overall
+from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict, Odd, Test, odd, overall
 from orchestrator.nettest.verification import Verification
 from orchestrator.nettest.verification import finding as corrupt_finding
 from orchestrator.protocol.network import NodeNetwork
@@ -22,7 +22,7 @@ _REDUCES_A_LAYER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """Of the model: what a decode step reduces."""
 
     hidden_size: int
@@ -30,7 +30,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class NettestResult:
     """All that one test of a gang says.
 
     verification: whether data is right; where it is not, and with `--verify`, there are no links and tests
@@ -46,12 +46,12 @@ class Result:
     nodes: tuple[str, ...]
     ranks: int
     verification: Verification
-    links: tuple[Link, ...]
+    links: tuple[LinkResult, ...]
     tests: tuple[Test, ...]
     transport: Mapping[str, str]
     moved: tuple[Finding, ...]
     bisected: Odd | None = None
-    shape: Shape
+    shape: ModelShape
     rails_note: str = ""
     seconds: float
     steps_s: float
@@ -59,27 +59,27 @@ class Result:
     overhead_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> NettestVerdict:
         """Failed where data is wrong; slow where anything is, and where NCCL took another network than the plan's."""
         if self.verification.corrupt:
-            return Verdict.FAILED
-        return Verdict.SLOW if self.moved or self.bisected else overall((*self.links, *self.tests))
+            return NettestVerdict.FAILED
+        return NettestVerdict.SLOW if self.moved or self.bisected else overall((*self.links, *self.tests))
 
     @property
     def odd(self) -> Odd | None:
         """What alone is slow."""
-        slow = any(link.verdict is Verdict.SLOW for link in self.links)
+        slow = any(link.verdict is NettestVerdict.SLOW for link in self.links)
         return odd(self.links) if slow else self.bisected
 
 
-def findings(result: Result) -> tuple[Finding, ...]:
+def findings(result: NettestResult) -> tuple[Finding, ...]:
     """The most severe first: wrong data, transport, then the outlier, else every slow link, else a slow all-reduce."""
     wrong = corrupt_finding(result.gang, result.verification)
     return (*((wrong,) if wrong else ()), *result.moved, *_slow(result))
 
 
-def _slow(result: Result) -> Iterator[Finding]:
-    slow = [link for link in result.links if link.verdict is Verdict.SLOW]
+def _slow(result: NettestResult) -> Iterator[Finding]:
+    slow = [link for link in result.links if link.verdict is NettestVerdict.SLOW]
     one, cost = result.odd, price(result)
     evidence = tuple(words(link) for link in sorted(slow, key=lambda link: link.best / link.limit))[:8]
     if one is not None:
@@ -106,7 +106,7 @@ def _slow(result: Result) -> Iterator[Finding]:
             fix=f"look at what these links share with `l40s-deploy doctor` and at the switch, {AGAIN}",
         )
     else:
-        tests = [test for test in result.tests if test.verdict is Verdict.SLOW]
+        tests = [test for test in result.tests if test.verdict is NettestVerdict.SLOW]
         if tests:
             worst = min(tests, key=lambda test: test.share)
             wanted = worst.expected.value if worst.expected else 0.0
@@ -142,7 +142,7 @@ def _place(one: Odd) -> str:
     return f"check cables, switch ports and routes between {one.start} and {one.end}"
 
 
-def price(result: Result) -> str:
+def price(result: NettestResult) -> str:
     """What the measured all-reduce of all ranks lets a decode step take at best; '' where none was measured."""
     most = max(TOKENS)
     wanted = most * result.shape.hidden_size * BYTES_A_NUMBER
@@ -162,7 +162,7 @@ def price(result: Result) -> str:
     )
 
 
-def words(link: Link) -> str:
+def words(link: LinkResult) -> str:
     """One line: 'node1 to node2: 18.9 and 19.1 Gb/s, expected 92 (calculated: ...)'."""
     tries = link.why or " and ".join(f"{one:.3g}" for one in link.gbps) + " Gb/s"
     return f"{link.start} to {link.end}, {link.between.value}: {tries}, {_wanted(link.expected, 'Gb/s')}"
@@ -212,11 +212,11 @@ def _other_way(node: str, title: str) -> Finding:
     )
 
 
-def _net(seen: Transport) -> str:
+def _net(seen: NcclTransport) -> str:
     return " and ".join(seen.networks) or "unknown"
 
 
-def as_json(result: Result) -> dict[str, Any]:
+def as_json(result: NettestResult) -> dict[str, Any]:
     """The document of `nettest --json`, without what the command adds. Its verdict is ok where nothing is expected and
     nothing of its kind is beside it; it is not `judged` then."""
     one = result.odd
@@ -225,8 +225,8 @@ def as_json(result: Result) -> dict[str, Any]:
         "nodes": list(result.nodes),
         "ranks": result.ranks,
         "verification": result.verification.as_json(),
-        "verdict": (Verdict.OK if result.verdict is Verdict.NONE else result.verdict).value,
-        "judged": result.verdict is not Verdict.NONE,
+        "verdict": (NettestVerdict.OK if result.verdict is NettestVerdict.NONE else result.verdict).value,
+        "judged": result.verdict is not NettestVerdict.NONE,
         "transport": dict(result.transport),
         "tests": [_test_json(test) for test in result.tests],
         "links": [_link_json(link) for link in result.links],
@@ -265,7 +265,7 @@ def _test_json(test: Test) -> dict[str, Any]:
     }
 
 
-def _link_json(link: Link) -> dict[str, Any]:
+def _link_json(link: LinkResult) -> dict[str, Any]:
     return {
         "from": str(link.start),
         "to": str(link.end),
@@ -280,7 +280,7 @@ def _link_json(link: Link) -> dict[str, Any]:
     }
 
 
-def _rail_json(rail: Rail) -> dict[str, Any]:
+def _rail_json(rail: RailResult) -> dict[str, Any]:
     return {
         "node": rail.end.node,
         "port": rail.end.port,

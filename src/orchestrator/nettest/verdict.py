@@ -19,7 +19,7 @@ TENTH = 0.1
 """Of the best of its kind: where most are slow, the median is slow too."""
 
 
-class Verdict(str, Enum):
+class NettestVerdict(str, Enum):
     """Of a link, of a test, of all."""
 
     OK = "ok"
@@ -30,7 +30,7 @@ class Verdict(str, Enum):
     """Nothing is expected, and there is nothing of its kind to compare with."""
 
     @classmethod
-    def of(cls, *, judged: bool, slow: bool) -> Verdict:
+    def of(cls, *, judged: bool, slow: bool) -> NettestVerdict:
         """SLOW or OK, if there was anything to judge by."""
         if not judged:
             return cls.NONE
@@ -38,7 +38,7 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurement:
     """One figure of the ranks. us: of one operation on the slowest rank; captured: in a CUDA graph; uncaptured: why it
     was not, where it should have been
 
@@ -66,7 +66,7 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LinkEnd:
     """One end of a link. gpu: NVML's index; None on a CPU; port: of an RDMA device (mlx5_0:1), which has no rank"""
 
     node: str
@@ -81,19 +81,19 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class LinkResult:
     """One direction between two ranks or ports, in all its tries.
 
     gbps: of each try, in Gb/s; limit: below it is slow; why: text, if there is no figure
     """
 
-    start: End
-    end: End
+    start: LinkEnd
+    end: LinkEnd
     between: Between
     gbps: tuple[float, ...]
     expected: Expectation | None
     limit: float
-    verdict: Verdict
+    verdict: NettestVerdict
     why: str = ""
 
     @property
@@ -115,7 +115,7 @@ class Test:
     us: float
     captured: bool
     expected: Expectation | None
-    verdict: Verdict
+    verdict: NettestVerdict
     uncaptured: str = ""
 
     @property
@@ -149,10 +149,10 @@ Expected = Mapping[tuple[Between, int], Expectation]
 """By what is measured, and bytes of an all-reduce or the sending rank of a link."""
 
 
-def ends(places: Iterable[Place]) -> dict[int, End]:
+def ends(places: Iterable[Place]) -> dict[int, LinkEnd]:
     """Every rank's node and GPU."""
     return {
-        rank: End(place.node, rank, place.gpus[number] if place.gpus else None)
+        rank: LinkEnd(place.node, rank, place.gpus[number] if place.gpus else None)
         for place in places
         for number, rank in enumerate(place.ranks)
     }
@@ -160,12 +160,12 @@ def ends(places: Iterable[Place]) -> dict[int, End]:
 
 def judge_links(
     steps: Sequence[NettestStep],
-    figures: Sequence[Measured],
+    figures: Sequence[Measurement],
     places: Sequence[Place],
     expected: Expected,
     *,
     enough: float = ENOUGH,
-) -> tuple[Link, ...]:
+) -> tuple[LinkResult, ...]:
     """Every link that was measured, in the order of the schedule; its verdict is that of all its tries together.
 
     Where nothing is expected, a link that was as fast as another of its kind in the same seconds is not slow.
@@ -193,8 +193,8 @@ def judge_links(
         limit = wanted.value * (wanted.enough or enough) if wanted else usual(kinds[between])
         slow = max(gbps) < limit and (wanted is not None or (between, start, end) not in cleared)
         found.append(
-            Link(start=where[start], end=where[end], between=between, gbps=tuple(gbps), expected=wanted, limit=limit,
-                 verdict=Verdict.of(judged=bool(limit), slow=slow))
+            LinkResult(start=where[start], end=where[end], between=between, gbps=tuple(gbps), expected=wanted,
+                       limit=limit, verdict=NettestVerdict.of(judged=bool(limit), slow=slow))
         )  # fmt: skip
     return tuple(found)
 
@@ -208,7 +208,7 @@ def usual(bests: Sequence[float]) -> float:
 
 def judge_tests(
     steps: Sequence[NettestStep],
-    figures: Sequence[Measured],
+    figures: Sequence[Measurement],
     places: Sequence[Place],
     expected: Expected,
     *,
@@ -216,7 +216,7 @@ def judge_tests(
 ) -> tuple[Test, ...]:
     """Every all-reduce, a size at a time, in the order of the schedule; of its tries the best one counts."""
     where = ends(places)
-    tries: dict[tuple[Between, tuple[int, ...], int], list[Measured]] = defaultdict(list)
+    tries: dict[tuple[Between, tuple[int, ...], int], list[Measurement]] = defaultdict(list)
     for step in steps:
         if step.kind != ALL_REDUCE:
             continue
@@ -232,7 +232,7 @@ def judge_tests(
         expectation = expected.get((between, wanted))
         share = enough if expectation is None else expectation.enough or enough
         slow = expectation is not None and (one.bytes < wanted or one.us > expectation.value / share)
-        verdict = Verdict.of(judged=expectation is not None, slow=slow)
+        verdict = NettestVerdict.of(judged=expectation is not None, slow=slow)
         found.append(
             Test(between=between, where=_where(between, ranks, where), ranks=len(ranks), wanted=wanted,
                  bytes=one.bytes, us=one.us, captured=one.captured, expected=expectation, verdict=verdict,
@@ -241,7 +241,7 @@ def judge_tests(
     return tuple(found)
 
 
-def _where(between: Between, ranks: Sequence[int], where: Mapping[int, End]) -> str:
+def _where(between: Between, ranks: Sequence[int], where: Mapping[int, LinkEnd]) -> str:
     if between is Between.ALL:
         return "all"
     first = where[ranks[0]]
@@ -250,12 +250,12 @@ def _where(between: Between, ranks: Sequence[int], where: Mapping[int, End]) -> 
     return f"{first.node} GPUs {', '.join(str(where[rank].gpu) for rank in ranks)}"
 
 
-def odd(found: Sequence[Link]) -> Odd | None:
+def odd(found: Sequence[LinkResult]) -> Odd | None:
     """The one thing that all slow links have in common, the smallest such thing; None where there is none.
 
     A GPU or a node is named where it is slow towards more than one other; two nodes where their other links are not.
     """
-    slow = [link for link in found if link.verdict is Verdict.SLOW]
+    slow = [link for link in found if link.verdict is NettestVerdict.SLOW]
     rails = [link for link in slow if link.start.port]
     if rails and len(rails) < len(slow):
         one = _common(rails)
@@ -265,7 +265,7 @@ def odd(found: Sequence[Link]) -> Odd | None:
     return _common(slow) if slow else None
 
 
-def _common(slow: Sequence[Link]) -> Odd | None:
+def _common(slow: Sequence[LinkResult]) -> Odd | None:
     worst = min(slow, key=lambda link: link.best / link.limit)
     why = f"{worst.start} to {worst.end}: {worst.why or f'{worst.best:.3g} Gb/s'}, {_than(worst)}"
     common = set.intersection(*({link.start, link.end} for link in slow))
@@ -281,11 +281,11 @@ def _common(slow: Sequence[Link]) -> Odd | None:
     return Odd(node=next(iter(nodes)), why=why) if len(nodes) == 1 else None
 
 
-def _nodes(link: Link) -> tuple[str, ...]:
+def _nodes(link: LinkResult) -> tuple[str, ...]:
     return tuple(sorted({link.start.node, link.end.node}))
 
 
-def peers(links: Iterable[Link], common: set[End]) -> set[End]:
+def peers(links: Iterable[LinkResult], common: set[LinkEnd]) -> set[LinkEnd]:
     """The other ends of links that have an end in `common`."""
     return {end for link in links for end in (link.start, link.end)} - common
 
@@ -294,13 +294,13 @@ def _pair(nodes: tuple[str, ...], why: str) -> Odd:
     return Odd(node=nodes[0], why=why) if len(nodes) == 1 else Odd(start=nodes[0], end=nodes[1], why=why)
 
 
-def _than(link: Link) -> str:
+def _than(link: LinkResult) -> str:
     if link.expected is not None:
         return f"and {link.expected.value:.3g} are expected ({link.expected.basis}: {link.expected.source})"
     return f"the others of its kind at least {link.limit:.3g}"
 
 
-def overall(found: Iterable[Link | Test]) -> Verdict:
+def overall(found: Iterable[LinkResult | Test]) -> NettestVerdict:
     """Slow where anything is."""
     verdicts = {one.verdict for one in found}
-    return next((one for one in (Verdict.SLOW, Verdict.OK) if one in verdicts), Verdict.NONE)
+    return next((one for one in (NettestVerdict.SLOW, NettestVerdict.OK) if one in verdicts), NettestVerdict.NONE)

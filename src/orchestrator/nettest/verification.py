@@ -8,14 +8,14 @@ from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.nettest.schedule import Place
-from orchestrator.nettest.verdict import End, ends
+from orchestrator.nettest.verdict import LinkEnd, ends
 from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS, NettestStep
 
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class TransferCheck:
     """What one rank found in the data of one group of a step. bytes: of its largest transfer; wrong: bytes that differ,
     in all of them"""
 
@@ -30,14 +30,14 @@ class Compared:
 class Corrupt:
     """Wrong data. start: the sender, or which all-reduce; end: where it was compared; bytes: that differ"""
 
-    start: End | str
-    end: End
+    start: LinkEnd | str
+    end: LinkEnd
     bytes: int
 
     @property
-    def ends(self) -> set[End]:
+    def ends(self) -> set[LinkEnd]:
         """Both of a transfer; where a sum was compared."""
-        return {self.end, self.start} if isinstance(self.start, End) else {self.end}
+        return {self.end, self.start} if isinstance(self.start, LinkEnd) else {self.end}
 
     def __str__(self) -> str:
         return f"{self.start} to {self.end}"
@@ -65,12 +65,12 @@ class Verification:
 
 
 def verified(
-    steps: Sequence[NettestStep], found: Sequence[Compared], places: Sequence[Place], seconds: float
+    steps: Sequence[NettestStep], found: Sequence[TransferCheck], places: Sequence[Place], seconds: float
 ) -> Verification:
     """All that the ranks found. Raises LookupError, naming it, where something was not compared; all-reduces are not
     where a pair is corrupt."""
     where, told = ends(places), {(one.step, one.group, one.rank): one for one in found}
-    pairs, corrupt = dict[tuple[int, int], int](), dict[tuple[End | str, End], int]()
+    pairs, corrupt = dict[tuple[int, int], int](), dict[tuple[LinkEnd | str, LinkEnd], int]()
     for kind in (PAIRS, ALL_REDUCE):
         if corrupt:
             break
@@ -106,7 +106,7 @@ def finding(gang: str, found: Verification) -> Finding | None:
     if not found.corrupt:
         return None
     shared = _shared(found.corrupt)
-    nodes = {end.node for end in shared or set[End]().union(*(one.ends for one in found.corrupt))}
+    nodes = {end.node for end in shared or set[LinkEnd]().union(*(one.ends for one in found.corrupt))}
     return Finding(
         id="DATA-CORRUPT",
         severity=Severity.STOP,
@@ -118,7 +118,7 @@ def finding(gang: str, found: Verification) -> Finding | None:
     )
 
 
-def _shared(corrupt: Sequence[Corrupt]) -> set[End]:
+def _shared(corrupt: Sequence[Corrupt]) -> set[LinkEnd]:
     """The one end that all of them have; nothing where there is a single one, or none that all have."""
     common = set.intersection(*(one.ends for one in corrupt))
     return common if len(corrupt) > 1 and len(common) == 1 else set()

@@ -14,7 +14,7 @@ from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
-from orchestrator.model.profile import Graphs, ModelProfile, Stack
+from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
 from orchestrator.planning import choices, commands, containers, layout, memory, named, page_cache, places, transport
 from orchestrator.planning.adapt import adapted
@@ -257,9 +257,9 @@ class _Gang:
         names = {short_name(gpu.name) for gpus in self.gpus.values() for gpu in gpus if gpu.name}
         return " and ".join(sorted(names)) or L40S.name
 
-    def _decision(self) -> transport.Decision:
+    def _decision(self) -> transport.TransportDecision:
         if not self._cuda:
-            return transport.Decision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
+            return transport.TransportDecision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
         return transport.decide(self.gang, self.rdma, self.layout)
 
     def _node(self, node: NodeSpec) -> NodePlan:
@@ -371,7 +371,7 @@ class _Gang:
             port=node.ports.http,
             nccl_port=node.ports.nccl,
             trust_remote_code=self.profile.trust_remote_code,
-            graphs=self.engine.graphs(self.profile) if self._cuda else Graphs(),
+            graphs=self.engine.graphs(self.profile) if self._cuda else CudaGraphs(),
         )
 
     def _http_url(self, node: NodeSpec) -> str:

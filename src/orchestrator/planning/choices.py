@@ -12,8 +12,8 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
 from orchestrator.protocol.network import takes
 from orchestrator.topology.network import (
-    Choice,
     GidChoice,
+    TcpChoice,
     address_range,
     carrier,
     common_gid_index,
@@ -44,7 +44,7 @@ def two_ports_of_a_card(choice: RdmaChoice) -> bool:
     return len(ports_by_card(choice.ports)) < len(choice.ports)
 
 
-def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str, Choice]:
+def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str, TcpChoice]:
     """One interface and address a node; the interface is '' where no facts were read.
 
     Raises InputError where the inventory pins something that the node does not have, and where the nodes share no
@@ -77,7 +77,7 @@ def not_read(node: str, unread: Sequence[NotRead], unknown: str, instead: str) -
     )
 
 
-def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[str, Choice]) -> Choice:
+def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[str, TcpChoice]) -> TcpChoice:
     topology = known.get(node.name)
     interfaces = _with_ipv4(topology) if topology else ()
     if node.overrides.socket_ifname:
@@ -85,7 +85,7 @@ def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[s
     if node.address:
         return _by_address(node, node.address, interfaces)
     if not interfaces:
-        return Choice("", node.reach.host, "ansible_host; no interfaces were read, and l40s_address is not set")
+        return TcpChoice("", node.reach.host, "ansible_host; no interfaces were read, and l40s_address is not set")
     if node.name not in shared:
         raise InputError(
             "no interface has an IPv4 address in a network that all nodes of the gang share; it has "
@@ -96,7 +96,7 @@ def _tcp_choice(node: NodeSpec, known: Mapping[str, Topology], shared: Mapping[s
     return shared[node.name]
 
 
-def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: Sequence[Interface]) -> Choice:
+def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: Sequence[Interface]) -> TcpChoice:
     reason = "override: l40s_socket_ifname in the inventory"
     name = asked.removeprefix("=")
     if "^" in name or "," in name:
@@ -106,7 +106,7 @@ def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: S
             fix="name one interface: " + _listing(interfaces),
         )
     if topology is None or not topology.interfaces:
-        return Choice(name, node.address or node.reach.host, reason)
+        return TcpChoice(name, node.address or node.reach.host, reason)
     interface = topology.interface(name)
     if interface is None or not _addresses(interface):
         raise InputError(
@@ -114,20 +114,20 @@ def _pinned(node: NodeSpec, asked: str, topology: Topology | None, interfaces: S
             where=f"inventory: {node.name}: l40s_socket_ifname",
             fix="set it to one of these interfaces, or remove it",
         )
-    return Choice(name, node.address or _addresses(interface)[0], reason)
+    return TcpChoice(name, node.address or _addresses(interface)[0], reason)
 
 
-def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -> Choice:
+def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -> TcpChoice:
     found = next((item for item in interfaces if _has(item, address)), None)
     if found:
-        return Choice(found.name, address, f"{found.name} has l40s_address {address}")
+        return TcpChoice(found.name, address, f"{found.name} has l40s_address {address}")
     if interfaces:
         raise InputError(
             f"no interface of this node has the l40s_address {address}: {_listing(interfaces)}",
             where=f"inventory: {node.name}: l40s_address",
             fix="set l40s_address to one of these addresses, or remove it",
         )
-    return Choice("", address, "l40s_address in the inventory; no interfaces were read")
+    return TcpChoice("", address, "l40s_address in the inventory; no interfaces were read")
 
 
 def _with_ipv4(topology: Topology) -> tuple[Interface, ...]:
@@ -157,7 +157,7 @@ def _listing(interfaces: Sequence[Interface]) -> str:
 
 
 def rdma_choice(
-    node: NodeSpec, topology: Topology, tcp: Choice, met: Mapping[str, int] = MappingProxyType({})
+    node: NodeSpec, topology: Topology, tcp: TcpChoice, met: Mapping[str, int] = MappingProxyType({})
 ) -> RdmaChoice:
     """The node's RDMA ports for NCCL: the pinned ones, else the rails; and their GID in the network that
     most nodes are in (met: networks_met). Raises InputError for a pin that fits none."""
@@ -197,7 +197,7 @@ def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology, met: Map
     return common_gid_index(ports, topology, met)
 
 
-def _why_none(topology: Topology, tcp: Choice) -> str:
+def _why_none(topology: Topology, tcp: TcpChoice) -> str:
     if not topology.rdma:
         return "no RDMA device"
     states = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma)

@@ -15,7 +15,7 @@ _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One setting that differs; None where it is missing. Secrets are shown as such."""
 
     node: str
@@ -34,7 +34,7 @@ class GangDiff:
     name: str
     state: str
     running: str
-    changes: tuple[Change, ...]
+    changes: tuple[SettingChange, ...]
 
     @property
     def restart(self) -> bool:
@@ -56,7 +56,7 @@ def words_of(argv: Sequence[str]) -> dict[str, str]:
     return words
 
 
-def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest]) -> tuple[Change, ...]:
+def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest]) -> tuple[SettingChange, ...]:
     """Between the requests that were staged and those that would be, by node name."""
     return tuple(
         change
@@ -66,7 +66,7 @@ def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest
     )
 
 
-def by_change(changes: Sequence[Change]) -> dict[tuple[str, str | None, str | None], str]:
+def by_change(changes: Sequence[SettingChange]) -> dict[tuple[str, str | None, str | None], str]:
     """Each change once as (name, was, will), with the nodes concerned, as text."""
     groups: dict[tuple[str, str | None, str | None], list[str]] = {}
     for change in changes:
@@ -79,18 +79,18 @@ def side(value: str | None) -> str:
     return "not there" if value is None else value or "set"
 
 
-def summary(changes: Sequence[Change], most: int = 3) -> str:
+def summary(changes: Sequence[SettingChange], most: int = 3) -> str:
     """The first changes in one sentence, and how many more there are."""
     parts = [f"{nodes}: {name}: {side(was)} -> {side(will)}" for (name, was, will), nodes in by_change(changes).items()]
     more = f"; and {len(parts) - most} more" if len(parts) > most else ""
     return "; ".join(parts[:most]) + more
 
 
-def _of_node(node: str, was: Mapping[str, str], will: Mapping[str, str]) -> Iterator[Change]:
+def _of_node(node: str, was: Mapping[str, str], will: Mapping[str, str]) -> Iterator[SettingChange]:
     for name in dict.fromkeys((*was, *will)):
         before, after = was.get(name), will.get(name)
         if before != after:
-            yield Change(node, name, _safe(name, before), _safe(name, after))
+            yield SettingChange(node, name, _safe(name, before), _safe(name, after))
 
 
 def _safe(name: str, value: str | None) -> str | None:

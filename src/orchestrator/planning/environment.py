@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import first_with
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import NodeSpec, Overrides, Ports
+from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import places
 from orchestrator.planning.choices import RdmaChoice
@@ -21,7 +21,7 @@ from orchestrator.planning.options import HostFacts
 from orchestrator.planning.redaction import is_secret
 from orchestrator.planning.requirements import older
 from orchestrator.protocol.network import NodeNetwork, Transport, names_ports
-from orchestrator.topology.network import Choice
+from orchestrator.topology.network import TcpChoice
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CUDA_HOME = "/usr/local/cuda"
@@ -62,7 +62,7 @@ class Surroundings:
     profile: ModelProfile
     transport: Transport
     transport_reason: str
-    tcp: Choice
+    tcp: TcpChoice
     rdma: RdmaChoice
     gpus: tuple[int, ...]
     all_gpus: int
@@ -238,7 +238,7 @@ def _network(about: Surroundings) -> Iterator[Setting]:
     if not cuda:
         return
     if about.stack.nccl_version and not older(about.stack.nccl_version, _HAS_RAS):
-        port = _RAS_PORT + (about.node.ports.dist_init - Ports().dist_init) % _RAS_PORTS
+        port = _RAS_PORT + (about.node.ports.dist_init - GangPorts().dist_init) % _RAS_PORTS
         reason = (
             "the agent asks NCCL's RAS here when the engine makes no progress; each gang of a node has its own port"
         )

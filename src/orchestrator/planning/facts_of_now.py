@@ -19,7 +19,7 @@ from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.topology.network import Choice
+from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.speed import Traffic, price
 
 
@@ -74,16 +74,18 @@ def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bo
     return not rdma_choice(spec, node, _side(was, spec, node)).ports
 
 
-def _side(was: NodeNetwork, spec: NodeSpec, node: Topology) -> Choice:
+def _side(was: NodeNetwork, spec: NodeSpec, node: Topology) -> TcpChoice:
     """The interface that has the address by which the other nodes know this one; as staged where none has it."""
     if not spec.overrides.socket_ifname and was.interface:
         for interface in node.interfaces:
             if interface.up and was.address in {text.partition("/")[0] for text in interface.ipv4}:
-                return Choice(interface.name, was.address, "it has the node's address")
-    return Choice(was.interface, was.address, "as staged")
+                return TcpChoice(interface.name, was.address, "it has the node's address")
+    return TcpChoice(was.interface, was.address, "as staged")
 
 
-def _rdma(was: NodeNetwork, spec: NodeSpec, node: Topology, side: Choice, met: Mapping[str, int]) -> Iterator[_Change]:
+def _rdma(
+    was: NodeNetwork, spec: NodeSpec, node: Topology, side: TcpChoice, met: Mapping[str, int]
+) -> Iterator[_Change]:
     try:
         choice = rdma_choice(spec, node, side, met)
     except InputError:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S, facts_of
-from orchestrator.model.profile import ModelProfile, NamedLayout, Refusal, Stack
+from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
 from orchestrator.planning.layout import Degrees
 
@@ -70,7 +70,7 @@ def degrees_named(layout: NamedLayout) -> Degrees:
     )
 
 
-def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> Refusal | None:
+def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> ModelRefusal | None:
     """Why this stack can't serve the model on these GPUs; an L40S is assumed where none is known."""
     capability = min((_capability(gpu) for gpu in gpus), default=L40S.sm)
     return next(
@@ -100,7 +100,7 @@ def refuse(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu], where: str)
         )
 
 
-def instead(against: Refusal) -> str:
+def instead(against: ModelRefusal) -> str:
     """What an operator can do about a refusal."""
     if against.below and against.versions:
         return f"use GPUs of compute capability {against.below / 10:g} or newer, another stack, or another model"

@@ -21,7 +21,7 @@ L40S_BYTES = L40S.nvml_mib << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class LayoutFit:
     """One layout that works and fits.
 
     name:      what the profile calls it, '' for nothing
@@ -46,7 +46,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ModelOffer:
     """A model on a gang by a stack.
 
     refusal, instead: why the layout that `plan` would take does not work, and what does; '' where it works
@@ -57,7 +57,7 @@ class Offer:
     nodes: int
     gpus_per_node: int
     stack: str
-    fits: tuple[Fit, ...]
+    fits: tuple[LayoutFit, ...]
     refusal: str = ""
     instead: str = ""
 
@@ -70,7 +70,7 @@ def offer(
     gpu_total: int = L40S_BYTES,
     gpu: str = L40S.name,
     network: Network = RDMA,
-) -> Offer:
+) -> ModelOffer:
     """Every layout that the checkpoint's arithmetic and the memory allow; nothing unmeasured is ranked.
 
     network: how its nodes communicate, and what `nettest` measured of that
@@ -106,7 +106,7 @@ def offer(
         tokens = tokens_of(candidate)
         if tokens != 0:
             fits.append(
-                Fit(
+                LayoutFit(
                     degrees=degrees,
                     name=named.name_of(profile, degrees),
                     weights=memory.weights_per_gpu(profile, candidate),
@@ -119,7 +119,7 @@ def offer(
                     read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
                 )
             )
-    return Offer(
+    return ModelOffer(
         model=profile.name,
         gang=gang.name,
         nodes=nodes,

@@ -30,7 +30,7 @@ def to_read(model_bytes: int, layout: Layout) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class PageCacheFit:
     """One node. needed: bytes of the weight files that it reads at a start; room: bytes that its page cache may hold
     beside the engine."""
 
@@ -43,13 +43,13 @@ class Fit:
         return self.needed <= self.room
 
 
-Fits = Mapping[str, Fit]
+Fits = Mapping[str, PageCacheFit]
 """By node, of those whose memory and whose files are known."""
 
 
 def fits(needed: Mapping[str, int], rooms_: Mapping[str, int]) -> Fits:
     """What each node reads beside what it has room for."""
-    return {name: Fit(needed[name], room) for name, room in rooms_.items() if needed.get(name)}
+    return {name: PageCacheFit(needed[name], room) for name, room in rooms_.items() if needed.get(name)}
 
 
 def words(nodes: Fits) -> str:

@@ -19,7 +19,7 @@ ASKED = "the inventory asks for it"
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TransportDecision:
     """One transport for the entire gang, why, and what an operator should know about it."""
 
     transport: Transport
@@ -27,7 +27,7 @@ class Decision:
     findings: tuple[Finding, ...] = ()
 
 
-def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None = None) -> Decision:
+def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None = None) -> TransportDecision:
     """rdma: the choice of every node whose facts were read; layout: see `topology.speed.tcp_severity`.
 
     Raises FindingsError where RDMA is demanded and a node has no usable port, InputError where the nodes of the gang
@@ -42,10 +42,10 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
             fix="set the same l40s_transport for all nodes of the gang",
         )
     if len(gang.nodes) == 1:
-        return Decision(Transport.NONE, "one node: NCCL stays inside it")
+        return TransportDecision(Transport.NONE, "one node: NCCL stays inside it")
     wanted = asked.pop()
     if wanted == "tcp":
-        return Decision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
+        return TransportDecision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
     _refuse_unread(rdma)
     without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
     unread = [node.name for node in gang.nodes if node.name not in rdma]
@@ -56,14 +56,20 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
                 where=f"node {without[0]}",
                 fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
             )
-        return Decision(Transport.RDMA, "l40s_transport is rdma", _uneven(gang, rdma))
+        return TransportDecision(Transport.RDMA, "l40s_transport is rdma", _uneven(gang, rdma))
     if unread:
         reason = f"{', '.join(unread)} could not be read"
-        return Decision(Transport.TCP, f"l40s_transport is auto, and {reason}", (over_tcp(gang.name, reason, layout),))
+        return TransportDecision(
+            Transport.TCP, f"l40s_transport is auto, and {reason}", (over_tcp(gang.name, reason, layout),)
+        )
     if without:
         reason = f"{without[0]}: {rdma[without[0]].reason}"
-        return Decision(Transport.TCP, f"l40s_transport is auto; {reason}", (over_tcp(gang.name, reason, layout),))
-    return Decision(Transport.RDMA, "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma))
+        return TransportDecision(
+            Transport.TCP, f"l40s_transport is auto; {reason}", (over_tcp(gang.name, reason, layout),)
+        )
+    return TransportDecision(
+        Transport.RDMA, "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma)
+    )
 
 
 def _refuse_unread(rdma: Mapping[str, RdmaChoice]) -> None:
@@ -87,7 +93,7 @@ def over_tcp(gang: str, why: str, layout: Layout | None, *, node: str = "") -> F
     )
 
 
-def by_hand(decision: Decision, plan: GangPlan) -> tuple[Finding, ...]:
+def by_hand(decision: TransportDecision, plan: GangPlan) -> tuple[Finding, ...]:
     """What an operator should know where variables of theirs put TCP in the place of the RDMA that was decided on."""
     nodes = [node.name for node in plan.nodes if node.network.transport is Transport.TCP]
     if decision.transport is not Transport.RDMA or not nodes:

@@ -131,7 +131,7 @@ class PageCache(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rail(Message):
+class RailChange(Message):
     """An RDMA port that NCCL has left for the other one of its card. up: the port works again, and NCCL does not use
     it before the next start; at: node's epoch seconds when it was seen down."""
 
@@ -208,7 +208,7 @@ class Report(Message):
     """For each agent that this one should hear: heard, silent, lost, or ended."""
     cache: PageCache | None = None
     """What was read ahead of the engine; None where nothing was."""
-    rails: tuple[Rail, ...] = ()
+    rails: tuple[RailChange, ...] = ()
     """RDMA ports that NCCL has left behind in this run."""
     moved: int = 0
     """Connections that NCCL has moved to another port of their card."""

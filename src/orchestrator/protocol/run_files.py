@@ -50,7 +50,7 @@ class KeptSecrets(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order(Message):
+class GoalOrder(Message):
     """goal.json: what the controller wants: run, stop or stop-now; because: the failure that it is ended for."""
 
     goal: str = ""

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StragglerWait:
     """For a glance: who has not answered when the others did is waited for a little longer, not for its own deadline.
 
     least_s: so long at least; times: so many times as long as the slowest of the others took, on a busy machine
@@ -77,7 +77,11 @@ class Fleet:
         self.close()
 
     def on_every(
-        self, work: Callable[[Session], T], *, only: Collection[str] | None = None, patience: Patience | None = None
+        self,
+        work: Callable[[Session], T],
+        *,
+        only: Collection[str] | None = None,
+        patience: StragglerWait | None = None,
     ) -> PerNode[T]:
         """Do work on all nodes (or only those named) at the same time, one thread a node.
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from orchestrator.model.errors import HostKeyError
 from orchestrator.remote.known_hosts import KnownKey, fingerprint, keys_for
-from orchestrator.remote.ssh_target import Target
+from orchestrator.remote.ssh_target import SshTarget
 
 _writing = threading.Lock()
 
 
-def known_keys(target: Target) -> tuple[KnownKey, ...]:
+def known_keys(target: SshTarget) -> tuple[KnownKey, ...]:
     """The entries of the known_hosts files for a target; missing files have none."""
     known: list[KnownKey] = []
     for path in target.known_hosts:
@@ -35,7 +35,7 @@ def preferred(kinds: Sequence[str], known: Sequence[KnownKey]) -> tuple[str, ...
     return tuple(sorted(kinds, key=lambda kind: kind not in have))
 
 
-def check(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -> None:
+def check(target: SshTarget, kind: str, key: bytes, known: Sequence[KnownKey]) -> None:
     """Pass when the key is known (or recorded now, where the target accepts new ones). Raises HostKeyError."""
     encoded = base64.b64encode(key).decode("ascii")
     if any(line.marker == "@revoked" and line.key == encoded for line in known):
@@ -53,7 +53,7 @@ def check(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -> N
     raise _unknown(target, kind, key, known)
 
 
-def _changed(target: Target, kind: str, key: bytes, line: KnownKey) -> HostKeyError:
+def _changed(target: SshTarget, kind: str, key: bytes, line: KnownKey) -> HostKeyError:
     return HostKeyError(
         f"its host key has changed: it shows {kind} {fingerprint(key)}, "
         f"{line.file}:{line.line} has another ({line.kind}). The machine was reinstalled, or it is not the "
@@ -64,7 +64,7 @@ def _changed(target: Target, kind: str, key: bytes, line: KnownKey) -> HostKeyEr
     )
 
 
-def _unknown(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -> HostKeyError:
+def _unknown(target: SshTarget, kind: str, key: bytes, known: Sequence[KnownKey]) -> HostKeyError:
     authority = " (found a @cert-authority line; host certificates are not supported)" if known else ""
     return HostKeyError(
         f"its host key is unknown: it shows {kind} {fingerprint(key)}{authority}",
@@ -74,7 +74,7 @@ def _unknown(target: Target, kind: str, key: bytes, known: Sequence[KnownKey]) -
     )
 
 
-def _keyscan(target: Target) -> str:
+def _keyscan(target: SshTarget) -> str:
     file = target.known_hosts[0] if target.known_hosts else Path("~/.ssh/known_hosts")
     if not target.direct:
         return f"log in once: ssh -o UserKnownHostsFile={shlex.quote(str(file))} {shlex.quote(target.host)}"
@@ -82,7 +82,7 @@ def _keyscan(target: Target) -> str:
     return f"ssh-keyscan {port}{shlex.quote(target.host)} >> {shlex.quote(str(file))}"
 
 
-def record(target: Target, kind: str, encoded: str) -> None:
+def record(target: SshTarget, kind: str, encoded: str) -> None:
     """Append the key (in base64), as OpenSSH does; where the file cannot be written it is used for this time only."""
     if not target.known_hosts:
         return
@@ -95,5 +95,5 @@ def record(target: Target, kind: str, encoded: str) -> None:
             file.write(line)
 
 
-def _where(target: Target) -> str:
+def _where(target: SshTarget) -> str:
     return f"{target.name} ({target.host}:{target.port})"

@@ -12,7 +12,7 @@ import paramiko
 
 from orchestrator.model.errors import InputError
 from orchestrator.remote.deadline import Deadline
-from orchestrator.remote.ssh_target import Target
+from orchestrator.remote.ssh_target import SshTarget
 
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
@@ -25,7 +25,7 @@ class Candidate:
     origin: str
 
 
-def candidates(target: Target, deadline: Deadline) -> Generator[Candidate, None, None]:
+def candidates(target: SshTarget, deadline: Deadline) -> Generator[Candidate, None, None]:
     """Named key files first, then, unless IdentitiesOnly forbids it, the agent's keys; the default key files
     only where none was named. Raises InputError for a key file of the inventory that cannot be used."""
     locked = False

@@ -17,7 +17,7 @@ from orchestrator.remote.deadline import Deadline, Passed
 from orchestrator.remote.lines import lines
 from orchestrator.remote.session import CommandFailed, Completed
 from orchestrator.remote.ssh_target import target_of
-from orchestrator.remote.ssh_way import Way, open_way
+from orchestrator.remote.ssh_way import SshConnection, open_way
 
 _CHUNK = 65536
 _STDERR_KEPT = 65536
@@ -33,7 +33,7 @@ def open_session(spec: NodeSpec, *, deadline_s: float) -> SshSession:
 class SshSession:
     """One connection to one node; each command has its own channel."""
 
-    def __init__(self, spec: NodeSpec, way: Way) -> None:
+    def __init__(self, spec: NodeSpec, way: SshConnection) -> None:
         self.spec = spec
         self._way = way
 

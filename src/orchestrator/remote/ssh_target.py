@@ -25,7 +25,7 @@ _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:\[\]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class SshTarget:
     """One SSH server on the path to a node, or the node itself.
 
     name:          how messages call it
@@ -47,7 +47,7 @@ class Target:
     key_files: tuple[Path, ...]
     key_required: bool
     own_keys: bool
-    jumps: tuple[Target, ...] = ()
+    jumps: tuple[SshTarget, ...] = ()
     proxy_command: str | None = None
 
     @property
@@ -56,7 +56,7 @@ class Target:
         return not self.jumps and self.proxy_command is None
 
 
-def target_of(spec: NodeSpec) -> Target:
+def target_of(spec: NodeSpec) -> SshTarget:
     """The path to a node. Raises InputError for options that contradict each other or cannot be read."""
     reach = spec.reach
     said: dict[str, Any] = {}
@@ -77,7 +77,7 @@ def target_of(spec: NodeSpec) -> Target:
     return _target(spec.name, reach.host, said, key_required=reach.key_file is not None, depth=0)
 
 
-def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: bool, depth: int) -> Target:
+def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: bool, depth: int) -> SshTarget:
     if depth > _MOST_JUMPS:
         raise InputError(
             f"more than {_MOST_JUMPS} jump hosts in front of it", where=name, fix="remove the loop in ProxyJump"
@@ -95,7 +95,7 @@ def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: boo
     key_files = tuple(_path(value, tokens) for value in options["identityfile"] if value.lower() != "none")
     jumps, proxy = _way(name, said, found, file, depth)
     alias_for_key = options.get("hostkeyalias")
-    return Target(
+    return SshTarget(
         name=name,
         host=host,
         port=port,
@@ -113,7 +113,7 @@ def _target(name: str, alias: str, said: Mapping[str, Any], *, key_required: boo
 
 def _way(
     name: str, said: Mapping[str, Any], found: Mapping[str, Any], file: str | None, depth: int
-) -> tuple[tuple[Target, ...], str | None]:
+) -> tuple[tuple[SshTarget, ...], str | None]:
     """Jump hosts or proxy command; what the inventory says beats what the config files say."""
     for options in (said, found):
         jump, proxy = options.get("proxyjump"), options.get("proxycommand")
@@ -129,10 +129,10 @@ def _way(
     return (), None
 
 
-def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[Target, ...]:
+def _jumps(name: str, text: str, file: str | None, depth: int) -> tuple[SshTarget, ...]:
     """The hosts of a ProxyJump, nearest first, each with its own section of the config files (`ssh -J a,b`
     goes through a to b, and a's own ProxyJump counts)."""
-    hops: list[Target] = []
+    hops: list[SshTarget] = []
     for word in text.split(","):
         match = _JUMP.fullmatch(word.strip())
         if match is None:

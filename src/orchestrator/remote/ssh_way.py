@@ -25,7 +25,7 @@ from orchestrator.remote.deadline import Deadline, Passed
 from orchestrator.remote.heartbeat import PATIENCE_S, Heartbeat
 from orchestrator.remote.known_hosts import KnownKey
 from orchestrator.remote.ssh_keys import candidates
-from orchestrator.remote.ssh_target import Target
+from orchestrator.remote.ssh_target import SshTarget
 
 DEAD_LINK_S = 10
 """A direct connection whose peer acknowledges nothing for this long is lost: TCP_USER_TIMEOUT of tcp(7)."""
@@ -48,7 +48,7 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # its threads writ
 
 
 @dataclass
-class Way:
+class SshConnection:
     """An authenticated transport and what it runs through; `close` takes all of it down."""
 
     transport: paramiko.Transport
@@ -59,18 +59,18 @@ class Way:
         _close_all(self._closers)
 
 
-def open_way(target: Target, deadline_s: float) -> Way:
+def open_way(target: SshTarget, deadline_s: float) -> SshConnection:
     """Connect and log in. Raises Unreachable, HostKeyError, InputError."""
     deadline = Deadline(deadline_s)
     closers: list[Callable[[], object]] = []
-    way: Way | None = None
+    way: SshConnection | None = None
     hop = target
     try:
         for hop in (*target.jumps, target):
             through = way.transport if way else None
             with _turn(hop, deadline):
                 transport = _logged_in(hop, through, deadline, closers)
-            way = Way(transport, closers)
+            way = SshConnection(transport, closers)
     except Passed:
         _close_all(closers)
         raise _silent(hop, deadline_s) from None
@@ -86,7 +86,7 @@ def open_way(target: Target, deadline_s: float) -> Way:
     return way
 
 
-def shown_key(target: Target, deadline_s: float) -> tuple[str, bytes]:
+def shown_key(target: SshTarget, deadline_s: float) -> tuple[str, bytes]:
     """The host key that a server shows, as (kind, key), whether we know it or not; without a login.
 
     Jump hosts in front of it must be known. Raises as open_way does.
@@ -110,7 +110,7 @@ def shown_key(target: Target, deadline_s: float) -> tuple[str, bytes]:
 
 
 def _logged_in(
-    hop: Target, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
+    hop: SshTarget, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
 ) -> paramiko.Transport:
     """A busy sshd still counts connections that have logged in a moment ago, and drops a new one before its banner:
     that is tried again."""
@@ -140,7 +140,7 @@ def _dropped(fault: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _turn(hop: Target, deadline: Deadline) -> Iterator[None]:
+def _turn(hop: SshTarget, deadline: Deadline) -> Iterator[None]:
     """A place among the few that may log in at one server at a time: a gate before 32 nodes would drop some."""
     turns = _turns.setdefault((hop.host, hop.port), threading.BoundedSemaphore(_STRANGERS))
     if not turns.acquire(timeout=deadline.left()):
@@ -158,7 +158,7 @@ def _close_all(closers: list[Callable[[], object]]) -> None:
 
 
 def _transport(
-    hop: Target, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
+    hop: SshTarget, through: paramiko.Transport | None, deadline: Deadline, closers: list[Callable[[], object]]
 ) -> paramiko.Transport:
     if through is not None:
         stream: socket.socket | paramiko.Channel = _channel_to(hop, through, deadline)
@@ -166,13 +166,13 @@ def _transport(
         stream = _proxy(hop.proxy_command, closers)
     else:
         stream = _tcp(hop, deadline)
-    transport = _Transport(stream)
+    transport = _SshTransport(stream)
     transport.daemon = True
     closers.append(lambda: _shut(transport, stream))
     return transport
 
 
-class _Transport(paramiko.Transport):
+class _SshTransport(paramiko.Transport):
     """Ends completely if the connection is lost while a channel is being opened.
 
     paramiko 5.1's `Transport.open_channel` lists the channel before it gives it the transport that `Channel._unlink`
@@ -195,7 +195,7 @@ def _shut(transport: paramiko.Transport, stream: socket.socket | paramiko.Channe
     stream.close()
 
 
-def _tcp(hop: Target, deadline: Deadline) -> socket.socket:
+def _tcp(hop: SshTarget, deadline: Deadline) -> socket.socket:
     fault: OSError | None = None
     for family, address in _addresses(hop, deadline):
         connection = socket.socket(family, socket.SOCK_STREAM)
@@ -215,7 +215,7 @@ def _tcp(hop: Target, deadline: Deadline) -> socket.socket:
     raise _no_tcp(hop, fault, deadline)
 
 
-def _addresses(hop: Target, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
+def _addresses(hop: SshTarget, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
     numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     try:
         found = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM, flags=numeric)
@@ -240,7 +240,7 @@ def _tune(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_LINK_S * 1000)
 
 
-def _channel_to(hop: Target, through: paramiko.Transport, deadline: Deadline) -> paramiko.Channel:
+def _channel_to(hop: SshTarget, through: paramiko.Transport, deadline: Deadline) -> paramiko.Channel:
     try:
         with deadline.breaking(through.close):
             return through.open_channel("direct-tcpip", (hop.host, hop.port), ("127.0.0.1", 0), timeout=deadline.left())
@@ -277,7 +277,7 @@ def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
     return ours
 
 
-def _prove(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
+def _prove(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
     """Key exchange, their key, our key."""
     known = host_key.known_keys(hop)
     kind, key = _exchange(transport, deadline, known)
@@ -302,7 +302,7 @@ def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence
     return key.get_name(), key.asbytes()
 
 
-def _log_in(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> None:
+def _log_in(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
     tried: list[str] = []
     with contextlib.closing(candidates(hop, deadline)) as keys:
         for candidate in keys:
@@ -318,7 +318,7 @@ def _log_in(hop: Target, transport: paramiko.Transport, deadline: Deadline) -> N
     raise _refused_key(hop, tried, transport.get_exception())
 
 
-def _silent(hop: Target, seconds: float) -> Unreachable:
+def _silent(hop: SshTarget, seconds: float) -> Unreachable:
     return Unreachable(
         f"{_place(hop)} does not answer within {seconds:g} s",
         where=hop.name,
@@ -326,7 +326,7 @@ def _silent(hop: Target, seconds: float) -> Unreachable:
     )
 
 
-def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
+def _no_tcp(hop: SshTarget, fault: OSError, deadline: Deadline) -> DeployError:
     if isinstance(fault, TimeoutError):
         return _silent(hop, deadline.seconds or 0)
     if isinstance(fault, ConnectionRefusedError):
@@ -342,7 +342,7 @@ def _no_tcp(hop: Target, fault: OSError, deadline: Deadline) -> DeployError:
     )
 
 
-def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
+def _no_ssh(hop: SshTarget, fault: Exception | None) -> Unreachable:
     if isinstance(fault, paramiko.ssh_exception.IncompatiblePeer):
         what, fix = f"no common algorithm with its sshd: {fault}", "update the older side"
     elif isinstance(fault, (OSError, EOFError)) or "banner" in str(fault) or "protocol version" in str(fault):
@@ -353,7 +353,7 @@ def _no_ssh(hop: Target, fault: Exception | None) -> Unreachable:
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
 
 
-def _refused_key(hop: Target, tried: list[str], fault: Exception | None) -> Unreachable:
+def _refused_key(hop: SshTarget, tried: list[str], fault: Exception | None) -> Unreachable:
     if not tried:
         return Unreachable(
             f"no SSH key is available to log in as {hop.user} at {_place(hop)}",
@@ -373,9 +373,9 @@ def _refused_key(hop: Target, tried: list[str], fault: Exception | None) -> Unre
     return Unreachable(f"{_place(hop)}: {what}", where=hop.name, fix=fix)
 
 
-def _place(hop: Target) -> str:
+def _place(hop: SshTarget) -> str:
     return f"{hop.host}:{hop.port}"
 
 
-def _by_hand(hop: Target) -> str:
+def _by_hand(hop: SshTarget) -> str:
     return f"test it: ssh -v -p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"

@@ -28,7 +28,7 @@ _CPU = "/sys/devices/system/cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class _HostSetting:
     """found: (title, evidence) where the node has it wrong, None where it is right or not there."""
 
     name: str
@@ -76,12 +76,12 @@ def _hugepages(node: Node) -> tuple[str, str] | None:
 
 
 _SETTINGS = (
-    _Setting("scaling_governor", "run `sudo cpupower frequency-set -g performance`", _governor),
-    _Setting(
+    _HostSetting("scaling_governor", "run `sudo cpupower frequency-set -g performance`", _governor),
+    _HostSetting(
         "cpuidle", "run `sudo cpupower idle-set -D 10`, or `sudo tuned-adm profile latency-performance`", _deep_sleep
     ),
-    _Setting("numa_balancing", "run `sudo sysctl -w kernel.numa_balancing=0`", _numa_balancing),
-    _Setting("nr_hugepages", "run `sudo sysctl -w vm.nr_hugepages=0`, unless something needs them", _hugepages),
+    _HostSetting("numa_balancing", "run `sudo sysctl -w kernel.numa_balancing=0`", _numa_balancing),
+    _HostSetting("nr_hugepages", "run `sudo sysctl -w vm.nr_hugepages=0`, unless something needs them", _hugepages),
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.majority import majority
-from orchestrator.model.topology import RAILS, Gpu, Link
+from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.network import gid_index
@@ -62,7 +62,7 @@ def _card_links(node: Node) -> str | None:
     return _counted(_best_link(device.link_max) if device else "" for device in cards.values())
 
 
-def _best_link(link: Link) -> str:
+def _best_link(link: PcieLink) -> str:
     return f"{link.speed_gts:g} GT/s x{link.width}" if link.width and link.speed_gts else ""
 
 

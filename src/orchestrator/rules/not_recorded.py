@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import Link
+from orchestrator.model.topology import PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import Input, input_of, record_again
 from orchestrator.rules.support.registry import Rule, all_rules
@@ -28,7 +28,7 @@ _MOST_PATHS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _RecordKind:
     words: str
     there: Callable[[Node], bool]
     rules: tuple[str, ...]
@@ -44,36 +44,37 @@ def _any_path(part: str) -> Callable[[Node], bool]:
 
 _OTHERS = "other nodes"
 _KINDS = (
-    _Kind("NVML's answers", lambda node: bool(node.nvml_devices),
+    _RecordKind("NVML's answers", lambda node: bool(node.nvml_devices),
           ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
            "GPU-ECC", "GDR-MISSING", "NVML-UNREADABLE")),
-    _Kind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
+    _RecordKind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
           ("TRANSPORT-TCP",)),
-    _Kind("states of RDMA ports that are down", _any_file("/state"), ("RDMA-PORT-DOWN", "TRAFFIC-ON-TCP")),
-    _Kind("link layers of RDMA ports", lambda node: any(port.link_layer for port in node.topology.rdma),
+    _RecordKind("states of RDMA ports that are down", _any_file("/state"), ("RDMA-PORT-DOWN", "TRAFFIC-ON-TCP")),
+    _RecordKind("link layers of RDMA ports", lambda node: any(port.link_layer for port in node.topology.rdma),
           ("RAIL-LINK-LAYER",)),
-    _Kind("addresses", lambda node: "addresses" in node.snapshot.host,
+    _RecordKind("addresses", lambda node: "addresses" in node.snapshot.host,
           ("RAIL-CROSSED", "RAILS-SHARE-SUBNET", "RDMA-PORT-UNCONFIGURED", "NO-COMMON-NETWORK", "PUBLIC-ADDRESS")),
-    _Kind("network interfaces", lambda node: bool(node.topology.interfaces), ("RAIL-MTU", "BOND-SHORT")),
-    _Kind("configuration spaces beyond 64 bytes",
+    _RecordKind("network interfaces", lambda node: bool(node.topology.interfaces), ("RAIL-MTU", "BOND-SHORT")),
+    _RecordKind("configuration spaces beyond 64 bytes",
           lambda node: any(len(text) > 512 for path, text in node.snapshot.files.items() if path.endswith("/config")),
           ("ACS-REDIRECT", "PCIE-SETTINGS", "ATS-OFF")),
-    _Kind("current link widths and speeds",
-          lambda node: any(device.link != Link() for device in node.topology.pci) and bool(node.snapshot.files),
+    _RecordKind("current link widths and speeds",
+          lambda node: any(device.link != PcieLink() for device in node.topology.pci) and bool(node.snapshot.files),
           ("PCIE-LINK-REDUCED",)),
-    _Kind("the NUMA domain of each device", _any_file("/numa_node"), ("NUMA-UNKNOWN",)),
-    _Kind("IOMMU groups", _any_path("/iommu_groups/"), ("IOMMU-TRANSLATING",)),
-    _Kind("error counters", _any_path("/hw_counters/"), ("RDMA-LOSSES", "RDMA-CONGESTED", "PCIE-ERRORS")),
-    _Kind("limits, clock, kernel log, device files and flow control", lambda node: "limits" in node.snapshot.host,
+    _RecordKind("the NUMA domain of each device", _any_file("/numa_node"), ("NUMA-UNKNOWN",)),
+    _RecordKind("IOMMU groups", _any_path("/iommu_groups/"), ("IOMMU-TRANSLATING",)),
+    _RecordKind("error counters", _any_path("/hw_counters/"), ("RDMA-LOSSES", "RDMA-CONGESTED", "PCIE-ERRORS")),
+    _RecordKind("limits, clock, kernel log, device files and flow control", lambda node: "limits" in node.snapshot.host,
           ("LIMITS", "CLOCK-SKEW", "GPU-XID", "RDMA-NO-DEVICE-FILE", "LOSSLESS-UNMARKED")),
-    _Kind("free space", lambda node: "disks" in node.snapshot.host, ("DISK-FULL",)),
-    _Kind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
+    _RecordKind("free space", lambda node: "disks" in node.snapshot.host, ("DISK-FULL",)),
+    _RecordKind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
           ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
            "MODEL-ROOT-REMOTE", "NCCL-FILES", "NCCL-SETTINGS", "HOST-SETTING")),
-    _Kind("devices other than GPUs and network cards", lambda node: bool(node.snapshot.files), ("GPU-OTHER-MAKER",)),
-    _Kind("what the processor says of itself", _any_path("/proc/cpuinfo"), ("ATS-OFF", "PCIE-TREE-HIDDEN")),
-    _Kind(_OTHERS, lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER")),
-    _Kind("trials between nodes", lambda _: False, ("PORT-BLOCKED", "RAILS-ISOLATED")),
+    _RecordKind("devices other than GPUs and network cards", lambda node: bool(node.snapshot.files), (
+        "GPU-OTHER-MAKER",)),
+    _RecordKind("what the processor says of itself", _any_path("/proc/cpuinfo"), ("ATS-OFF", "PCIE-TREE-HIDDEN")),
+    _RecordKind(_OTHERS, lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER")),
+    _RecordKind("trials between nodes", lambda _: False, ("PORT-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip
 
 

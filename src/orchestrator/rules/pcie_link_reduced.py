@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.topology import RAILS, Area, Link, PciDevice
+from orchestrator.model.topology import RAILS, Area, PciDevice, PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.pci import both_ends
@@ -43,10 +43,10 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             if device is None:
                 continue
             bridge = node.above(device.key)
-            speed_gts = both_ends(device.link_max, bridge.link_max if bridge else Link()).speed_gts
+            speed_gts = both_ends(device.link_max, bridge.link_max if bridge else PcieLink()).speed_gts
             if bridge and not bridge.link_max.speed_gts:
                 speed_gts = 0.0  # the slower end counts, and nobody read it
-            best = Link(speed_gts=speed_gts, width=device.link_max.width)
+            best = PcieLink(speed_gts=speed_gts, width=device.link_max.width)
             narrow = 0 < device.link.width < best.width
             slow = watched.judge_speed and 0 < device.link.speed_gts < best.speed_gts
             if narrow or slow:
@@ -66,7 +66,14 @@ def _watched(node: Node) -> Iterator[_Watched]:
 
 
 def _finding(
-    node: Node, watched: _Watched, device: PciDevice, best: Link, bridge: PciDevice | None, *, narrow: bool, slow: bool
+    node: Node,
+    watched: _Watched,
+    device: PciDevice,
+    best: PcieLink,
+    bridge: PciDevice | None,
+    *,
+    narrow: bool,
+    slow: bool,
 ) -> Finding:
     folder = f"/sys/bus/pci/devices/{device.address}"
     evidence = []

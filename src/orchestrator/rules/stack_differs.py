@@ -27,7 +27,7 @@ RULE = Rule(
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _SoftwareKind:
     """words: what an operator calls it; names: packages that are it; demand: what a stack's file says of it."""
 
     words: str
@@ -40,18 +40,18 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("engine (sglang)", ("sglang",), Severity.STOP,
+    _SoftwareKind("engine (sglang)", ("sglang",), Severity.STOP,
           "ranks of different versions may not understand each other's messages; `up` refuses versions that are not"
           " the stack's",
           lambda stack: stack.engine_version, refused=True),
-    _Kind("torch", ("torch",), Severity.STOP,
+    _SoftwareKind("torch", ("torch",), Severity.STOP,
           "torch determines the NCCL and CUDA versions: different ranks may not find each other; `up` refuses"
           " versions that are not the stack's", lambda stack: stack.torch_version, refused=True),
-    _Kind("NCCL", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), Severity.STOP,
+    _SoftwareKind("NCCL", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), Severity.STOP,
           "NCCL fails at start if ranks have different versions", lambda stack: stack.nccl_version),
-    _Kind("kernels (sglang-kernel, sgl-kernel)", ("sglang-kernel", "sgl-kernel"), Severity.SLOW,
+    _SoftwareKind("kernels (sglang-kernel, sgl-kernel)", ("sglang-kernel", "sgl-kernel"), Severity.SLOW,
           "not measured: ranks use different kernels, and all wait for the slowest", lambda _: ""),
-    _Kind("Triton", ("triton",), Severity.SLOW,
+    _SoftwareKind("Triton", ("triton",), Severity.SLOW,
           "not measured: tuned configs depend on its version, so nodes run different tiles",
           lambda stack: stack.triton_version),
 )  # fmt: skip
@@ -71,7 +71,7 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             yield _unreadable(name, found)
 
 
-def _between_nodes(cluster: Cluster, kind: _Kind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
+def _between_nodes(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
     def version(node: Node) -> str | None:
         return _version(seen[node.name], kind) if node.name in seen else None
 
@@ -88,7 +88,7 @@ def _between_nodes(cluster: Cluster, kind: _Kind, seen: Mapping[str, Installed])
             yield _finding(kind, "", f"the nodes differ in {kind.words}: {each}", seen[first], kind.severity)
 
 
-def _against_the_stack(cluster: Cluster, kind: _Kind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
+def _against_the_stack(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
     for name, found in seen.items():
         stack = cluster.stacks.get(name)
         version, wanted = _version(found, kind), kind.demand(stack) if stack else ""
@@ -99,11 +99,11 @@ def _against_the_stack(cluster: Cluster, kind: _Kind, seen: Mapping[str, Install
             )
 
 
-def _version(found: Installed, kind: _Kind) -> str | None:
+def _version(found: Installed, kind: _SoftwareKind) -> str | None:
     return next((f"{found.versions[name]}" for name in kind.names if name in found.versions), None)
 
 
-def _finding(kind: _Kind, node: str, title: str, found: Installed, severity: Severity) -> Finding:
+def _finding(kind: _SoftwareKind, node: str, title: str, found: Installed, severity: Severity) -> Finding:
     there = [f"{name}-{found.versions[name]}.dist-info" for name in kind.names if name in found.versions]
     return Finding(
         id=RULE.id,

@@ -7,7 +7,7 @@ xml.cc (the slower of a device and the port above it). Versions: 22 and 40 GB/s 
 
 from __future__ import annotations
 
-from orchestrator.model.topology import CpuModel, Link, PathType, PciDevice, Topology
+from orchestrator.model.topology import CpuModel, PathType, PciDevice, PcieLink, Topology
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.pci import both_ends, bridges_above
 
@@ -27,7 +27,7 @@ _ARM_GBS = 6.0
 _POWER_GBS = 32.0
 
 
-def pci_gbs(link: Link) -> float:
+def pci_gbs(link: PcieLink) -> float:
     """A PCIe link: 24 for generation 4 x16, 12 for generation 3 x16 or 4 x8. Unknown counts as generation 3, x16."""
     per_lane = _PER_16_LANES.get(link.speed_gts, _PER_16_LANES[_UNKNOWN_SPEED_GTS])
     return (link.width or _ALL_LANES) * per_lane / 80
@@ -95,9 +95,9 @@ class Bandwidths:
         """A function's own link, at what it and the port above it can do: an idle GPU has slowed down."""
         return pci_gbs(self._best(self._devices[key]))
 
-    def _best(self, device: PciDevice) -> Link:
+    def _best(self, device: PciDevice) -> PcieLink:
         above = self._devices.get(device.parent)
-        return both_ends(device.link_max, above.link_max if above else Link())
+        return both_ends(device.link_max, above.link_max if above else PcieLink())
 
     def _uplinks(self, one: str, other: str) -> list[float]:
         """Links of the switches on the path that are not above both."""

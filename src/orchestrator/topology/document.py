@@ -7,11 +7,11 @@ from typing import Any
 
 from orchestrator.model.topology import Gpu, Interface, RdmaPort, Switch, Topology
 from orchestrator.topology.draw import summary
-from orchestrator.topology.network import Choice, gid_index, rails
+from orchestrator.topology.network import TcpChoice, gid_index, rails
 from orchestrator.topology.paths import paths
 
 
-def topology_json(topology: Topology, tcp: Choice | None = None) -> dict[str, Any]:
+def topology_json(topology: Topology, tcp: TcpChoice | None = None) -> dict[str, Any]:
     """One node. Addresses are PCI addresses; `switch` is the address of the switch above, null on a root port."""
     addresses = {switch.key: switch.address for switch in topology.switches}
     usable = {rail.port.name for rail in rails(topology, tcp)}

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.snapshot import NOT_RECORDED
-from orchestrator.model.topology import Gpu, Interface, Link, RdmaPort, Topology
+from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
 from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.names import part_name
-from orchestrator.topology.network import Choice, gid_index
+from orchestrator.topology.network import TcpChoice, gid_index
 from orchestrator.topology.pci import card
 from orchestrator.topology.places import Branch, Card, Domain, places_of
 from orchestrator.topology.shape import counted, shape
@@ -22,7 +22,7 @@ Marks = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class TreeLine:
     """A line of the drawing.
 
     kind:  node, numa, switch, root, gpu, nic, port, interface or note
@@ -33,12 +33,12 @@ class Tree:
     kind: str
     label: str
     fault: str = ""
-    children: tuple[Tree, ...] = ()
+    children: tuple[TreeLine, ...] = ()
 
 
-def tree(topology: Topology, tcp: Choice | None = None, marks: Marks | None = None) -> Tree:
+def tree(topology: Topology, tcp: TcpChoice | None = None, marks: Marks | None = None) -> TreeLine:
     """The drawing of one node; tcp marks the interface that was chosen for the TCP side."""
-    return _Drawing(topology, tcp, marks or {}).whole()
+    return _TextDrawing(topology, tcp, marks or {}).whole()
 
 
 def summary(topology: Topology) -> str:
@@ -68,14 +68,14 @@ def _gpu_part(gpu: Gpu, topology: Topology) -> str:
     return part_name(device.vendor, device.device) if device else "unknown"
 
 
-class _Drawing:
-    def __init__(self, topology: Topology, tcp: Choice | None, marks: Marks) -> None:
+class _TextDrawing:
+    def __init__(self, topology: Topology, tcp: TcpChoice | None, marks: Marks) -> None:
         self.topology = topology
         self.tcp = tcp.interface if tcp else ""
         self.marks = marks
         self.devices = {device.key: device for device in topology.pci}
 
-    def whole(self) -> Tree:
+    def whole(self) -> TreeLine:
         topology, places = self.topology, places_of(self.topology)
         title = topology.node or topology.hostname or "node"
         if topology.hostname and topology.hostname != topology.node:
@@ -87,36 +87,36 @@ class _Drawing:
         children += [self._port(port) for port in places.loose_ports]
         children += [self._interface(one) for one in topology.interfaces if self._stands_alone(one)]
         if topology.nvml_error and topology.gpus:
-            children.append(Tree(kind="note", label=f"NVML: {topology.nvml_error}"))
-        return Tree(kind="node", label=f"{title}  {topology.cpu.name}".strip(), children=tuple(children))
+            children.append(TreeLine(kind="note", label=f"NVML: {topology.nvml_error}"))
+        return TreeLine(kind="node", label=f"{title}  {topology.cpu.name}".strip(), children=tuple(children))
 
     def _fault(self, *names: str) -> str:
         found = (self.marks.get(name, "") for name in names)
         return "; ".join(dict.fromkeys(words for words in found if words))
 
-    def _domain(self, domain: Domain) -> Tree:
+    def _domain(self, domain: Domain) -> TreeLine:
         label = f"NUMA {domain.number}" if domain.number >= 0 else "NUMA domain not known"
         if domain.cpulist:
             label += f"  CPUs {domain.cpulist}"
         branches = tuple(self._branch(branch) for branch in domain.branches)
-        return Tree(kind="numa", label=label, children=(*branches, *self._leaves(domain.gpus, domain.cards)))
+        return TreeLine(kind="numa", label=label, children=(*branches, *self._leaves(domain.gpus, domain.cards)))
 
-    def _branch(self, branch: Branch) -> Tree:
+    def _branch(self, branch: Branch) -> TreeLine:
         inner = tuple(self._branch(below) for below in branch.branches)
         children = (*inner, *self._leaves(branch.gpus, branch.cards))
         if branch.switch is None:
-            return Tree(
+            return TreeLine(
                 kind="root", label=f"root port {branch.address}", fault=self._fault(branch.address), children=children
             )
         device = self.devices.get(branch.switch.key)
         name = part_name(device.vendor, device.device) if device else ""
         words = _words("switch", branch.address, name, _link_words(branch.switch.link, branch.switch.link_max))
-        return Tree(kind="switch", label=words, fault=self._fault(branch.address), children=children)
+        return TreeLine(kind="switch", label=words, fault=self._fault(branch.address), children=children)
 
-    def _leaves(self, gpus: Sequence[Gpu], cards: Sequence[Card]) -> tuple[Tree, ...]:
+    def _leaves(self, gpus: Sequence[Gpu], cards: Sequence[Card]) -> tuple[TreeLine, ...]:
         return (*(self._gpu(gpu) for gpu in gpus), *(self._nic(card) for card in cards))
 
-    def _gpu(self, gpu: Gpu) -> Tree:
+    def _gpu(self, gpu: Gpu) -> TreeLine:
         name = gpu.name or _gpu_part(gpu, self.topology)
         memory = f"{gpu.memory_total / 2**30:.1f} GiB" if gpu.memory_total else ""
         which = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
@@ -124,9 +124,9 @@ class _Drawing:
         if gpu.index < 0 and not gpu.lost and self.topology.nvml_error != NOT_RECORDED:
             state = "on the bus, not shown by NVML"
         label = _words(which, gpu.address, name, memory, _link_words(gpu.link, gpu.link_max, may_sleep=True), state)
-        return Tree(kind="gpu", label=label, fault=self._fault(gpu.address))
+        return TreeLine(kind="gpu", label=label, fault=self._fault(gpu.address))
 
-    def _nic(self, nic: Card) -> Tree:
+    def _nic(self, nic: Card) -> TreeLine:
         first = nic.functions[0]
         slot = f"slot {first.slot}" if first.slot else ""
         virtual = sum(device.virtual and device.parent == first.parent for device in self.topology.pci)
@@ -140,9 +140,9 @@ class _Drawing:
         )
         children = (*(self._port(port) for port in nic.ports), *(self._interface(one) for one in nic.interfaces))
         fault = self._fault(card(first.address), *(function.address for function in nic.functions))
-        return Tree(kind="nic", label=label, fault=fault, children=children)
+        return TreeLine(kind="nic", label=label, fault=fault, children=children)
 
-    def _port(self, port: RdmaPort) -> Tree:
+    def _port(self, port: RdmaPort) -> TreeLine:
         interface = self.topology.interface(port.netdev) if port.netdev else None
         gid = gid_index(port, self.topology)
         rate = f"{port.rate_gbps:g} Gb/s" if port.rate_gbps else ""
@@ -157,9 +157,9 @@ class _Drawing:
             label += f"  part of {interface.bond}"
         if interface and interface.name == self.tcp and not interface.slaves:
             label += "  TCP side"
-        return Tree(kind="port", label=label, fault=self._fault(port.device, port.netdev))
+        return TreeLine(kind="port", label=label, fault=self._fault(port.device, port.netdev))
 
-    def _interface(self, interface: Interface) -> Tree:
+    def _interface(self, interface: Interface) -> TreeLine:
         speed = f"{interface.speed_mbps / 1000:g} Gb/s" if interface.speed_mbps else ""
         label = _words(
             interface.name,
@@ -171,7 +171,7 @@ class _Drawing:
             f"part of {interface.bond}" if interface.bond else "",
             "TCP side" if interface.name == self.tcp else "",
         )
-        return Tree(kind="interface", label=label, fault=self._fault(interface.name))
+        return TreeLine(kind="interface", label=label, fault=self._fault(interface.name))
 
     def _stands_alone(self, interface: Interface) -> bool:
         """Bonds, and what else has an address and no card: VLANs, bridges. Not the loopback."""
@@ -180,7 +180,7 @@ class _Drawing:
         return bool(interface.slaves or interface.ipv4)
 
 
-def _link_words(link: Link, most: Link, *, may_sleep: bool = False) -> str:
+def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> str:
     """A link as text, and what it can do if that is more. An idle GPU lowers its speed at no cost."""
     if not link.width and not link.speed_gts:
         return ""

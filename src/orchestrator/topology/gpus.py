@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any
 
 from orchestrator.model.snapshot import NOT_RECORDED
-from orchestrator.model.topology import Gpu, GpuProcess, Link, NvLinks, PciDevice
+from orchestrator.model.topology import Gpu, GpuProcess, NvLinks, PciDevice, PcieLink
 from orchestrator.topology.options import NVIDIA, BuildOptions
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
@@ -86,17 +86,19 @@ def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlac
         uuid=str(said.get("uuid") or ""),
         memory_total=_integer(memory.get("total")),
         memory_used=_integer(memory.get("used")),
-        link=_link(function.link if function else Link(), link.get("gen"), link.get("width")),
-        link_max=_link(function.link_max if function else Link(), link.get("max_gen"), link.get("max_width")),
+        link=_link(function.link if function else PcieLink(), link.get("gen"), link.get("width")),
+        link_max=_link(function.link_max if function else PcieLink(), link.get("max_gen"), link.get("max_width")),
         processes=tuple(_processes(said.get("processes"))),
         sm=_sm(said.get("compute_capability")),
         lost=_why_lost(said),
     )
 
 
-def _link(read: Link, generation: Any, width: Any) -> Link:
+def _link(read: PcieLink, generation: Any, width: Any) -> PcieLink:
     """What sysfs says, else what NVML says."""
-    return Link(speed_gts=read.speed_gts or _GTS.get(_integer(generation), 0.0), width=read.width or _integer(width))
+    return PcieLink(
+        speed_gts=read.speed_gts or _GTS.get(_integer(generation), 0.0), width=read.width or _integer(width)
+    )
 
 
 def _sm(capability: Any) -> int:

@@ -20,11 +20,11 @@ from orchestrator.model.topology import (
     Area,
     CpuModel,
     Gpu,
-    Link,
     NotRead,
     NumaDomain,
     NvLinks,
     PciDevice,
+    PcieLink,
     RdmaPort,
     Switch,
     Topology,
@@ -145,7 +145,7 @@ class _Writer:
             }
         link = self._link(device)
         if device is not None and (gpu := self.gpus.get(device.key)):
-            link = Link(speed_gts=link.speed_gts or gpu.link_max.speed_gts, width=link.width or gpu.link_max.width)
+            link = PcieLink(speed_gts=link.speed_gts or gpu.link_max.speed_gts, width=link.width or gpu.link_max.width)
         return _attributes(
             {
                 "busid": address,
@@ -156,11 +156,11 @@ class _Writer:
             }
         )
 
-    def _link(self, device: PciDevice | None) -> Link:
+    def _link(self, device: PciDevice | None) -> PcieLink:
         if device is None:
-            return Link()
+            return PcieLink()
         above = self.devices.get(device.parent)
-        return both_ends(device.link_max, above.link_max if above else Link())
+        return both_ends(device.link_max, above.link_max if above else PcieLink())
 
 
 def _gpu(gpu: Gpu, indent: str) -> Iterator[str]:
@@ -210,7 +210,7 @@ def topology_of_xml(text: str, node: str) -> Topology:
         raise ValueError(f"is not XML: {wrong}") from None
     if root.tag != "system":
         raise ValueError(f"is not an NCCL topology: the outermost element is <{root.tag}>, wanted <system>")
-    reader = _Reader()
+    reader = _XmlReader()
     for cpu in root.iter("cpu"):
         reader.cpu(cpu)
     devices = sorted(reader.devices, key=lambda device: (sort_key(device.address), device.key))
@@ -239,7 +239,7 @@ def topology_of_xml(text: str, node: str) -> Topology:
 
 
 @dataclass
-class _Reader:
+class _XmlReader:
     model: CpuModel = field(default_factory=CpuModel)
     domains: list[NumaDomain] = field(default_factory=list)
     devices: list[PciDevice] = field(default_factory=list)
@@ -273,7 +273,7 @@ class _Reader:
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] > 1:  # a virtual machine's description may use one address for several
             key = f"{above}/{TWICE}{self._seen[key]}{TWICE}{address}"
-        link = Link(
+        link = PcieLink(
             speed_gts=_speed(element.get("link_speed", "")), width=max(0, number(element.get("link_width", "")))
         )
         device = PciDevice(

@@ -23,7 +23,7 @@ _NOT_BETWEEN_NODES = ("lo", "docker", "virbr", "br-", "cni", "veth", "flannel", 
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TcpChoice:
     """A node's TCP side: interface and IPv4 address, and why this one."""
 
     interface: str
@@ -56,7 +56,7 @@ class Rail:
 
 def tcp_interface(
     topologies: Mapping[str, Topology], asked: Mapping[str, Collection[str]] | None = None
-) -> Mapping[str, Choice]:
+) -> Mapping[str, TcpChoice]:
     """Each node's interface for rendezvous and services; empty where the nodes share no IPv4 network.
 
     One network for all nodes. Networks of RDMA rails come last, those of bonds first, then the fastest; an address
@@ -98,12 +98,12 @@ def shared_networks(topologies: Mapping[str, Topology]) -> tuple[Mapping[str, Sh
     return tuple(found)
 
 
-def _shared(way: _Way) -> SharedWay:
+def _shared(way: _DataPort) -> SharedWay:
     return SharedWay(way.interface.name, way.address, way.interface.speed_mbps, way.is_rail)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _DataPort:
     """near: behind a switch of the GPUs"""
 
     interface: Interface
@@ -112,16 +112,16 @@ class _Way:
     near: bool
 
 
-def _ways(topology: Topology, asked: Collection[str] = ()) -> dict[ipaddress.IPv4Network, _Way]:
+def _ways(topology: Topology, asked: Collection[str] = ()) -> dict[ipaddress.IPv4Network, _DataPort]:
     near, rails = _interfaces_of_rails(topology, asked)
-    ways: dict[ipaddress.IPv4Network, _Way] = {}
+    ways: dict[ipaddress.IPv4Network, _DataPort] = {}
     for interface in topology.interfaces:
         if interface.bond or not interface.up or interface.name.startswith(_NOT_BETWEEN_NODES):
             continue
         for text in interface.ipv4:
             address = ipaddress.IPv4Interface(text)
             if not address.is_loopback and not address.is_link_local:
-                way = _Way(interface, str(address.ip), interface.name in rails, interface.name in near)
+                way = _DataPort(interface, str(address.ip), interface.name in rails, interface.name in near)
                 ways.setdefault(address.network, way)
     return ways
 
@@ -135,12 +135,12 @@ def _interfaces_of_rails(topology: Topology, asked: Collection[str]) -> tuple[se
     return near, {carrier(port, topology) for port in meant} - far_bonds
 
 
-def _addresses(ways: Mapping[str, Mapping[ipaddress.IPv4Network, _Way]]) -> Iterator[str]:
+def _addresses(ways: Mapping[str, Mapping[ipaddress.IPv4Network, _DataPort]]) -> Iterator[str]:
     for mine in ways.values():
         yield from {way.address for way in mine.values()}
 
 
-def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, int, int, int, int, int, str]:
+def _rank(network: ipaddress.IPv4Network, ways: Sequence[_DataPort]) -> tuple[int, int, int, int, int, int, str]:
     return (
         sum(way.is_rail for way in ways),
         sum(not way.interface.slaves for way in ways),
@@ -152,15 +152,15 @@ def _rank(network: ipaddress.IPv4Network, ways: Sequence[_Way]) -> tuple[int, in
     )
 
 
-def _choice(network: ipaddress.IPv4Network, way: _Way, shared: Collection[object], nodes: int) -> Choice:
+def _choice(network: ipaddress.IPv4Network, way: _DataPort, shared: Collection[object], nodes: int) -> TcpChoice:
     kind = "an RDMA rail, the only network there is" if way.is_rail else "a bond" if way.interface.slaves else "no rail"
     others = len(shared) - 1
     place = f"in {network}, which all {nodes} nodes share" if nodes > 1 else f"in {network}"
     among = f"; {others} other shared networks" if others else ""
-    return Choice(way.interface.name, way.address, f"{way.interface.name} is {kind} {place}{among}")
+    return TcpChoice(way.interface.name, way.address, f"{way.interface.name} is {kind} {place}{among}")
 
 
-def rails(topology: Topology, tcp: Choice | None = None) -> tuple[Rail, ...]:
+def rails(topology: Topology, tcp: TcpChoice | None = None) -> tuple[Rail, ...]:
     """The RDMA ports for the gang's traffic, in natural order of names.
 
     Usable is a port that is ACTIVE, not the TCP side, no virtual function, and has a RoCE v2 GID over IPv4 (or is

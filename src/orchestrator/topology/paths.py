@@ -12,7 +12,7 @@ from orchestrator.topology.pci import card
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PathEnd:
     """A GPU or a NIC: its name (GPU0, mlx5_0) and the key of its PCI function, '' where it has none."""
 
     name: str
@@ -29,11 +29,11 @@ class Pair:
     type: PathType | None
 
 
-def gpu_ends(topology: Topology) -> tuple[End, ...]:
+def gpu_ends(topology: Topology) -> tuple[PathEnd, ...]:
     """Every GPU, by index; one that NVML does not show is named by its address."""
     known = {device.key for device in topology.pci}
     return tuple(
-        End(
+        PathEnd(
             f"GPU{gpu.index}" if gpu.index >= 0 else f"GPU@{gpu.address}",
             gpu.key if gpu.key in known else "",
             gpu.numa_node,
@@ -42,21 +42,21 @@ def gpu_ends(topology: Topology) -> tuple[End, ...]:
     )
 
 
-def nic_ends(topology: Topology) -> tuple[End, ...]:
+def nic_ends(topology: Topology) -> tuple[PathEnd, ...]:
     """Every RDMA device in order of name; where the machine shows none, its network cards by interface or address."""
     if topology.rdma:
         ports = {port.device: port for port in reversed(topology.rdma)}
-        return tuple(End(name, port.key, port.numa_node) for name, port in reversed(ports.items()))
+        return tuple(PathEnd(name, port.key, port.numa_node) for name, port in reversed(ports.items()))
     names = {interface.key: interface.name for interface in topology.interfaces if interface.key}
     firsts = [functions[0] for functions in nic_cards(topology).values()]
-    return tuple(End(names.get(one.key) or card(one.address), one.key, one.numa_node) for one in firsts)
+    return tuple(PathEnd(names.get(one.key) or card(one.address), one.key, one.numa_node) for one in firsts)
 
 
 def paths(topology: Topology) -> tuple[Pair, ...]:
     """Every pair of GPUs and of a GPU and a NIC once, the lower index first and the GPU before the NIC."""
     distances = Distances(topology)
 
-    def pair(one: End, other: End) -> Pair:
+    def pair(one: PathEnd, other: PathEnd) -> Pair:
         known = one.key and other.key
         return Pair(one.name, other.name, distances.path_type(one.key, other.key) if known else None)
 
@@ -78,11 +78,11 @@ def matrix(topology: Topology) -> str:
     return "\n".join([*lines, "", *_LEGEND, *_nic_legend(nics)])
 
 
-def _word(distances: Distances, one: End, other: End) -> str:
+def _word(distances: Distances, one: PathEnd, other: PathEnd) -> str:
     return distances.nvidia_smi_word(one.key, other.key) if one.key and other.key else "N/A"
 
 
-def _affinity(topology: Topology, end: End) -> Sequence[str]:
+def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
     domain = next((domain for domain in topology.numa if domain.node == end.numa_node), None)
     return (
         domain.cpulist if domain and domain.cpulist else "N/A",
@@ -91,7 +91,7 @@ def _affinity(topology: Topology, end: End) -> Sequence[str]:
     )
 
 
-def _nic_legend(nics: Sequence[End]) -> Iterator[str]:
+def _nic_legend(nics: Sequence[PathEnd]) -> Iterator[str]:
     if nics:
         yield from ("", "NIC Legend:", "", *(f"  NIC{number}: {nic.name}" for number, nic in enumerate(nics)))
 

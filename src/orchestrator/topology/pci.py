@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Link, PciDevice
+from orchestrator.model.topology import PciDevice, PcieLink
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
@@ -47,13 +47,13 @@ def card(address: str) -> str:
 
 
 @lru_cache(maxsize=1 << 12)
-def both_ends(one: Link, other: Link) -> Link:
+def both_ends(one: PcieLink, other: PcieLink) -> PcieLink:
     """What a link can do between two ends that can do this much; of what one does not say the other counts."""
 
     def least(ours: float, theirs: float) -> float:
         return min(ours, theirs) if ours and theirs else ours or theirs
 
-    return Link(
+    return PcieLink(
         speed_gts=least(one.speed_gts, other.speed_gts),
         width=int(least(one.width, other.width)),
     )
@@ -137,11 +137,11 @@ def _device(snapshot: Snapshot, key: str, slots: Mapping[str, str]) -> PciDevice
     )
 
 
-def _link(files: Mapping[str, str], key: str, which: str) -> Link:
+def _link(files: Mapping[str, str], key: str, which: str) -> PcieLink:
     """Widths of 255 mean that there is no link."""
     speed = _SPEED.match(files.get(f"{key}/{which}_link_speed", ""))
     width = number(files.get(f"{key}/{which}_link_width", "").strip())
-    return Link(speed_gts=float(speed[1]) if speed else 0.0, width=width if 0 < width <= _WIDEST else 0)
+    return PcieLink(speed_gts=float(speed[1]) if speed else 0.0, width=width if 0 < width <= _WIDEST else 0)
 
 
 def _slots(snapshot: Snapshot) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.model.topology import Gpu, Interface, Link, RdmaPort, Topology
+from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
 from orchestrator.topology.names import part_name
 from orchestrator.topology.pci import card
 from orchestrator.topology.places import Branch, Card, Domain, places_of
@@ -68,7 +68,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class CableLine:
     """A straight line; kind: pcie or sockets."""
 
     x1: int
@@ -88,7 +88,7 @@ class Picture:
     height: int = 0
     boxes: list[Box] = field(default_factory=list)
     ports: list[Port] = field(default_factory=list)
-    wires: list[Wire] = field(default_factory=list)
+    wires: list[CableLine] = field(default_factory=list)
 
 
 def picture(
@@ -104,10 +104,10 @@ def picture(
     marks: by PCI address, card's address without function, RDMA device, interface or slot
     rails: ports for the GPUs' traffic; tcp: the interface of the TCP side; slots: empty slots by switch's key
     """
-    return _Drawing(topology, marks, set(rails), tcp, slots or {}).whole()
+    return _PictureLayout(topology, marks, set(rails), tcp, slots or {}).whole()
 
 
-class _Drawing:
+class _PictureLayout:
     def __init__(
         self,
         topology: Topology,
@@ -137,7 +137,7 @@ class _Drawing:
         for column in range(len(domains) - 1):
             x = PAD + column * (self.width + 3 * PAD) + self.width
             middle = PAD + CPU_H // 2
-            self.result.wires.append(Wire(x1=x, y1=middle, x2=x + 3 * PAD, y2=middle, kind="sockets"))
+            self.result.wires.append(CableLine(x1=x, y1=middle, x2=x + 3 * PAD, y2=middle, kind="sockets"))
         self.result.width = 2 * PAD + len(domains) * self.width + max(0, len(domains) - 1) * 3 * PAD
         self.result.height = height + PAD
         return self.result
@@ -165,7 +165,7 @@ class _Drawing:
             self._wire(spine, at, x + STUB, at, key)
             last = at
             y += height + GAP * 2
-        self.result.wires.append(Wire(x1=spine, y1=PAD + CPU_H, x2=spine, y2=last))
+        self.result.wires.append(CableLine(x1=spine, y1=PAD + CPU_H, x2=spine, y2=last))
         return y
 
     def _switch(self, branch: Branch, x: int, y: int, width: int) -> int:
@@ -275,7 +275,7 @@ class _Drawing:
 
     def _wire(self, x1: int, y1: int, x2: int, y2: int, key: str) -> None:
         device = self.devices.get(key)
-        self.result.wires.append(Wire(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device.link) if device else ""))
+        self.result.wires.append(CableLine(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device.link) if device else ""))
 
     def _box(
         self,
@@ -313,7 +313,7 @@ def short_address(address: str) -> str:
     return address.removeprefix("0000:")
 
 
-def _link(link: Link) -> str:
+def _link(link: PcieLink) -> str:
     if not link.width:
         return ""
     return f"{link.speed_gts:g} GT/s x{link.width}" if link.speed_gts else f"x{link.width}"

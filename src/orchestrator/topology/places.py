@@ -66,10 +66,10 @@ class Places:
 
 def places_of(topology: Topology, keep: Callable[[Card], bool] | None = None) -> Places:
     """keep: which network cards are wanted, all if not given; switches with nothing behind them are left out."""
-    return _Layout(topology, keep).all()
+    return _PlacesBuilder(topology, keep).all()
 
 
-class _Layout:
+class _PlacesBuilder:
     def __init__(self, topology: Topology, keep: Callable[[Card], bool] | None) -> None:
         self.topology = topology
         self.devices = {device.key: device for device in topology.pci}

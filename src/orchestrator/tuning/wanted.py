@@ -126,7 +126,7 @@ def _linear(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str) 
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TunedFile:
     """What an engine will take for a wanted file. folder: '' for its built-in default; fallback: not the first place"""
 
     folder: str
@@ -134,7 +134,7 @@ class Found:
     fallback: bool
 
 
-def resolve(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str]]) -> Found:
+def resolve(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str]]) -> TunedFile:
     """The file that the version's own search ends at. folders: names by folder, as one node has them.
 
     0.5.23 (get_moe_configs): the running Triton's folder, then all others newest first, then for a down projection
@@ -143,8 +143,8 @@ def resolve(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str
     for name in (wanted.name, wanted.name.replace("_down.json", ".json") if wanted.optional else wanted.name):
         for folder in _places(wanted, lookup, folders):
             if name in folders.get(folder, ()):
-                return Found(folder, name, fallback=folder != wanted.folder)
-    return Found("", "", fallback=False)
+                return TunedFile(folder, name, fallback=folder != wanted.folder)
+    return TunedFile("", "", fallback=False)
 
 
 def _places(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str]]) -> list[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.bench.verdict import (
-    Verdict,
+    BenchVerdict,
     applying,
     causes,
     held_against,
@@ -25,19 +25,19 @@ CASE = {"stack": "sglang-0.4.4-l40s", "layout": "TP32", "gpu": "NVIDIA L40S", "l
 @pytest.mark.parametrize(
     ("name", "found", "expected", "verdict"),
     [
-        ("output_tok_s", 584.64, 584.64, Verdict.EXPECTED),
-        ("output_tok_s", 90, 100, Verdict.EXPECTED),
-        ("output_tok_s", 300, 100, Verdict.EXPECTED),
-        ("output_tok_s", 89, 100, Verdict.NOTE),
-        ("output_tok_s", 80, 100, Verdict.NOTE),
-        ("output_tok_s", 79, 100, Verdict.SLOW),
-        ("duration_s", 110, 100, Verdict.EXPECTED),
-        ("duration_s", 120, 100, Verdict.NOTE),
-        ("duration_s", 130, 100, Verdict.SLOW),
+        ("output_tok_s", 584.64, 584.64, BenchVerdict.EXPECTED),
+        ("output_tok_s", 90, 100, BenchVerdict.EXPECTED),
+        ("output_tok_s", 300, 100, BenchVerdict.EXPECTED),
+        ("output_tok_s", 89, 100, BenchVerdict.NOTE),
+        ("output_tok_s", 80, 100, BenchVerdict.NOTE),
+        ("output_tok_s", 79, 100, BenchVerdict.SLOW),
+        ("duration_s", 110, 100, BenchVerdict.EXPECTED),
+        ("duration_s", 120, 100, BenchVerdict.NOTE),
+        ("duration_s", 130, 100, BenchVerdict.SLOW),
     ],
 )
 def test_within_ten_percent_is_as_expected_and_below_eighty_is_slow(
-    name: str, found: float, expected: float, verdict: Verdict
+    name: str, found: float, expected: float, verdict: BenchVerdict
 ) -> None:
     (one,) = judge({name: found}, {name: expected})
     assert one.verdict is verdict
@@ -46,10 +46,10 @@ def test_within_ten_percent_is_as_expected_and_below_eighty_is_slow(
 
 def test_a_tail_is_judged_and_does_not_decide() -> None:
     judged = judge({"itl_max_ms": 900, "output_tok_s": 10}, {"itl_max_ms": 100, "output_tok_s": 10})
-    assert [one.verdict for one in judged] == [Verdict.EXPECTED, Verdict.SLOW]
-    assert overall(judged) is Verdict.EXPECTED
-    assert overall(judge({"itl_max_ms": 900}, {"itl_max_ms": 100})) is Verdict.NONE
-    assert overall(()) is Verdict.NONE
+    assert [one.verdict for one in judged] == [BenchVerdict.EXPECTED, BenchVerdict.SLOW]
+    assert overall(judged) is BenchVerdict.EXPECTED
+    assert overall(judge({"itl_max_ms": 900}, {"itl_max_ms": 100})) is BenchVerdict.NONE
+    assert overall(()) is BenchVerdict.NONE
 
 
 def test_the_articles_wrong_network_fails_the_gate_of_the_right_one() -> None:
@@ -58,7 +58,7 @@ def test_the_articles_wrong_network_fails_the_gate_of_the_right_one() -> None:
     wrong = next(entry for entry in entries if entry.wiring == "wrong")
     assert right is not None
     found = dict(wrong.figures)
-    assert overall(judge(found, dict(right.figures))) is Verdict.SLOW
+    assert overall(judge(found, dict(right.figures))) is BenchVerdict.SLOW
     assert looks_like_wrong_wiring(found, entries) is wrong
     assert looks_like_wrong_wiring(dict(right.figures), entries) is None
 

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import down as verb
 from orchestrator.cli.main import main
 from orchestrator.model.errors import LockHeld, Unreachable
-from orchestrator.workflows.gang.down import DownRequest, Stopped
+from orchestrator.workflows.gang.down import DownRequest, StopResult
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
@@ -24,8 +24,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
 
-    def type_it(answer: tuple[Stopped, ...] | Exception, *words: str) -> tuple[int, str, str]:
-        def down(_: object, request: DownRequest, *, before_stop: Callable[[], None]) -> tuple[Stopped, ...]:
+    def type_it(answer: tuple[StopResult, ...] | Exception, *words: str) -> tuple[int, str, str]:
+        def down(_: object, request: DownRequest, *, before_stop: Callable[[], None]) -> tuple[StopResult, ...]:
             asked.append(request)
             if isinstance(answer, Exception):
                 raise answer
@@ -50,8 +50,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return type_it
 
 
-DONE = Stopped(gang="g", node="a", state="stopped", was="ready")
-IDLE = Stopped(gang="g", node="b", state="absent")
+DONE = StopResult(gang="g", node="a", state="stopped", was="ready")
+IDLE = StopResult(gang="g", node="b", state="absent")
 
 
 def test_what_ran_is_named(run: Run) -> None:
@@ -81,14 +81,18 @@ LOST = Unreachable("no route", where="b", fix="look")
 @pytest.mark.parametrize(
     ("other", "code", "words"),
     [
-        (Stopped(gang="g", node="b", state="unknown", was="unreachable", error=LOST), 4, "b: no route"),
-        (Stopped(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)), 5, "process 7, 8 does not exit"),
-        (Stopped(gang="g", node="b", state="stopped", was="ready", alive=True), 5, "still stopping"),
-        (Stopped(gang="g", node="b", state="stopped", was="ready", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
+        (StopResult(gang="g", node="b", state="unknown", was="unreachable", error=LOST), 4, "b: no route"),
+        (
+            StopResult(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)),
+            5,
+            "process 7, 8 does not exit",
+        ),
+        (StopResult(gang="g", node="b", state="stopped", was="ready", alive=True), 5, "still stopping"),
+        (StopResult(gang="g", node="b", state="stopped", was="ready", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
     ],
     ids=["unreachable", "left behind", "still stopping", "memory held"],
 )
-def test_what_is_not_clean_is_told_and_counts(run: Run, other: Stopped, code: int, words: str) -> None:
+def test_what_is_not_clean_is_told_and_counts(run: Run, other: StopResult, code: int, words: str) -> None:
     found, out, err = run((DONE, other))
     assert (found, words in err) == (code, True)
     assert out.startswith("g: stopped on a")

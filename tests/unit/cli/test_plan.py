@@ -20,7 +20,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.diff import Change, GangDiff
+from orchestrator.planning.diff import GangDiff, SettingChange
 from orchestrator.planning.options import PlanOptions
 from orchestrator.workflows.plan.plan import Planned, PlanRequest
 
@@ -123,7 +123,7 @@ def test_secrets_are_not_shown(run, words: tuple[str, ...]) -> None:  # type: ig
 
 
 def test_a_difference_in_words() -> None:
-    changes = tuple(Change(f"node{number}", "--port", "8000", "9000") for number in range(2))
+    changes = tuple(SettingChange(f"node{number}", "--port", "8000", "9000") for number in range(2))
     running = GangDiff(name="gang0", state="ready", running="aaa", changes=changes)
     assert list(verb.diff_lines(running, "bbb")) == [
         "gang gang0: plan aaa runs (ready); this is plan bbb",

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.cli import checkpoint, checkpoint_download, checkpoint_push, checkpoint_verify, progress
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
-from orchestrator.host_setup.bundle import Bundle
+from orchestrator.host_setup.bundle import StackBundle
 from orchestrator.protocol.jobs import HubLine, Progress
 from orchestrator.workflows.checkpoint.push import Hop
 
@@ -35,21 +35,21 @@ def reblocking() -> None:
 
 
 def downloading() -> None:
-    with checkpoint_download._Picture(Screen(), "node0") as picture:
+    with checkpoint_download._DownloadPicture(Screen(), "node0") as picture:
         for done in (1, 2, 3):
             picture(HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9))
             time.sleep(0.02)
 
 
 def pushing() -> None:
-    with checkpoint_push._Picture(Screen()) as picture:
+    with checkpoint_push._PushPicture(Screen()) as picture:
         for done in (1, 2, 3):
             picture.moved([Hop("node1", "fetching", done * GIB, files_left=1)], 4 * GIB, 4 * GIB)
             time.sleep(0.02)
 
 
 def verifying() -> None:
-    with checkpoint_verify._Picture(Screen()) as picture:
+    with checkpoint_verify._VerifyPicture(Screen()) as picture:
         for done in (1, 2, 3):
             picture.read("node3", done * GIB, 4 * GIB)
             time.sleep(0.02)
@@ -75,7 +75,7 @@ def test_bytes_rate_and_time_left(work: Callable[[], None], wanted: str, capsys:
 def test_a_bundle_counts_its_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def build(_: Any, tell: Callable[[str, int, int], None]) -> Bundle:
+    def build(_: Any, tell: Callable[[str, int, int], None]) -> StackBundle:
         for place in (1, 2, 3):
             tell(f"package-{place}", place, 4)
         raise KeyboardInterrupt

@@ -18,9 +18,9 @@ from tests.support.terminal import Shown, Terminal
 
 from orchestrator.cli import main as cli
 from orchestrator.gang.downtime import Downtime
-from orchestrator.gang.guarding import Decision, Do
+from orchestrator.gang.guarding import GuardAction, GuardDecision
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.host_setup.runner import HostResult, Step
+from orchestrator.host_setup.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.gang_state import GangState, NodeState
@@ -120,7 +120,7 @@ def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.gang.history import PastRun
-    from orchestrator.workflows.status.history import Kept
+    from orchestrator.workflows.status.history import GangHistory
 
     past = PastRun(
         gang="gang0", run_id="r1", plan_id="p1", model=MODEL, started=1.0, ended=2.0, by="anna@desk", command="up",
@@ -135,15 +135,15 @@ def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
         "command": "l40s-deploy up",
         "why": "",
     }
-    kept = Kept(gang="gang0", runs=(past,), audit=(line,), failures={})
+    kept = GangHistory(gang="gang0", runs=(past,), audit=(line,), failures={})
     patch.setattr("orchestrator.cli.history.history", lambda *_: (kept,))
 
 
 def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
     def guard(_: object, __: object, watcher: Any) -> tuple[Any, ...]:
-        watcher.decided("gang0", Decision(Do.RESTART, "TP19 was killed"))
+        watcher.decided("gang0", GuardDecision(GuardAction.RESTART, "TP19 was killed"))
         rise(watcher)
-        watcher.decided("gang0", Decision(Do.NOTHING, "recovered; no action needed"))
+        watcher.decided("gang0", GuardDecision(GuardAction.NOTHING, "recovered; no action needed"))
         return ()
 
     patch.setattr("orchestrator.cli.guard.guard", guard)
@@ -166,22 +166,22 @@ def looking(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.down import Stopped
+    from orchestrator.workflows.gang.down import StopResult
 
-    ended = tuple(Stopped(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
+    ended = tuple(StopResult(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
     patch.setattr("orchestrator.cli.down.down", lambda *_, **__: ended)
 
 
 def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.status.why import Account
+    from orchestrator.workflows.status.why import Explanation
 
-    patch.setattr("orchestrator.cli.why.why", lambda *_, **__: (Account(gang="gang0", verdict=None, failures={}),))
+    patch.setattr("orchestrator.cli.why.why", lambda *_, **__: (Explanation(gang="gang0", verdict=None, failures={}),))
 
 
 def reading_logs(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.status.logs import Line
+    from orchestrator.workflows.status.logs import LogLine
 
-    patch.setattr("orchestrator.cli.logs.logs", lambda *_, **__: iter([Line("l40s-1", "ready\x1b[2J to serve")]))
+    patch.setattr("orchestrator.cli.logs.logs", lambda *_, **__: iter([LogLine("l40s-1", "ready\x1b[2J to serve")]))
 
 
 def locking(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -199,7 +199,7 @@ def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
 def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.workflows.hosts.prepare import Prepared
 
-    def prepare(_: object, __: object, on_step: Callable[[Step], None]) -> Prepared:
+    def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> Prepared:
         for name in NODES:
             for outcome in ("started", "changed"):
                 on_step(_step(name, outcome))
@@ -211,8 +211,8 @@ def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr("orchestrator.workflows.hosts.prepare.tasks_of", lambda *_: dict.fromkeys(NODES, 41))
 
 
-def _step(host: str, outcome: Any) -> Step:
-    return Step(host=host, task="Install the packages", role="packages", outcome=outcome, seconds=1.0)
+def _step(host: str, outcome: Any) -> HostEvent:
+    return HostEvent(host=host, task="Install the packages", role="packages", outcome=outcome, seconds=1.0)
 
 
 def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -287,26 +287,26 @@ def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.nettest.report import Result, Shape
+    from orchestrator.nettest.report import ModelShape, NettestResult
     from orchestrator.nettest.schedule import Place, schedule
-    from orchestrator.nettest.verdict import Measured, judge_links, judge_tests
+    from orchestrator.nettest.verdict import Measurement, judge_links, judge_tests
     from orchestrator.nettest.verification import Verification
     from orchestrator.workflows.measure.nettest import Tested
 
     places = [Place(node=f"node{number}", ranks=(number,), gpus=(0,)) for number in range(4)]
     steps = schedule(places, 7168)
     figures = [
-        Measured(step=step.id, group=place, bytes=1 << 20, us=9999.0 if {1, 2} <= set(group) else 100.0)
+        Measurement(step=step.id, group=place, bytes=1 << 20, us=9999.0 if {1, 2} <= set(group) else 100.0)
         for step in steps
         for place, group in enumerate(step.groups)
         if step.kind == "pairs"
-    ] + [Measured(step=0, group=0, bytes=size, us=50.0, captured=True) for size in steps[0].bytes]
+    ] + [Measurement(step=0, group=0, bytes=size, us=50.0, captured=True) for size in steps[0].bytes]
 
     def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[Tested, ...]:
         for done in range(3):
             at("gang0", done, len(steps))
             time.sleep(0.03)
-        result = Result(
+        result = NettestResult(
             gang="gang0",
             nodes=tuple(place.node for place in places),
             ranks=4,
@@ -314,7 +314,7 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
             tests=judge_tests(steps, figures, places, {}),
             transport={place.node: "NCCL: IB over mlx5_0:1 with GPUDirect RDMA" for place in places},
             moved=(),
-            shape=Shape(hidden_size=7168, layers=61),
+            shape=ModelShape(hidden_size=7168, layers=61),
             seconds=12.3,
             steps_s=10.0,
             verification=Verification(pairs=12, least=1 << 26, seconds=0.4),
@@ -354,9 +354,9 @@ def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def reporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.support.bundle import Bundle
+    from orchestrator.workflows.support.bundle import SupportBundle
 
-    made = Bundle(
+    made = SupportBundle(
         path=Path("out.tar.gz"), files=("manifest.json",), missing={"snapshots/node3": "no answer"}, bytes=2048
     )
     patch.setattr("orchestrator.cli.support_bundle.bundle", lambda *_: made)

@@ -14,10 +14,10 @@ import pytest
 from tests.support.terminal import Shown, Terminal, rendered
 
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.watching import Lines, watch
+from orchestrator.cli.watching import ChangeLines, watch
 from orchestrator.engines.serving import Serving
 from orchestrator.gang.rates import PortRate
-from orchestrator.gang.timeline import Happened
+from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
@@ -60,7 +60,7 @@ def moment(state: str = "ready", dead: int = -1, **more: Any) -> Moment:
         seen=Overview(views=(view,)),
         nodes={f"node{rank}": load() for rank in range(4)},
         gangs={"gang0": GangLoad(now=busy, tokens_s=312.4)},
-        events={"gang0": (Happened(at=0.0, node="node2", what="state", words="ready\x1b[2J"),)},
+        events={"gang0": (TimelineEvent(at=0.0, node="node2", what="state", words="ready\x1b[2J"),)},
     )
 
 
@@ -165,7 +165,7 @@ def test_a_node_whose_driver_hangs_says_so(shown: Callable[..., Shown]) -> None:
 def test_without_a_terminal_there_are_lines(
     shown: Callable[..., Shown], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = Lines(Screen())
+    lines = ChangeLines(Screen())
     for one in (moment(), moment(), moment("failed", dead=19)):
         lines.show(one)
     out = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]

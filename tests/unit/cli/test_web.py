@@ -25,16 +25,16 @@ from tests.unit.workflows.measure.test_bench_page import SWEEP, record
 from orchestrator.cli.main import main
 from orchestrator.cli.web import serve
 from orchestrator.gang.history import PastRun
-from orchestrator.gang.last_failure import Verdict
+from orchestrator.gang.last_failure import FailureVerdict
 from orchestrator.gang.start_time import Took
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.workflows.look.doctor import diagnose
-from orchestrator.workflows.status.history import Kept
+from orchestrator.workflows.status.history import GangHistory
 from orchestrator.workflows.status.live import Moment
-from orchestrator.workflows.status.why import Account
+from orchestrator.workflows.status.why import Explanation
 from orchestrator.workflows.web import pages as module
 from orchestrator.workflows.web.pages import Pages
 
@@ -168,9 +168,9 @@ def test_until_the_nodes_were_examined_the_page_says_so(site: Site, monkeypatch:
 def test_the_last_failure_of_a_gang_that_runs_again_is_explained(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     cause = Cause(node="node2", tp_rank=19, text="out of memory", fix="lower mem_fraction", lines=("CUDA OOM",))
     others = (Cause(node="node0", text="NCCL: remote closed"),)
-    verdict = Verdict(gang="gang0", run_id="r-7", plan_id="p", model="M", stack="s", cause=cause, newest=False,
+    verdict = FailureVerdict(gang="gang0", run_id="r-7", plan_id="p", model="M", stack="s", cause=cause, newest=False,
                       ago_s=60.0, secondary=others)  # fmt: skip
-    monkeypatch.setattr(module, "why", lambda *_: (Account(gang="gang0", verdict=verdict, failures={}),))
+    monkeypatch.setattr(module, "why", lambda *_: (Explanation(gang="gang0", verdict=verdict, failures={}),))
     until(lambda: "Last failure of gang0" in site.get("/part")[1], 20)
     part = site.get("/part")[1]
     for words in ("out of memory", "CUDA OOM", "lower mem_fraction", "NCCL: remote closed", "run r-7"):
@@ -194,7 +194,7 @@ def test_each_start_and_failure_is_a_bar_on_one_line_of_time(site: Site, monkeyp
         PastRun(run_id="a", started=-7200.0, ended=-3600.0, by="bo@c1", end="failed", cause=cause,
                 start=Took(1800.0, {}), **common),
     )  # fmt: skip
-    monkeypatch.setattr(module, "history", lambda *_: (Kept(gang="gang0", runs=runs, audit=(), failures={}),))
+    monkeypatch.setattr(module, "history", lambda *_: (GangHistory(gang="gang0", runs=runs, audit=(), failures={}),))
     until(lambda: "Starts and failures" in site.get("/part")[1], 20)
     part = site.get("/part")[1]
     bars = re.findall(r'class="r-(\w+)" x="([\d.]+)" width="([\d.]+)"', part)

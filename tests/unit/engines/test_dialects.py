@@ -12,7 +12,7 @@ from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.registry import dialect, dialects, engine_of, first_with, load_paths, newest, unlisted
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Graphs, Stack
+from orchestrator.model.profile import CudaGraphs, Stack
 from orchestrator.node.engine.watch import LogWatch
 
 VERSIONS = {version: one.engine(version) for one in dialects().values() for version in one.versions}
@@ -26,7 +26,7 @@ INTENT = Intent(
     host="0.0.0.0",
     port=8000,
     trust_remote_code=True,
-    graphs=Graphs(max_bs=32, torch_compile_max_bs=32),
+    graphs=CudaGraphs(max_bs=32, torch_compile_max_bs=32),
 )
 PHASES = ["rendezvous", "nccl", "weights", "kv-cache", "graphs", "warm-up", "ready"]
 
@@ -45,7 +45,7 @@ def test_the_articles_command_in_0_4_4s_full_names() -> None:
 
 @EVERY
 def test_sizes_of_graphs_and_what_is_compiled_have_each_versions_names(engine: Engine) -> None:
-    graphs = Graphs(sizes=(1, 2, 48), torch_compile_max_bs=2)
+    graphs = CudaGraphs(sizes=(1, 2, 48), torch_compile_max_bs=2)
     given = {option.flag: option.values for option in engine.graph_options(graphs)}
     later = engine.version in ("0.5.17", "0.5.23")
     decode = "-decode" if later else ""
@@ -57,11 +57,11 @@ def test_sizes_of_graphs_and_what_is_compiled_have_each_versions_names(engine: E
     }
     for flag, values in given.items():
         engine.flags().given((flag, *values), where="here")
-    assert engine.graph_options(Graphs(torch_compile_max_bs=0)) == ()
+    assert engine.graph_options(CudaGraphs(torch_compile_max_bs=0)) == ()
 
 
 def test_the_same_in_0_5s_full_names() -> None:
-    intent = replace(INTENT, pipeline_parallel=4, tensor_parallel=8, nccl_port=5001, graphs=Graphs(max_bs=32))
+    intent = replace(INTENT, pipeline_parallel=4, tensor_parallel=8, nccl_port=5001, graphs=CudaGraphs(max_bs=32))
     assert argv(VERSIONS["0.5.23"], intent) == (
         "--model-path /workspace/M --tp-size 8 --pp-size 4 --pp-max-micro-batch-size 32"
         " --dist-init-addr 10.0.0.11:5000 --nnodes 4 --node-rank 1"

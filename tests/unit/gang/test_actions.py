@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gang.actions import CONNECT_S, MOST_STOPS, PAST_LEASE_S, Do, Goal, Want, actions, on_its_way
+from orchestrator.gang.actions import CONNECT_S, MOST_STOPS, PAST_LEASE_S, Goal, StepKind, Want, actions, on_its_way
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
@@ -42,60 +42,66 @@ STUBBORN = replace(FRESH, stops=MOST_STOPS)
 STOP = Goal(want=Want.STOP)
 NOW = Goal(want=Want.STOP_NOW)
 
-TABLE: list[tuple[str, Goal, GangView, Do, str]] = [
-    ("nothing there", FRESH, seen("absent", "absent", "absent"), Do.STAGE, "ab"),
-    ("an old failure", FRESH, seen("failed", "failed", "failed"), Do.STAGE, "ab"),
-    ("an old run was stopped", FRESH, seen("absent", "stopped", "stopped"), Do.STAGE, "ab"),
-    ("staged long ago", FRESH, seen("staged", "staged", "staged"), Do.STAGE, "ab"),
-    ("a node rebooted", FRESH, seen("failed", "failed", "dead"), Do.STOP_NOW, "b"),
-    ("armed by a killed up", FRESH, seen("armed", "armed", "armed"), Do.STOP_NOW, "ab"),
-    ("half armed by a killed up", FRESH, seen("staged", "armed", "staged"), Do.STOP_NOW, "a"),
-    ("starting by a killed up", FRESH, seen("starting", "starting", "starting"), Do.WAIT, ""),
-    ("same plan is ready", FRESH, seen("ready", "ready", "ready"), Do.DONE, ""),
-    ("same plan serves, degraded", FRESH, degraded("stopped", serves=True), Do.DONE, ""),
-    ("same plan is slow", FRESH, degraded("slow", serves=False), Do.WAIT, ""),
-    ("same plan hangs", FRESH, degraded("hung", serves=True), Do.WAIT, ""),
-    ("another plan is degraded", FRESH, degraded("stopped", serves=True, plan="p0"), Do.REFUSE, ""),
-    ("another plan is ready", FRESH, seen("ready", "ready", "ready", plan="p0"), Do.REFUSE, ""),
-    ("another plan is starting", FRESH, seen("starting", "starting", "starting", plan="p0"), Do.REFUSE, ""),
-    ("another plan is failing", FRESH, seen("failed", "failed", "ready", plan="p0"), Do.STOP_NOW, "b"),
-    ("it is stopping", FRESH, seen("draining", "draining", "draining"), Do.WAIT, ""),
-    ("ours: staged", OURS, seen("staged", "staged", "staged"), Do.ARM, "ab"),
-    ("ours: half armed", OURS, seen("staged", "armed", "staged"), Do.ARM, "b"),
-    ("ours: armed", OURS, seen("armed", "armed", "armed"), Do.GO, "ab"),
-    ("ours: half gone", OURS, seen("armed", "starting", "armed"), Do.GO, "b"),
-    ("ours: starting", OURS, seen("starting", "starting", "starting"), Do.WAIT, ""),
-    ("ours: warming", OURS, seen("warming", "warming", "warming"), Do.WAIT, ""),
-    ("ours: ready", OURS, seen("ready", "ready", "ready"), Do.DONE, ""),
-    ("ours: degraded", OURS, seen("degraded", "ready", "unreachable"), Do.WAIT, ""),
-    ("ours: failing, and a node is lost", OURS, seen("failed", "failed", "unreachable", alive="a"), Do.STOP_NOW, "a"),
-    ("ours: failed, and a node is lost", OURS, seen("failed", "failed", "unreachable"), Do.FAIL, ""),
-    ("ours: failed, and one was told to end", TOLD, seen("failed", "failed", "ready"), Do.FAIL, ""),
-    ("ours: stopped, and a node is lost", OURS, seen("absent", "stopped", "unreachable"), Do.FAIL, ""),
-    ("ours: nobody answers", OURS, seen("degraded", "unreachable", "unreachable", run="", plan=""), Do.WAIT, ""),
-    ("a node is lost at first", FRESH, seen("absent", "absent", "unreachable"), Do.WAIT, ""),
-    ("an old failure, a node is lost", FRESH, seen("failed", "failed", "unreachable"), Do.WAIT, ""),
-    ("left over, a node is lost", FRESH, seen("armed", "armed", "unreachable"), Do.WAIT, ""),
-    ("failing, a node is lost", FRESH, seen("failed", "ready", "unreachable"), Do.WAIT, ""),
-    ("another plan, a node is lost", FRESH, seen("degraded", "ready", "unreachable", plan="p0"), Do.REFUSE, ""),
-    ("what is left does not end", STUBBORN, seen("armed", "armed", "armed"), Do.FAIL, ""),
-    ("ours: failing", OURS, seen("failed", "failed", "ready"), Do.STOP_NOW, "b"),
-    ("ours: failed", OURS, seen("failed", "failed", "failed"), Do.FAIL, ""),
-    ("ours: a node died", OURS, seen("failed", "failed", "dead"), Do.STOP_NOW, "b"),
-    ("ours: somebody stops it", OURS, seen("draining", "draining", "draining"), Do.WAIT, ""),
-    ("ours: it was stopped", OURS, seen("absent", "stopped", "stopped"), Do.FAIL, ""),
-    ("ours: armed, and a node is lost", OURS, seen("armed", "armed", "unreachable"), Do.WAIT, ""),
-    ("stop: ready", STOP, seen("ready", "ready", "ready"), Do.STOP, "ab"),
-    ("stop: dead leader", STOP, seen("failed", "dead", "ready"), Do.STOP, "ab"),
-    ("stop: one unreachable", STOP, seen("degraded", "ready", "unreachable"), Do.STOP, "a"),
-    ("stop: nothing there", STOP, seen("absent", "absent", "absent"), Do.DONE, ""),
-    ("stop: failed", STOP, seen("failed", "failed", "failed"), Do.DONE, ""),
-    ("stop now", NOW, seen("starting", "starting", "starting"), Do.STOP_NOW, "ab"),
+TABLE: list[tuple[str, Goal, GangView, StepKind, str]] = [
+    ("nothing there", FRESH, seen("absent", "absent", "absent"), StepKind.STAGE, "ab"),
+    ("an old failure", FRESH, seen("failed", "failed", "failed"), StepKind.STAGE, "ab"),
+    ("an old run was stopped", FRESH, seen("absent", "stopped", "stopped"), StepKind.STAGE, "ab"),
+    ("staged long ago", FRESH, seen("staged", "staged", "staged"), StepKind.STAGE, "ab"),
+    ("a node rebooted", FRESH, seen("failed", "failed", "dead"), StepKind.STOP_NOW, "b"),
+    ("armed by a killed up", FRESH, seen("armed", "armed", "armed"), StepKind.STOP_NOW, "ab"),
+    ("half armed by a killed up", FRESH, seen("staged", "armed", "staged"), StepKind.STOP_NOW, "a"),
+    ("starting by a killed up", FRESH, seen("starting", "starting", "starting"), StepKind.WAIT, ""),
+    ("same plan is ready", FRESH, seen("ready", "ready", "ready"), StepKind.DONE, ""),
+    ("same plan serves, degraded", FRESH, degraded("stopped", serves=True), StepKind.DONE, ""),
+    ("same plan is slow", FRESH, degraded("slow", serves=False), StepKind.WAIT, ""),
+    ("same plan hangs", FRESH, degraded("hung", serves=True), StepKind.WAIT, ""),
+    ("another plan is degraded", FRESH, degraded("stopped", serves=True, plan="p0"), StepKind.REFUSE, ""),
+    ("another plan is ready", FRESH, seen("ready", "ready", "ready", plan="p0"), StepKind.REFUSE, ""),
+    ("another plan is starting", FRESH, seen("starting", "starting", "starting", plan="p0"), StepKind.REFUSE, ""),
+    ("another plan is failing", FRESH, seen("failed", "failed", "ready", plan="p0"), StepKind.STOP_NOW, "b"),
+    ("it is stopping", FRESH, seen("draining", "draining", "draining"), StepKind.WAIT, ""),
+    ("ours: staged", OURS, seen("staged", "staged", "staged"), StepKind.ARM, "ab"),
+    ("ours: half armed", OURS, seen("staged", "armed", "staged"), StepKind.ARM, "b"),
+    ("ours: armed", OURS, seen("armed", "armed", "armed"), StepKind.GO, "ab"),
+    ("ours: half gone", OURS, seen("armed", "starting", "armed"), StepKind.GO, "b"),
+    ("ours: starting", OURS, seen("starting", "starting", "starting"), StepKind.WAIT, ""),
+    ("ours: warming", OURS, seen("warming", "warming", "warming"), StepKind.WAIT, ""),
+    ("ours: ready", OURS, seen("ready", "ready", "ready"), StepKind.DONE, ""),
+    ("ours: degraded", OURS, seen("degraded", "ready", "unreachable"), StepKind.WAIT, ""),
+    (
+        "ours: failing, and a node is lost",
+        OURS,
+        seen("failed", "failed", "unreachable", alive="a"),
+        StepKind.STOP_NOW,
+        "a",
+    ),
+    ("ours: failed, and a node is lost", OURS, seen("failed", "failed", "unreachable"), StepKind.FAIL, ""),
+    ("ours: failed, and one was told to end", TOLD, seen("failed", "failed", "ready"), StepKind.FAIL, ""),
+    ("ours: stopped, and a node is lost", OURS, seen("absent", "stopped", "unreachable"), StepKind.FAIL, ""),
+    ("ours: nobody answers", OURS, seen("degraded", "unreachable", "unreachable", run="", plan=""), StepKind.WAIT, ""),
+    ("a node is lost at first", FRESH, seen("absent", "absent", "unreachable"), StepKind.WAIT, ""),
+    ("an old failure, a node is lost", FRESH, seen("failed", "failed", "unreachable"), StepKind.WAIT, ""),
+    ("left over, a node is lost", FRESH, seen("armed", "armed", "unreachable"), StepKind.WAIT, ""),
+    ("failing, a node is lost", FRESH, seen("failed", "ready", "unreachable"), StepKind.WAIT, ""),
+    ("another plan, a node is lost", FRESH, seen("degraded", "ready", "unreachable", plan="p0"), StepKind.REFUSE, ""),
+    ("what is left does not end", STUBBORN, seen("armed", "armed", "armed"), StepKind.FAIL, ""),
+    ("ours: failing", OURS, seen("failed", "failed", "ready"), StepKind.STOP_NOW, "b"),
+    ("ours: failed", OURS, seen("failed", "failed", "failed"), StepKind.FAIL, ""),
+    ("ours: a node died", OURS, seen("failed", "failed", "dead"), StepKind.STOP_NOW, "b"),
+    ("ours: somebody stops it", OURS, seen("draining", "draining", "draining"), StepKind.WAIT, ""),
+    ("ours: it was stopped", OURS, seen("absent", "stopped", "stopped"), StepKind.FAIL, ""),
+    ("ours: armed, and a node is lost", OURS, seen("armed", "armed", "unreachable"), StepKind.WAIT, ""),
+    ("stop: ready", STOP, seen("ready", "ready", "ready"), StepKind.STOP, "ab"),
+    ("stop: dead leader", STOP, seen("failed", "dead", "ready"), StepKind.STOP, "ab"),
+    ("stop: one unreachable", STOP, seen("degraded", "ready", "unreachable"), StepKind.STOP, "a"),
+    ("stop: nothing there", STOP, seen("absent", "absent", "absent"), StepKind.DONE, ""),
+    ("stop: failed", STOP, seen("failed", "failed", "failed"), StepKind.DONE, ""),
+    ("stop now", NOW, seen("starting", "starting", "starting"), StepKind.STOP_NOW, "ab"),
 ]
 
 
 @pytest.mark.parametrize(("goal", "view", "do", "nodes"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_next_step(goal: Goal, view: GangView, do: Do, nodes: str) -> None:
+def test_next_step(goal: Goal, view: GangView, do: StepKind, nodes: str) -> None:
     (action,) = actions(goal, view)
     assert (action.do, action.nodes) == (do, tuple(nodes))
 
@@ -108,23 +114,25 @@ LEADER_LOST = seen("degraded", "unreachable", "ready", trouble="unreachable")
 @pytest.mark.parametrize(
     ("goal", "view", "limit_s", "do"),
     [
-        (FRESH, seen("absent", "absent", "unreachable"), CONNECT_S, Do.LOST),
-        (FRESH, seen("failed", "failed", "unreachable"), CONNECT_S, Do.LOST),
-        (FRESH, seen("armed", "armed", "unreachable"), CONNECT_S, Do.LOST),
-        (FRESH, seen("failed", "ready", "unreachable", plan="p0"), CONNECT_S, Do.LOST),
-        (FRESH, NOBODY, CONNECT_S, Do.LOST),
-        (OURS, NOBODY, LATE_S, Do.LOST),
-        (OURS, seen("staged", "staged", "unreachable"), LATE_S, Do.LOST),
-        (OURS, seen("armed", "armed", "unreachable"), LATE_S, Do.LOST),
-        (OURS, replace(degraded("unreachable", serves=True), nodes=LEADER_LOST.nodes[::-1]), LATE_S, Do.DONE),
-        (OURS, LEADER_LOST, LATE_S, Do.DONE),
-        (OURS, seen("degraded", "silent", "ready", trouble="silent", service_healthy=False), LATE_S, Do.DONE),
-        (OURS, degraded("stopped", serves=True), LATE_S, Do.DONE),
+        (FRESH, seen("absent", "absent", "unreachable"), CONNECT_S, StepKind.LOST),
+        (FRESH, seen("failed", "failed", "unreachable"), CONNECT_S, StepKind.LOST),
+        (FRESH, seen("armed", "armed", "unreachable"), CONNECT_S, StepKind.LOST),
+        (FRESH, seen("failed", "ready", "unreachable", plan="p0"), CONNECT_S, StepKind.LOST),
+        (FRESH, NOBODY, CONNECT_S, StepKind.LOST),
+        (OURS, NOBODY, LATE_S, StepKind.LOST),
+        (OURS, seen("staged", "staged", "unreachable"), LATE_S, StepKind.LOST),
+        (OURS, seen("armed", "armed", "unreachable"), LATE_S, StepKind.LOST),
+        (OURS, replace(degraded("unreachable", serves=True), nodes=LEADER_LOST.nodes[::-1]), LATE_S, StepKind.DONE),
+        (OURS, LEADER_LOST, LATE_S, StepKind.DONE),
+        (OURS, seen("degraded", "silent", "ready", trouble="silent", service_healthy=False), LATE_S, StepKind.DONE),
+        (OURS, degraded("stopped", serves=True), LATE_S, StepKind.DONE),
     ],
 )
-def test_what_is_not_told_or_not_well_is_waited_for_so_long(goal: Goal, view: GangView, limit_s: float, do: Do) -> None:
+def test_what_is_not_told_or_not_well_is_waited_for_so_long(
+    goal: Goal, view: GangView, limit_s: float, do: StepKind
+) -> None:
     """A node's own time counts: that of a connection before anything of ours is staged there, its lease after that."""
-    assert [action.do for action in actions(goal, view, limit_s - 0.1)] == [Do.WAIT]
+    assert [action.do for action in actions(goal, view, limit_s - 0.1)] == [StepKind.WAIT]
     assert [action.do for action in actions(goal, view, limit_s)] == [do]
 
 
@@ -139,9 +147,9 @@ def test_nothing_is_staged_or_ended_beside_a_node_that_may_run_anything_and_no_w
         for a in (word.value for word in NodeState if word is not NodeState.UNREACHABLE):
             view = seen(state.value, a, "unreachable", plan="p0")
             for action in () if view.running and state in NOTHING else actions(goal, view, 1e9):
-                assert action.do not in (Do.STAGE, Do.GO)
-                assert goal.run_id or action.do is not Do.STOP_NOW
-                if action.do is Do.WAIT:
+                assert action.do not in (StepKind.STAGE, StepKind.GO)
+                assert goal.run_id or action.do is not StepKind.STOP_NOW
+                if action.do is StepKind.WAIT:
                     assert state.loads or state.value in ("draining", "stopping", "degraded")
 
 
@@ -149,9 +157,9 @@ def test_what_takes_too_long_is_given_up_once_it_is_ours_or_of_our_plan() -> Non
     late = replace(seen("starting", "starting", "starting"), late=Cause(node="b", text="at weights for 9999 s"))
     for goal in (FRESH, OURS):
         (action,) = actions(goal, late)
-        assert (action.do, action.why) == (Do.GIVE_UP, "b: at weights for 9999 s")
+        assert (action.do, action.why) == (StepKind.GIVE_UP, "b: at weights for 9999 s")
     (action,) = actions(STOP, late)
-    assert action.do is Do.STOP
+    assert action.do is StepKind.STOP
 
 
 @pytest.mark.parametrize("goal", [FRESH, OURS, STOP, NOW])

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.gang.begun import Begun, What, read, sentence, together
-from orchestrator.gang.guarding import Decision, Do, Memory, Policy, decide
+from orchestrator.gang.begun import GangOperation, What, read, sentence, together
+from orchestrator.gang.guarding import GuardAction, GuardDecision, GuardMemory, Policy, decide
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
-SOME = Begun(gang="a", what=What.ROLLING, was_run="r1", command="restart --rolling", who="anna", host="desk", since=5.0)
+SOME = GangOperation(
+    gang="a", what=What.ROLLING, was_run="r1", command="restart --rolling", who="anna", host="desk", since=5.0
+)
 
 
 def test_it_is_read_as_it_was_written() -> None:
@@ -44,18 +46,18 @@ def test_one_line_for_each_operation() -> None:
 
 
 GUARDED = [
-    (GangState.ABSENT, None, Do.NOTHING),
-    (GangState.ABSENT, SOME, Do.NOTHING),
-    (GangState.ABSENT, replace(SOME, turning=True), Do.RESTART),
-    (GangState.READY, replace(SOME, turning=True), Do.RESTART),
-    (GangState.ABSENT, replace(SOME, turning=True, by_hand=True), Do.NOTHING),
-    (GangState.FAILED, replace(SOME, by_hand=True), Do.RESTART),
+    (GangState.ABSENT, None, GuardAction.NOTHING),
+    (GangState.ABSENT, SOME, GuardAction.NOTHING),
+    (GangState.ABSENT, replace(SOME, turning=True), GuardAction.RESTART),
+    (GangState.READY, replace(SOME, turning=True), GuardAction.RESTART),
+    (GangState.ABSENT, replace(SOME, turning=True, by_hand=True), GuardAction.NOTHING),
+    (GangState.FAILED, replace(SOME, by_hand=True), GuardAction.RESTART),
 ]
 
 
 @pytest.mark.parametrize(("state", "begun", "wanted"), GUARDED)
 def test_a_guard_finishes_the_turn_that_a_killed_command_has_left(
-    state: GangState, begun: Begun | None, wanted: Do
+    state: GangState, begun: GangOperation | None, wanted: GuardAction
 ) -> None:
-    decision, _ = decide(GangView(name="a", state=state), Memory(), 0.0, Policy(), begun)
-    assert decision == Decision(wanted, decision.why)
+    decision, _ = decide(GangView(name="a", state=state), GuardMemory(), 0.0, Policy(), begun)
+    assert decision == GuardDecision(wanted, decision.why)

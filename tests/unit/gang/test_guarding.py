@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from orchestrator.gang.guarding import (
-    Decision,
-    Do,
-    Memory,
+    GuardAction,
+    GuardDecision,
+    GuardMemory,
     Policy,
     can_not_go_on,
     decide,
@@ -66,50 +66,102 @@ def gang(
 @pytest.mark.parametrize(
     ("view", "memory", "do", "words"),
     [
-        pytest.param(gang("ready"), Memory(), Do.NOTHING, "", id="all is well"),
-        pytest.param(gang("absent", alive=False), Memory(), Do.NOTHING, "", id="an operator stopped it"),
+        pytest.param(gang("ready"), GuardMemory(), GuardAction.NOTHING, "", id="all is well"),
+        pytest.param(gang("absent", alive=False), GuardMemory(), GuardAction.NOTHING, "", id="an operator stopped it"),
         *(
-            pytest.param(gang(state), Memory(), Do.NOTHING, "", id=f"somebody is at it: {state}")
+            pytest.param(gang(state), GuardMemory(), GuardAction.NOTHING, "", id=f"somebody is at it: {state}")
             for state in ("staged", "armed", "starting", "warming", "draining", "stopping")
         ),
         *(
-            pytest.param(gang(state, staged_s=61), Memory(), Do.RESTART, "was not started within", id=f"left {state}")
+            pytest.param(
+                gang(state, staged_s=61),
+                GuardMemory(),
+                GuardAction.RESTART,
+                "was not started within",
+                id=f"left {state}",
+            )
             for state in ("staged", "armed")
         ),
-        pytest.param(gang("armed", staged_s=59), Memory(), Do.NOTHING, "", id="it may be started yet"),
+        pytest.param(gang("armed", staged_s=59), GuardMemory(), GuardAction.NOTHING, "", id="it may be started yet"),
         pytest.param(
-            gang("starting", staged_s=9e3), Memory(), Do.NOTHING, "", id="a slow start is the view's to judge"
-        ),
-        pytest.param(gang("failed", cause=CAUSE), Memory(), Do.RESTART, "node1: TP3 was killed", id="a rank died"),
-        pytest.param(gang("failed"), Memory(), Do.RESTART, "without a known cause", id="failed, nobody knows why"),
-        pytest.param(gang("degraded", trouble="hung"), Memory(), Do.RESTART, "hung", id="the engine hangs"),
-        pytest.param(gang("degraded", trouble="slow"), Memory(), Do.WARN, "slow", id="busy is not hung"),
-        pytest.param(gang("degraded", trouble="silent"), Memory(), Do.WARN, "silent", id="its lease decides, not we"),
-        pytest.param(gang("ready", lost=True), Memory(), Do.WARN, "node1 can't be reached", id="SSH lost, it serves"),
-        pytest.param(
-            gang("degraded", lost=True, trouble="unreachable"), Memory(), Do.WARN, "node1", id="SSH lost, degraded"
+            gang("starting", staged_s=9e3),
+            GuardMemory(),
+            GuardAction.NOTHING,
+            "",
+            id="a slow start is the view's to judge",
         ),
         pytest.param(
-            gang("failed", lost=True, cause=CAUSE), Memory(), Do.WAIT, "waiting for node1", id="not all nodes are back"
+            gang("failed", cause=CAUSE), GuardMemory(), GuardAction.RESTART, "node1: TP3 was killed", id="a rank died"
         ),
-        pytest.param(gang("failed", cause=CAUSE), Memory(restarts=1, not_before=60), Do.WAIT, "in 10 s", id="back-off"),
         pytest.param(
-            gang("failed", cause=CAUSE), Memory(restarts=2, not_before=50), Do.RESTART, "TP3", id="it is time"
+            gang("failed"), GuardMemory(), GuardAction.RESTART, "without a known cause", id="failed, nobody knows why"
         ),
-        pytest.param(gang("failed", cause=CAUSE), Memory(restarts=3), Do.GIVE_UP, "3 restarts in a row", id="limit"),
         pytest.param(
-            gang("failed", cause=CAUSE), Memory(restarts=3, given_up=True), Do.NOTHING, "given up", id="told once"
+            gang("degraded", trouble="hung"), GuardMemory(), GuardAction.RESTART, "hung", id="the engine hangs"
+        ),
+        pytest.param(gang("degraded", trouble="slow"), GuardMemory(), GuardAction.WARN, "slow", id="busy is not hung"),
+        pytest.param(
+            gang("degraded", trouble="silent"),
+            GuardMemory(),
+            GuardAction.WARN,
+            "silent",
+            id="its lease decides, not we",
+        ),
+        pytest.param(
+            gang("ready", lost=True),
+            GuardMemory(),
+            GuardAction.WARN,
+            "node1 can't be reached",
+            id="SSH lost, it serves",
+        ),
+        pytest.param(
+            gang("degraded", lost=True, trouble="unreachable"),
+            GuardMemory(),
+            GuardAction.WARN,
+            "node1",
+            id="SSH lost, degraded",
+        ),
+        pytest.param(
+            gang("failed", lost=True, cause=CAUSE),
+            GuardMemory(),
+            GuardAction.WAIT,
+            "waiting for node1",
+            id="not all nodes are back",
+        ),
+        pytest.param(
+            gang("failed", cause=CAUSE),
+            GuardMemory(restarts=1, not_before=60),
+            GuardAction.WAIT,
+            "in 10 s",
+            id="back-off",
+        ),
+        pytest.param(
+            gang("failed", cause=CAUSE),
+            GuardMemory(restarts=2, not_before=50),
+            GuardAction.RESTART,
+            "TP3",
+            id="it is time",
+        ),
+        pytest.param(
+            gang("failed", cause=CAUSE), GuardMemory(restarts=3), GuardAction.GIVE_UP, "3 restarts in a row", id="limit"
+        ),
+        pytest.param(
+            gang("failed", cause=CAUSE),
+            GuardMemory(restarts=3, given_up=True),
+            GuardAction.NOTHING,
+            "given up",
+            id="told once",
         ),
     ],
 )
-def test_decide(view: GangView, memory: Memory, do: Do, words: str) -> None:
+def test_decide(view: GangView, memory: GuardMemory, do: GuardAction, words: str) -> None:
     decision, _ = decide(view, memory, 50.0, POLICY)
     assert decision.do is do
     assert words in decision.why
 
 
 def test_pauses_double_up_to_a_bound() -> None:
-    memory, pauses = Memory(), []
+    memory, pauses = GuardMemory(), []
     for _ in range(4):
         memory = restarted(memory, 100.0, POLICY)
         pauses.append(memory.not_before - 100.0)
@@ -117,7 +169,7 @@ def test_pauses_double_up_to_a_bound() -> None:
 
 
 def test_a_stable_gang_has_forgotten_its_restarts_and_a_shaky_one_has_not() -> None:
-    memory = restarted(Memory(), 0.0, POLICY)
+    memory = restarted(GuardMemory(), 0.0, POLICY)
     _, memory = decide(gang("ready"), memory, 10.0, POLICY)
     _, memory = decide(gang("ready"), memory, 109.0, POLICY)
     assert memory.restarts == 1
@@ -128,7 +180,7 @@ def test_a_stable_gang_has_forgotten_its_restarts_and_a_shaky_one_has_not() -> N
 
 
 def test_what_was_given_up_is_guarded_again_once_somebody_has_fixed_it() -> None:
-    _, memory = decide(gang("ready"), Memory(restarts=3, given_up=True), 10.0, POLICY)
+    _, memory = decide(gang("ready"), GuardMemory(restarts=3, given_up=True), 10.0, POLICY)
     assert not memory.given_up
 
 
@@ -143,18 +195,18 @@ class Guarded:
 
     closed: tuple[tuple[float, float], ...]
     helps: int = 1
-    memory: Memory = field(default_factory=Memory)
+    memory: GuardMemory = field(default_factory=GuardMemory)
     state: str = "failed"
     looked: list[float] = field(default_factory=list)
     restarts: list[float] = field(default_factory=list)
     told: list[float] = field(default_factory=list)
-    last: Decision | None = None
+    last: GuardDecision | None = None
 
     def until(self, end: float) -> Guarded:
         now = 0.0
         while now < end:
             self.last, self.memory = decide(gang(self.state, cause=CAUSE), self.memory, now, POLICY)
-            if self.last.do is Do.RESTART:
+            if self.last.do is GuardAction.RESTART:
                 self._attempt(now)
             now += LOOK_S
         return self
@@ -188,7 +240,7 @@ def test_what_forbids_a_restart_for_a_while_ends_no_guard(
     guarded = Guarded(closed, helps).until(5 * 3600)
     assert (guarded.restarts, guarded.told) == (restarts, told)
     assert guarded.state == "ready"
-    assert guarded.memory == Memory(ready_since=guarded.memory.ready_since)
+    assert guarded.memory == GuardMemory(ready_since=guarded.memory.ready_since)
 
 
 def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound() -> None:
@@ -196,7 +248,7 @@ def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound(
     pauses = [late - early for early, late in pairwise(guarded.looked)]
     assert pauses[:4] == [10, 20, 40, 80] and set(pauses[4:]) == {120}
     assert guarded.memory.restarts == 0 and not guarded.memory.given_up and guarded.told == [30]
-    assert guarded.last is not None and guarded.last.do is Do.WAIT
+    assert guarded.last is not None and guarded.last.do is GuardAction.WAIT
     assert FIREWALL in guarded.last.why and "checking again in" in guarded.last.why
     assert FIREWALL in guarded.last.reason and guarded.last.counting.startswith("checking again in")
 
@@ -204,7 +256,7 @@ def test_it_never_gives_up_on_a_finding_and_looks_ever_less_often_up_to_a_bound(
 def test_an_operator_who_stops_it_ends_the_waiting() -> None:
     guarded = Guarded(closed=((0, 1e9),)).until(50)
     stopped, _ = decide(gang("absent", alive=False), guarded.memory, 3600.0, POLICY)
-    assert stopped.do is Do.NOTHING
+    assert stopped.do is GuardAction.NOTHING
 
 
 FOUR = ("node0", "node1", "node2", "node3")
@@ -220,7 +272,7 @@ def four(state: str, *, lost: tuple[str, ...] = (), missing: tuple[str, ...] = (
     return GangView(name="gang0", state=GangState(state), trouble=trouble, cause=CAUSE, nodes=nodes, missing=missing)
 
 
-def decisions(view: GangView, memory: Memory, *moments: float, policy: Policy = GOES_ON) -> list[Decision]:
+def decisions(view: GangView, memory: GuardMemory, *moments: float, policy: Policy = GOES_ON) -> list[GuardDecision]:
     made = []
     for now in moments:
         decision, memory = decide(view, memory, now, policy)
@@ -229,57 +281,65 @@ def decisions(view: GangView, memory: Memory, *moments: float, policy: Policy = 
 
 
 def test_a_node_that_stays_away_is_left_out_after_its_time() -> None:
-    first, before, then = decisions(four("failed", lost=("node2",)), Memory(), 100, 159, 160)
-    assert first.do is before.do is Do.WAIT
+    first, before, then = decisions(four("failed", lost=("node2",)), GuardMemory(), 100, 159, 160)
+    assert first.do is before.do is GuardAction.WAIT
     assert "waiting for node2 to come back; continuing without it in 60 s" in first.why
     assert first.reason == before.reason and first.why != before.why, "a countdown is no news"
-    assert (then.do, then.without) == (Do.DEGRADE, ("node2",))
-    (never,) = decisions(four("failed", lost=("node2",)), Memory(away_since=0.0), 9e9, policy=POLICY)
-    assert never.do is Do.WAIT, "unless asked for, it waits"
+    assert (then.do, then.without) == (GuardAction.DEGRADE, ("node2",))
+    (never,) = decisions(four("failed", lost=("node2",)), GuardMemory(away_since=0.0), 9e9, policy=POLICY)
+    assert never.do is GuardAction.WAIT, "unless asked for, it waits"
 
 
 def test_a_lost_node_is_away_since_it_was_lost_and_not_since_a_restart_is_due() -> None:
     """Its gang fails by the lease, and a restart that is under way takes its time to see that it can't succeed."""
     lost = ("node2",)
     serving, failed = four("degraded", lost=lost, trouble="unreachable"), four("failed", lost=lost)
-    told, last = decisions(serving, Memory(), 100), decide(serving, Memory(), 100, GOES_ON)[1]
-    assert told[0].do is Do.WARN
-    assert [one.do for one in decisions(failed, last, 130, 159, 160)] == [Do.WAIT, Do.WAIT, Do.DEGRADE]
-    during = noted(restarted(Memory(), 90, GOES_ON), failed, 100)
-    assert [one.do for one in decisions(failed, during, 140, 160)] == [Do.WAIT, Do.DEGRADE]
+    told, last = decisions(serving, GuardMemory(), 100), decide(serving, GuardMemory(), 100, GOES_ON)[1]
+    assert told[0].do is GuardAction.WARN
+    assert [one.do for one in decisions(failed, last, 130, 159, 160)] == [
+        GuardAction.WAIT,
+        GuardAction.WAIT,
+        GuardAction.DEGRADE,
+    ]
+    during = noted(restarted(GuardMemory(), 90, GOES_ON), failed, 100)
+    assert [one.do for one in decisions(failed, during, 140, 160)] == [GuardAction.WAIT, GuardAction.DEGRADE]
     back = noted(noted(during, four("starting"), 110), failed, 120)
-    assert [one.do for one in decisions(failed, back, 160, 180)] == [Do.WAIT, Do.DEGRADE]
-    (long_away,) = decisions(failed, noted(Memory(), replace(failed, nodes=failed.nodes[2:3]), 0), 60)
-    assert long_away.do is Do.DEGRADE
+    assert [one.do for one in decisions(failed, back, 160, 180)] == [GuardAction.WAIT, GuardAction.DEGRADE]
+    (long_away,) = decisions(failed, noted(GuardMemory(), replace(failed, nodes=failed.nodes[2:3]), 0), 60)
+    assert long_away.do is GuardAction.DEGRADE
 
 
 def test_a_node_that_came_back_meanwhile_is_counted_anew() -> None:
-    _, memory = decide(four("failed", lost=("node2",)), Memory(), 100, GOES_ON)
+    _, memory = decide(four("failed", lost=("node2",)), GuardMemory(), 100, GOES_ON)
     decision, memory = decide(four("failed"), memory, 150, GOES_ON)
-    assert decision.do is Do.RESTART
-    assert decide(four("failed", lost=("node2",)), memory, 165, GOES_ON)[0].do is Do.WAIT
+    assert decision.do is GuardAction.RESTART
+    assert decide(four("failed", lost=("node2",)), memory, 165, GOES_ON)[0].do is GuardAction.WAIT
 
 
 def test_a_node_with_a_finding_of_severity_stop_counts_as_away() -> None:
-    memory = held_back(Memory(), 0, GOES_ON, "GPU-MISSING", ("node1",))
+    memory = held_back(GuardMemory(), 0, GOES_ON, "GPU-MISSING", ("node1",))
     first, then = decisions(four("failed"), memory, 1, 61)
-    assert first.do is Do.WAIT
-    assert (then.do, then.without) == (Do.DEGRADE, ("node1",))
+    assert first.do is GuardAction.WAIT
+    assert (then.do, then.without) == (GuardAction.DEGRADE, ("node1",))
 
 
 def test_a_gang_that_goes_on_can_lose_another_node() -> None:
-    (decision,) = decisions(four("failed", lost=("node0", "node2"), missing=("node2",)), Memory(away_since=0.0), 60)
-    assert (decision.do, decision.without) == (Do.DEGRADE, ("node0", "node2"))
+    (decision,) = decisions(
+        four("failed", lost=("node0", "node2"), missing=("node2",)), GuardMemory(away_since=0.0), 60
+    )
+    assert (decision.do, decision.without) == (GuardAction.DEGRADE, ("node0", "node2"))
 
 
 def test_a_node_that_is_back_takes_part_when_another_one_is_lost() -> None:
-    seen, memory = four("failed", lost=("node0",), missing=("node2",)), Memory(away_since=0.0)
+    seen, memory = four("failed", lost=("node0",), missing=("node2",)), GuardMemory(away_since=0.0)
     (decision,) = decisions(seen, memory, 60)
-    assert (decision.do, decision.without) == (Do.DEGRADE, ("node0",))
+    assert (decision.do, decision.without) == (GuardAction.DEGRADE, ("node0",))
     assert "node2" not in decision.why
     refused = held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("node2",))
     (again,) = decisions(seen, refused, 62)
-    assert (again.do, again.without) == (Do.DEGRADE, ("node0", "node2")), "unless the doctor has something against it"
+    assert (again.do, again.without) == (GuardAction.DEGRADE, ("node0", "node2")), (
+        "unless the doctor has something against it"
+    )
     two = can_not_go_on(memory, ("node0", "node2"))
     assert decide(seen, two, 60, GOES_ON)[0].without == ("node0",), "that two can't run says nothing of three"
 
@@ -287,18 +347,18 @@ def test_a_node_that_is_back_takes_part_when_another_one_is_lost() -> None:
 def test_a_spare_whose_place_is_free_again_takes_part_when_another_node_is_lost() -> None:
     stand_in = NodeView(name="spare0", node_rank=2, state=NodeState.FAILED, alive=True, spare=True)
     seen = four("failed", lost=("node0",), missing=("node2",))
-    (back,) = decisions(replace(seen, nodes=(*seen.nodes, stand_in)), Memory(away_since=0.0), 60)
-    assert (back.do, back.without) == (Do.DEGRADE, ("node0",))
+    (back,) = decisions(replace(seen, nodes=(*seen.nodes, stand_in)), GuardMemory(away_since=0.0), 60)
+    assert (back.do, back.without) == (GuardAction.DEGRADE, ("node0",))
     dead = replace(stand_in, error=LOST)
     seen = four("failed", missing=("node2",))
-    (dies,) = decisions(replace(seen, nodes=(*seen.nodes, dead)), Memory(away_since=0.0), 60)
-    assert (dies.do, dies.without) == (Do.DEGRADE, ("spare0",)), "its own nodes are all there"
+    (dies,) = decisions(replace(seen, nodes=(*seen.nodes, dead)), GuardMemory(away_since=0.0), 60)
+    assert (dies.do, dies.without) == (GuardAction.DEGRADE, ("spare0",)), "its own nodes are all there"
 
 
 def test_a_survivor_that_the_doctor_refuses_counts_no_restart_and_is_left_out_at_once() -> None:
-    seen, memory = with_a_spare(four("failed", lost=("node0",))), Memory(away_since=0.0, restarts=1)
+    seen, memory = with_a_spare(four("failed", lost=("node0",))), GuardMemory(away_since=0.0, restarts=1)
     (first,) = decisions(seen, memory, 60)
-    assert (first.do, first.without) == (Do.DEGRADE, ("node0",))
+    assert (first.do, first.without) == (GuardAction.DEGRADE, ("node0",))
     refused = held_back_on_fewer(memory, 60, GOES_ON, "GPU-MISSING", ("node1",))
     assert refused.restarts == 1
     assert decide(seen, refused, 60, GOES_ON)[0].without == ("node0", "node1"), "the spare did nothing"
@@ -307,52 +367,82 @@ def test_a_survivor_that_the_doctor_refuses_counts_no_restart_and_is_left_out_at
 
 
 def test_what_nobody_is_to_be_left_out_for_is_looked_at_again_after_a_pause() -> None:
-    seen, memory = four("failed", lost=("node0",)), Memory(away_since=0.0)
+    seen, memory = four("failed", lost=("node0",)), GuardMemory(away_since=0.0)
     refused = held_back_on_fewer(memory, 60, GOES_ON, "RAIL-SUBNETS", ())
-    assert [one.do for one in decisions(seen, refused, 61, 69, 70)] == [Do.WAIT, Do.WAIT, Do.DEGRADE]
+    assert [one.do for one in decisions(seen, refused, 61, 69, 70)] == [
+        GuardAction.WAIT,
+        GuardAction.WAIT,
+        GuardAction.DEGRADE,
+    ]
 
 
 def test_a_node_that_was_refused_beside_a_lost_one_is_asked_for_again() -> None:
     """Nothing fits the two that are left; healed, the refused one makes three."""
     seen = four("failed", lost=("node0",))
-    refused = held_back_on_fewer(Memory(away_since=0.0), 60, GOES_ON, "GPU-MISSING", ("node1",))
+    refused = held_back_on_fewer(GuardMemory(away_since=0.0), 60, GOES_ON, "GPU-MISSING", ("node1",))
     hopeless = can_not_go_on(refused, ("node0", "node1"))
     before, then = decisions(seen, hopeless, 69, 70)
-    assert before.do is Do.WAIT
-    assert (then.do, then.without) == (Do.DEGRADE, ("node0",))
+    assert before.do is GuardAction.WAIT
+    assert (then.do, then.without) == (GuardAction.DEGRADE, ("node0",))
 
 
 @pytest.mark.parametrize(
     ("view", "memory", "do"),
     [
-        pytest.param(four("failed", lost=FOUR), Memory(away_since=0.0), Do.WAIT, id="nobody is left"),
+        pytest.param(four("failed", lost=FOUR), GuardMemory(away_since=0.0), GuardAction.WAIT, id="nobody is left"),
         pytest.param(
-            four("failed", lost=("node2",)), Memory(away_since=0.0, hopeless=("node2",)), Do.WAIT, id="no layout fits"
+            four("failed", lost=("node2",)),
+            GuardMemory(away_since=0.0, hopeless=("node2",)),
+            GuardAction.WAIT,
+            id="no layout fits",
         ),
         pytest.param(
-            four("failed", lost=("node2",)), Memory(away_since=0.0, not_before=99), Do.WAIT, id="it has just failed"
-        ),
-        pytest.param(four("failed", lost=("node2",)), Memory(away_since=0.0, restarts=3), Do.GIVE_UP, id="too often"),
-        pytest.param(four("failed", missing=("node2",)), Memory(), Do.RESTART, id="a rank died on three nodes"),
-        pytest.param(
-            four("failed", lost=("node2",), missing=("node2",)), Memory(), Do.RESTART, id="nobody waits for it any more"
+            four("failed", lost=("node2",)),
+            GuardMemory(away_since=0.0, not_before=99),
+            GuardAction.WAIT,
+            id="it has just failed",
         ),
         pytest.param(
-            four("degraded", lost=("node2",), missing=("node2",), trouble="nodes"), Memory(), Do.WARN, id="still away"
+            four("failed", lost=("node2",)),
+            GuardMemory(away_since=0.0, restarts=3),
+            GuardAction.GIVE_UP,
+            id="too often",
         ),
-        pytest.param(four("degraded", missing=("node2",), trouble="nodes"), Memory(), Do.RETURN, id="it is back"),
         pytest.param(
-            four("degraded", missing=("node2",), trouble="nodes"), Memory(return_at=99), Do.WARN, id="not looked yet"
+            four("failed", missing=("node2",)), GuardMemory(), GuardAction.RESTART, id="a rank died on three nodes"
         ),
-        pytest.param(four("degraded", missing=("node2",), trouble="hung"), Memory(), Do.RESTART, id="worse first"),
+        pytest.param(
+            four("failed", lost=("node2",), missing=("node2",)),
+            GuardMemory(),
+            GuardAction.RESTART,
+            id="nobody waits for it any more",
+        ),
+        pytest.param(
+            four("degraded", lost=("node2",), missing=("node2",), trouble="nodes"),
+            GuardMemory(),
+            GuardAction.WARN,
+            id="still away",
+        ),
+        pytest.param(
+            four("degraded", missing=("node2",), trouble="nodes"), GuardMemory(), GuardAction.RETURN, id="it is back"
+        ),
+        pytest.param(
+            four("degraded", missing=("node2",), trouble="nodes"),
+            GuardMemory(return_at=99),
+            GuardAction.WARN,
+            id="not looked yet",
+        ),
+        pytest.param(
+            four("degraded", missing=("node2",), trouble="hung"), GuardMemory(), GuardAction.RESTART, id="worse first"
+        ),
     ],
 )
-def test_going_on_and_returning(view: GangView, memory: Memory, do: Do) -> None:
+def test_going_on_and_returning(view: GangView, memory: GuardMemory, do: GuardAction) -> None:
     assert decisions(view, memory, 70)[0].do is do
 
 
 def test_looks_at_whether_it_can_return_become_rarer() -> None:
-    memory, moments = Memory(), []
+    memory, moments = GuardMemory(), []
     for _ in range(6):
         memory = not_back_yet(memory, 0, GOES_ON)
         moments.append(memory.return_at)
@@ -361,16 +451,16 @@ def test_looks_at_whether_it_can_return_become_rarer() -> None:
 
 def test_serving_on_fewer_nodes_for_long_forgets_the_restarts() -> None:
     fewer = four("degraded", lost=("node2",), missing=("node2",), trouble="nodes")
-    memory = Memory(restarts=2)
+    memory = GuardMemory(restarts=2)
     for now in (0, GOES_ON.stable_s):
         _, memory = decide(fewer, memory, now, GOES_ON)
     assert memory.restarts == 0
 
 
 def test_nodes_that_no_layout_fits_are_not_tried_again_until_others_are_away() -> None:
-    memory = can_not_go_on(Memory(away_since=0.0), ("node2",))
-    assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is Do.WAIT
-    assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is Do.DEGRADE
+    memory = can_not_go_on(GuardMemory(away_since=0.0), ("node2",))
+    assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is GuardAction.WAIT
+    assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is GuardAction.DEGRADE
 
 
 NO_RAIL = "node2: none of its RDMA ports can be used"
@@ -378,46 +468,62 @@ NO_RAIL = "node2: none of its RDMA ports can be used"
 
 def test_a_plan_that_a_node_can_not_carry_out_any_more_is_replaced_once_that_has_lasted() -> None:
     """Links train after a boot, so the same plan is first retried for a while."""
-    seen, memory, made = four("failed"), Memory(), []
+    seen, memory, made = four("failed"), GuardMemory(), []
     for now in range(0, 200, 2):
         decision, memory = decide(seen, memory, now, POLICY)
-        if decision.do in (Do.RESTART, Do.REPLAN):
+        if decision.do in (GuardAction.RESTART, GuardAction.REPLAN):
             made.append((now, decision.do))
             memory = outdated(memory, now, POLICY, NO_RAIL)
-    assert made == [(now, Do.RESTART) for now in (0, 10, 30, 70)] + [(150, Do.REPLAN)]
+    assert made == [(now, GuardAction.RESTART) for now in (0, 10, 30, 70)] + [(150, GuardAction.REPLAN)]
     assert memory.restarts == 0
     (last,) = decisions(seen, replace(memory, not_before=0), 200)
-    assert (last.do, last.without) == (Do.REPLAN, ()) and NO_RAIL in last.why
+    assert (last.do, last.without) == (GuardAction.REPLAN, ()) and NO_RAIL in last.why
 
 
 @pytest.mark.parametrize(
     ("view", "memory", "do"),
     [
-        pytest.param(four("failed"), Memory(outdated_since=11), Do.RESTART, id="not for long"),
-        pytest.param(four("failed"), Memory(outdated_since=10), Do.REPLAN, id="as long as a node is waited for"),
-        pytest.param(four("failed", missing=("node2",)), Memory(outdated_since=0), Do.REPLAN, id="on three"),
-        pytest.param(four("failed", lost=("node0",)), Memory(outdated_since=0), Do.WAIT, id="a lost node first"),
-        pytest.param(four("failed"), up_to_date(Memory(outdated_since=0)), Do.RESTART, id="the port is back"),
+        pytest.param(four("failed"), GuardMemory(outdated_since=11), GuardAction.RESTART, id="not for long"),
         pytest.param(
-            four("failed"), restarted(Memory(outdated_since=0), -90, POLICY), Do.RESTART, id="restarted since"
+            four("failed"), GuardMemory(outdated_since=10), GuardAction.REPLAN, id="as long as a node is waited for"
+        ),
+        pytest.param(
+            four("failed", missing=("node2",)), GuardMemory(outdated_since=0), GuardAction.REPLAN, id="on three"
+        ),
+        pytest.param(
+            four("failed", lost=("node0",)), GuardMemory(outdated_since=0), GuardAction.WAIT, id="a lost node first"
+        ),
+        pytest.param(
+            four("failed"), up_to_date(GuardMemory(outdated_since=0)), GuardAction.RESTART, id="the port is back"
         ),
         pytest.param(
             four("failed"),
-            replace(held_back(Memory(outdated_since=0), 0, POLICY, FIREWALL), not_before=0),
-            Do.RESTART,
+            restarted(GuardMemory(outdated_since=0), -90, POLICY),
+            GuardAction.RESTART,
+            id="restarted since",
+        ),
+        pytest.param(
+            four("failed"),
+            replace(held_back(GuardMemory(outdated_since=0), 0, POLICY, FIREWALL), not_before=0),
+            GuardAction.RESTART,
             id="something else forbids it now",
         ),
-        pytest.param(four("ready"), replanned(Memory(), "p"), Do.RETURN, id="it runs by the new plan"),
-        pytest.param(four("ready"), replanned(Memory(), "older"), Do.NOTHING, id="somebody has started it by another"),
+        pytest.param(four("ready"), replanned(GuardMemory(), "p"), GuardAction.RETURN, id="it runs by the new plan"),
+        pytest.param(
+            four("ready"),
+            replanned(GuardMemory(), "older"),
+            GuardAction.NOTHING,
+            id="somebody has started it by another",
+        ),
     ],
 )
-def test_planning_anew(view: GangView, memory: Memory, do: Do) -> None:
+def test_planning_anew(view: GangView, memory: GuardMemory, do: GuardAction) -> None:
     assert decisions(replace(view, plan_id="p"), memory, 70)[0].do is do
 
 
 def test_a_gang_that_is_back_on_its_rails_has_forgotten_that_it_was_planned_anew() -> None:
-    assert not returned(replanned(Memory(), "p")).replanned
-    seen, memory = replace(four("ready"), plan_id="p"), replanned(Memory(returned=2), "p")
+    assert not returned(replanned(GuardMemory(), "p")).replanned
+    seen, memory = replace(four("ready"), plan_id="p"), replanned(GuardMemory(returned=2), "p")
     for now in (0, POLICY.stable_s):
         _, memory = decide(seen, memory, now, POLICY)
     assert (memory.replanned, memory.returned) == ("p", 2), "it is not as it was, however long it serves"
@@ -429,27 +535,27 @@ def with_a_spare(seen: GangView, *, lost: bool = False) -> GangView:
 
 
 def test_a_spare_that_can_not_take_the_place_is_left_out_with_the_node() -> None:
-    away, memory = four("failed", lost=("node2",)), Memory(away_since=0.0)
+    away, memory = four("failed", lost=("node2",)), GuardMemory(away_since=0.0)
     (taken,) = decisions(with_a_spare(away), memory, 60)
-    assert (taken.do, taken.without) == (Do.DEGRADE, ("node2",))
+    assert (taken.do, taken.without) == (GuardAction.DEGRADE, ("node2",))
     (lost,) = decisions(with_a_spare(away, lost=True), memory, 60)
     (failed,) = decisions(with_a_spare(away), spares_failed(memory, ("spare0",)), 60)
     assert lost.without == failed.without == ("node2", "spare0")
-    assert decide(with_a_spare(away), can_not_go_on(memory, ("node2",)), 60, GOES_ON)[0].do is Do.WAIT
+    assert decide(with_a_spare(away), can_not_go_on(memory, ("node2",)), 60, GOES_ON)[0].do is GuardAction.WAIT
 
 
 def test_a_spare_alone_is_enough_to_go_on() -> None:
-    (decision,) = decisions(with_a_spare(four("failed", lost=FOUR)), Memory(away_since=0.0), 60)
-    assert decision.do is Do.DEGRADE
+    (decision,) = decisions(with_a_spare(four("failed", lost=FOUR)), GuardMemory(away_since=0.0), 60)
+    assert decision.do is GuardAction.DEGRADE
 
 
 def test_a_gang_on_a_spare_returns_once_its_node_is_back() -> None:
     stand_in = NodeView(name="spare0", node_rank=2, state=NodeState("ready"), alive=True, spare=True)
     ready = four("ready", missing=("node2",))
     seen = replace(ready, nodes=(*ready.nodes, stand_in))
-    assert decide(seen, Memory(), 70, GOES_ON)[0].do is Do.RETURN
+    assert decide(seen, GuardMemory(), 70, GOES_ON)[0].do is GuardAction.RETURN
     away = replace(four("ready", lost=("node2",), missing=("node2",)))
-    assert decide(replace(away, nodes=(*away.nodes, stand_in)), Memory(), 70, GOES_ON)[0].do is Do.NOTHING
+    assert decide(replace(away, nodes=(*away.nodes, stand_in)), GuardMemory(), 70, GOES_ON)[0].do is GuardAction.NOTHING
 
 
 @dataclass
@@ -460,7 +566,7 @@ class Flapping:
     up_s: float
     down_s: float
     policy: Policy
-    memory: Memory = field(default_factory=Memory)
+    memory: GuardMemory = field(default_factory=GuardMemory)
     returns: list[float] = field(default_factory=list)
     degrades: int = 0
     asks: int = 0
@@ -475,14 +581,14 @@ class Flapping:
             else:
                 seen = four("degraded", lost=lost, missing=("node2",), trouble="nodes")
             decision, self.memory = decide(seen, self.memory, now, self.policy)
-            if decision.do is Do.DEGRADE:
+            if decision.do is GuardAction.DEGRADE:
                 self.memory = restarted(self.memory, now, self.policy)
                 on_all, since, self.degrades = False, now, self.degrades + 1
-            elif decision.do is Do.RETURN and may_return(self.memory, self.policy):
+            elif decision.do is GuardAction.RETURN and may_return(self.memory, self.policy):
                 self.memory = returned(returning(self.memory, now, self.policy))
                 on_all, since = True, now
                 self.returns.append(now)
-            elif decision.do is Do.RETURN:
+            elif decision.do is GuardAction.RETURN:
                 self.memory = not_back_yet(self.memory, now, self.policy)
                 self.asks += 1
             now += LOOK_S
@@ -513,7 +619,7 @@ def test_a_node_that_comes_and_goes_does_not_restart_the_gang_for_ever(
 
 
 def test_a_return_waits_until_the_ports_of_two_looks_are_the_same() -> None:
-    memory, first, all_of_them = Memory(), ("node2 mlx5_0:1",), ("node2 mlx5_0:1", "node2 mlx5_1:1")
+    memory, first, all_of_them = GuardMemory(), ("node2 mlx5_0:1",), ("node2 mlx5_0:1", "node2 mlx5_1:1")
     assert not has_settled(memory, first)
     memory = settling(memory, 5, FLAPS, first)
     assert memory.return_at == 5 + FLAPS.first_pause_s
@@ -523,5 +629,5 @@ def test_a_return_waits_until_the_ports_of_two_looks_are_the_same() -> None:
 
 
 def test_the_wait_before_a_return_has_a_bound() -> None:
-    memory = Memory(returned=40)
+    memory = GuardMemory(returned=40)
     assert returning(memory, 0, FLAPS).return_at == FLAPS.most_return_pause_s

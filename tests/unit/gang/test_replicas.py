@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
-from orchestrator.gang.replicas import Run, stands_as_replicas
+from orchestrator.gang.replicas import LastRun, stands_as_replicas
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
@@ -52,20 +52,20 @@ def test_a_replica_with_another_gangs_name_is_refused() -> None:
     ("runs", "replicas"),
     [
         ([], False),
-        ([Run(False, "20261122-100000-aa", "a"), Run(False, "20261122-110000-bb", "a-1")], True),
-        ([Run(False, "20261122-120000-aa", "a"), Run(False, "20261122-110000-bb", "a-1")], False),
-        ([Run(True, "20261122-100000-aa", "a"), Run(False, "20261122-110000-bb", "a-1")], False),
-        ([Run(True, "20261122-100000-aa", "a-0"), Run(False, "20261122-110000-bb", "a")], True),
-        ([Run(True, "20261122-100000-aa", "router"), Run(True, "20261122-100000-aa", "a-7")], False),
+        ([LastRun(False, "20261122-100000-aa", "a"), LastRun(False, "20261122-110000-bb", "a-1")], True),
+        ([LastRun(False, "20261122-120000-aa", "a"), LastRun(False, "20261122-110000-bb", "a-1")], False),
+        ([LastRun(True, "20261122-100000-aa", "a"), LastRun(False, "20261122-110000-bb", "a-1")], False),
+        ([LastRun(True, "20261122-100000-aa", "a-0"), LastRun(False, "20261122-110000-bb", "a")], True),
+        ([LastRun(True, "20261122-100000-aa", "router"), LastRun(True, "20261122-100000-aa", "a-7")], False),
     ],
 )
-def test_what_lives_or_was_started_last_stands(runs: list[Run], replicas: bool) -> None:
+def test_what_lives_or_was_started_last_stands(runs: list[LastRun], replicas: bool) -> None:
     assert stands_as_replicas(some("a", 2), runs) is replicas
 
 
 def test_reports_that_can_not_be_read_still_say_whose_they_are() -> None:
     raw = {"gang": "a-0", "run_id": "r", "alive": True, "state": "of another release"}
-    assert list(runs_in(ReportAnswer(now=0.0, reports=(raw, "nonsense")))) == [Run(True, "r", "a-0")]
+    assert list(runs_in(ReportAnswer(now=0.0, reports=(raw, "nonsense")))) == [LastRun(True, "r", "a-0")]
 
 
 def test_minimax_m2_is_planned_on_each_node_in_the_layout_that_its_profile_names() -> None:

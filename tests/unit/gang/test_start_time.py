@@ -9,7 +9,7 @@ from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 
 from orchestrator.cli.gangs import left_words
-from orchestrator.gang.start_time import PhaseTimes, Reading, left_s, reading, took
+from orchestrator.gang.start_time import PhaseTimes, ReadProgress, left_s, reading, took
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
@@ -18,7 +18,7 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Phase
 from orchestrator.records import starts
-from orchestrator.workflows.gang.start_clock import Left, StartClock
+from orchestrator.workflows.gang.start_clock import StartClock, TimeLeft
 
 LAST = {"rendezvous": 10.0, "nccl": 20.0, "weights": 30.0, "kv-cache": 330.0, "graphs": 340.0, "ready": 400.0}
 
@@ -36,8 +36,8 @@ def node(phase: str, step: int = 0, of: int = 0, phase_s: float = 0.0, started_s
 
 
 def test_bytes_and_rate_of_a_node_that_reads_weights() -> None:
-    assert reading(node("weights", 41, 163, 20.0), 163_000) == Reading(41_000, 163_000, 2050.0)
-    assert reading(node("weights", 1, 163, 20.0), 163_000) == Reading(1000, 163_000, 0.0)  # one shard tells little
+    assert reading(node("weights", 41, 163, 20.0), 163_000) == ReadProgress(41_000, 163_000, 2050.0)
+    assert reading(node("weights", 1, 163, 20.0), 163_000) == ReadProgress(1000, 163_000, 0.0)  # one shard tells little
     assert reading(node("weights", 41, 163, 20.0), 0) is None
     assert reading(node("graphs", 1, 4, 20.0), 163_000) is None
 
@@ -66,10 +66,10 @@ def test_the_slowest_node_s_phases_are_kept() -> None:
 
 
 def test_words() -> None:
-    assert left_words(Left(None, None)) == ""
-    words = left_words(Left(Reading(161_000_000_000, 640_000_000_000, 2.1e9), 290.0))
+    assert left_words(TimeLeft(None, None)) == ""
+    words = left_words(TimeLeft(ReadProgress(161_000_000_000, 640_000_000_000, 2.1e9), 290.0))
     assert words == "161.0 of 640.0 GB, 2.10 GB/s, about 5 min left"
-    assert left_words(Left(None, 42.0)) == "about 42 s left"
+    assert left_words(TimeLeft(None, 42.0)) == "about 42 s left"
 
 
 def view(state: GangState, *nodes: NodeView, **more: Any) -> GangView:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.golden import document
-from orchestrator.golden.compare import Accepted, Answer, Verdict, accept, compare, overall
+from orchestrator.golden.compare import Answer, GoldenVerdict, PromptBaseline, accept, compare, overall
 from orchestrator.golden.document import Baseline, Subject
 from orchestrator.golden.prompts import PROMPTS
 
@@ -32,33 +32,33 @@ VARYING = accept([answer(1, 2, 3, 4), answer(1, 2, 9, 9)])
 @pytest.mark.parametrize(
     ("accepted", "found", "verdict", "position"),
     [
-        (SURE, answer(1, 2, 3, 4), Verdict.SAME, None),
-        (SURE, answer(1, 2, 7, 4), Verdict.DIFFERS, 2),
-        (SURE, answer(7, 2, 3, 4), Verdict.DIFFERS, 0),
-        (SURE, answer(1, 2, 3), Verdict.DIFFERS, 3),
-        (SURE, answer(1, 2, 3, 4, 5), Verdict.DIFFERS, 4),
-        (TIED, answer(1, 2, 7, 4), Verdict.SAME, 2),
-        (VARYING, answer(1, 2, 7, 7), Verdict.SAME, 2),
-        (VARYING, answer(1, 7, 3, 4), Verdict.DIFFERS, 1),
+        (SURE, answer(1, 2, 3, 4), GoldenVerdict.SAME, None),
+        (SURE, answer(1, 2, 7, 4), GoldenVerdict.DIFFERS, 2),
+        (SURE, answer(7, 2, 3, 4), GoldenVerdict.DIFFERS, 0),
+        (SURE, answer(1, 2, 3), GoldenVerdict.DIFFERS, 3),
+        (SURE, answer(1, 2, 3, 4, 5), GoldenVerdict.DIFFERS, 4),
+        (TIED, answer(1, 2, 7, 4), GoldenVerdict.SAME, 2),
+        (VARYING, answer(1, 2, 7, 7), GoldenVerdict.SAME, 2),
+        (VARYING, answer(1, 7, 3, 4), GoldenVerdict.DIFFERS, 1),
     ],
 )
 def test_a_difference_counts_unless_the_engine_varied_there_itself(
-    accepted: Accepted, found: Answer, verdict: Verdict, position: int | None
+    accepted: PromptBaseline, found: Answer, verdict: GoldenVerdict, position: int | None
 ) -> None:
     compared = compare("p", accepted, found)
     assert (compared.verdict, compared.position) == (verdict, position)
-    assert bool(compared.tolerated) == (verdict is Verdict.SAME and position is not None)
+    assert bool(compared.tolerated) == (verdict is GoldenVerdict.SAME and position is not None)
 
 
 def test_a_longer_answer_is_no_tie_beyond_what_was_accepted() -> None:
-    assert compare("p", TIED, answer(1, 2, 3, 4, 5)).verdict is Verdict.DIFFERS
+    assert compare("p", TIED, answer(1, 2, 3, 4, 5)).verdict is GoldenVerdict.DIFFERS
 
 
 def test_one_prompt_that_differs_decides() -> None:
     same, other = compare("a", SURE, answer(1, 2, 3, 4)), compare("b", SURE, answer(9))
-    assert overall([same]) is Verdict.SAME
-    assert overall({"a": same, "b": other}) is Verdict.DIFFERS
-    assert overall([]) is Verdict.NONE
+    assert overall([same]) is GoldenVerdict.SAME
+    assert overall({"a": same, "b": other}) is GoldenVerdict.DIFFERS
+    assert overall([]) is GoldenVerdict.NONE
 
 
 answers = st.builds(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.wheels import small_stack
 
-from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle, write_bundle
+from orchestrator.host_setup.bundle import StackBundle, copy_part, read_bundle, write_bundle
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, VerificationDiffers
 
@@ -21,7 +21,7 @@ def stack(tmp_path: Path) -> Path:
     return small_stack(tmp_path / "stack", "3.11")
 
 
-def built(stack: Path, path: Path) -> Bundle:
+def built(stack: Path, path: Path) -> StackBundle:
     return write_bundle(
         path,
         load_stack(str(stack)),

@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import until
 
 from orchestrator.host_setup import runner
-from orchestrator.host_setup.runner import Step, run_playbook
+from orchestrator.host_setup.runner import HostEvent, run_playbook
 from orchestrator.model.errors import InputError, NodeError, Unreachable
 
 TASKS = """
@@ -30,7 +30,7 @@ def playbooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_progress_and_results_are_values(playbooks: Path) -> None:
-    steps: list[Step] = []
+    steps: list[HostEvent] = []
     outcome = run_playbook(
         "play.yml", variables={"command": "true", "changes": True}, deadline_s=60, on_step=steps.append
     )
@@ -114,7 +114,7 @@ def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: 
 def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_path: Path) -> None:
     started = tmp_path / "pid"
 
-    def interrupt(step: Step) -> None:
+    def interrupt(step: HostEvent) -> None:
         until(started.exists if step.outcome != "started" else lambda: True)
         raise KeyboardInterrupt
 

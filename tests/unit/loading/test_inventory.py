@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.node_spec import OURS
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import NodeSpec, Overrides, Ports, Reach
+from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
 
@@ -37,7 +37,7 @@ def test_the_reference_is_one_gang_of_four_nodes() -> None:
     assert gang.leader.address == "10.0.0.10"
     assert gang.leader.reach == Reach(host="192.168.10.10", user="deploy")
     assert {node.gpus for node in inventory.nodes} == {8}
-    assert gang.leader.ports == Ports()
+    assert gang.leader.ports == GangPorts()
 
 
 def test_the_reference_explains_every_variable() -> None:
@@ -73,7 +73,7 @@ def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
         engine_user="l40s",
         transport="rdma",
         http_host="::",
-        ports=Ports(http=8001, dist_init=5001, nccl=5002, agent=7701),
+        ports=GangPorts(http=8001, dist_init=5001, nccl=5002, agent=7701),
         lease_s=12.5,
         accept=("A", "B@n0"),
         overrides=Overrides(

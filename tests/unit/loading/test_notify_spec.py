@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.errors import InputError
-from orchestrator.model.notify import Event, Kind, Mail, Recipient
+from orchestrator.model.notify import Event, Mail, ReceiverKind, Recipient
 
 INVENTORY = """
 gangs:
@@ -29,7 +29,7 @@ def test_webhooks_and_mail(tmp_path: Path) -> None:
         tmp_path,
         "[{kind: slack, url_file: ~/slack, events: [failed]}, {kind: email, server: 'mail:25', from: a@b, to: c@d}]",
     )
-    assert slack == Recipient(kind=Kind.SLACK, url_file="~/slack", events=frozenset({Event.FAILED}))
+    assert slack == Recipient(kind=ReceiverKind.SLACK, url_file="~/slack", events=frozenset({Event.FAILED}))
     assert mail.mail == Mail(server="mail", port=25, sender="a@b", to=("c@d",)) and mail.events == frozenset(Event)
 
 

@@ -13,7 +13,7 @@ from l40s_lab.engine import model as engine_model
 from orchestrator.engines.registry import dialects
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Graphs
+from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning.memory import checkpoint_bytes
 
 GOOD = {
@@ -120,20 +120,20 @@ def test_parts_that_are_stored_in_another_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("graphs", "of_all", "version", "found"),
     [
-        ({}, 32, "0.4.4.post1", Graphs(max_bs=32, torch_compile_max_bs=32)),
-        ({}, 32, "0.5.23", Graphs(max_bs=32)),
-        ({"all": {"sizes": [1, 8]}}, None, "0.5.23", Graphs(sizes=(1, 8))),
-        ({"0.5": {"sizes": [1, 8]}}, 32, "0.5.23", Graphs(sizes=(1, 8))),
-        ({"0.5": {"sizes": [1, 8]}}, 32, "0.4.4.post1", Graphs(max_bs=32, torch_compile_max_bs=32)),
+        ({}, 32, "0.4.4.post1", CudaGraphs(max_bs=32, torch_compile_max_bs=32)),
+        ({}, 32, "0.5.23", CudaGraphs(max_bs=32)),
+        ({"all": {"sizes": [1, 8]}}, None, "0.5.23", CudaGraphs(sizes=(1, 8))),
+        ({"0.5": {"sizes": [1, 8]}}, 32, "0.5.23", CudaGraphs(sizes=(1, 8))),
+        ({"0.5": {"sizes": [1, 8]}}, 32, "0.4.4.post1", CudaGraphs(max_bs=32, torch_compile_max_bs=32)),
         ({"0.5.23": {"torch_compile_max_bs": 8}, "0.5": {"max_bs": 16}}, 32, "0.5.23",
-         Graphs(max_bs=16, torch_compile_max_bs=8)),
+         CudaGraphs(max_bs=16, torch_compile_max_bs=8)),
         ({"0.4.4": {"torch_compile_max_bs": 0, "max_bs": 160}}, 32, "0.4.4.post1",
-         Graphs(max_bs=160, torch_compile_max_bs=0)),
-        ({"0.5": {"sizes": [1, 8]}, "0.5.23": {"max_bs": 4}}, None, "0.5.23", Graphs(max_bs=4)),
+         CudaGraphs(max_bs=160, torch_compile_max_bs=0)),
+        ({"0.5": {"sizes": [1, 8]}, "0.5.23": {"max_bs": 4}}, None, "0.5.23", CudaGraphs(max_bs=4)),
     ],
 )  # fmt: skip
 def test_what_is_captured_and_compiled_is_said_by_engine_version(
-    tmp_path: Path, graphs: dict[str, object], of_all: int | None, version: str, found: Graphs
+    tmp_path: Path, graphs: dict[str, object], of_all: int | None, version: str, found: CudaGraphs
 ) -> None:
     """The longest prefix wins; torch.compile for all models becomes none for 0.5, whose manual advises against it."""
     both = {} if of_all is None else {"cuda_graph_max_bs": of_all, "torch_compile_max_bs": of_all}

@@ -10,7 +10,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.notify import Event
 from orchestrator.monitoring.events import news
-from orchestrator.protocol.report import Cause, Rail
+from orchestrator.protocol.report import Cause, RailChange
 
 READY = GangView(name="g", state=GangState.READY, run_id="r1", service_healthy=True)
 CAUSE = Cause(node="node1", tp_rank=3, text="killed", fix="look")
@@ -47,7 +47,7 @@ def test_what_is_told(views: list[GangView], wanted: list[Event]) -> None:
 def on_rails(*rails: tuple[str, str, bool]) -> GangView:
     """A gang that serves although ports of these nodes failed: node, port, whether it is back."""
     nodes = tuple(
-        NodeView(name=name, node_rank=rank, state=NodeState.READY, rails=(Rail(port=port, up=up, at=1.0),))
+        NodeView(name=name, node_rank=rank, state=NodeState.READY, rails=(RailChange(port=port, up=up, at=1.0),))
         for rank, (name, port, up) in enumerate(rails)
     )
     return replace(READY, nodes=nodes)

@@ -17,7 +17,7 @@ from orchestrator.monitoring.catalogue import CATALOGUE, NAMES
 from orchestrator.monitoring.family import named
 from orchestrator.monitoring.metrics import metrics
 from orchestrator.monitoring.past import last_failure, more, phases, restarts
-from orchestrator.monitoring.scene import Failure, Looked, Measured, Past, RouterSeen, Scene
+from orchestrator.monitoring.scene import GangFailure, KeptMeasurements, LastCheck, Past, RouterSeen, Scene
 from orchestrator.protocol.figures import FiguresAnswer
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
@@ -148,15 +148,15 @@ def test_what_was_measured_and_found() -> None:
     found = scene(
         report(0),
         report(1),
-        measured=Measured(benches=(bench, {**bench, "gang": "another"}), nettests=(nettest,)),
-        looked=Looked(at=7.0, findings=(("GPU-XID", "slow", "node0"), ("GPU-XID", "slow", "node0"))),
+        measured=KeptMeasurements(benches=(bench, {**bench, "gang": "another"}), nettests=(nettest,)),
+        looked=LastCheck(at=7.0, findings=(("GPU-XID", "slow", "node0"), ("GPU-XID", "slow", "node0"))),
     )
     assert value(found, "l40s_bench_output_tokens_per_second", gang="g") == 90
     assert value(found, "l40s_bench_first_token_seconds") == 0.25
     assert value(found, "l40s_nettest_link_bytes_per_second") == 9e9 and value(found, "l40s_nettest_slow") == 1
     assert value(found, "l40s_nettest_corrupt") == 1
     for verdict in ("ok", "not judged"):  # kept by an older release if nothing was expected
-        fine = scene(report(0), report(1), measured=Measured(nettests=({**nettest, "verdict": verdict},)))
+        fine = scene(report(0), report(1), measured=KeptMeasurements(nettests=({**nettest, "verdict": verdict},)))
         assert value(fine, "l40s_nettest_slow") == 0
     assert value(found, "l40s_nettest_all_reduce_seconds") == pytest.approx(90e-6)
     assert value(found, "l40s_finding", id="GPU-XID", node="node0") == 2
@@ -166,7 +166,7 @@ def test_what_was_measured_and_found() -> None:
 def test_every_metric_has_its_name_in_the_catalogue_and_the_client_library_takes_all() -> None:
     answer = FiguresAnswer(now=NOW, reports=(report(0).as_json(),), gauges=GAUGES,
                            xids=(XidCount(pci_bus_id="0000:3b:00", xid=79, count=1),))  # fmt: skip
-    past = Past(restarts={"OOM-KILLED": 2}, failure=Failure(cause=CAUSE, at=9.0), phases={"weights": 5.0})
+    past = Past(restarts={"OOM-KILLED": 2}, failure=GangFailure(cause=CAUSE, at=9.0), phases={"weights": 5.0})
     families = metrics(scene(report(0), report(1), nodes={"node0": answer}, past={"g": past}))
     assert {family.metric.name for family in families} <= NAMES and len(NAMES) == len(CATALOGUE)
 
@@ -203,7 +203,7 @@ def test_a_counter_does_not_go_back_when_nodes_forget_old_runs() -> None:
 def test_a_failure_s_time_is_by_our_clock() -> None:
     runs = [run("r3"), run("r2", CAUSE, ended=900.0)]
     failure = last_failure(runs, now=5000.0, clock=930.0)
-    assert failure == Failure(cause=CAUSE, at=4970.0)
+    assert failure == GangFailure(cause=CAUSE, at=4970.0)
     assert last_failure([run("r1")], 1.0, 1.0) is None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.nettest.expected import Machine, expectations
+from orchestrator.nettest.expected import NodeHardware, expectations
 from orchestrator.nettest.schedule import Between, Place, schedule
 from orchestrator.nettest.verdict import Expectation
 
@@ -26,7 +26,7 @@ def reference(*, rdma: bool, nodes: int = 4) -> dict[tuple[Between, int], Expect
                 numa=tuple(gpu.numa_node for gpu in gpus),
             )
         )
-        machines[name] = Machine(topology=topology, nccl=(2, 21, 5), rdma=rdma, rate_gbps=400.0 if rdma else 0.0)
+        machines[name] = NodeHardware(topology=topology, nccl=(2, 21, 5), rdma=rdma, rate_gbps=400.0 if rdma else 0.0)
     return expectations(schedule(places, 7168), places, machines)
 
 
@@ -55,6 +55,6 @@ def test_another_number_of_nodes_has_no_calculated_all_reduce() -> None:
 def test_nothing_is_expected_of_processors() -> None:
     topologies = cluster_of(healthy_nodes(2)).topologies
     places = [Place(node=name, ranks=(number,)) for number, name in enumerate(topologies)]
-    machine = Machine(topology=topologies["node0"], nccl=(2, 21, 5), rdma=True, rate_gbps=400.0)
+    machine = NodeHardware(topology=topologies["node0"], nccl=(2, 21, 5), rdma=True, rate_gbps=400.0)
     machines = {name: replace(machine, topology=topology) for name, topology in topologies.items()}
     assert expectations(schedule(places, 128), places, machines) == {}

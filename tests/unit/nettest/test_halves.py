@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.nettest.halves import bisected
-from orchestrator.nettest.report import Result, Shape, findings
+from orchestrator.nettest.report import ModelShape, NettestResult, findings
 from orchestrator.nettest.schedule import Between, halves, schedule
-from orchestrator.nettest.verdict import Measured, Odd, Verdict
+from orchestrator.nettest.verdict import Measurement, NettestVerdict, Odd
 from orchestrator.nettest.verification import Verification
 
 from .test_schedule import cluster
@@ -27,7 +27,7 @@ def named(nodes: int, pace: Callable[[set[int], int], float]) -> str:
         for number, ranks in enumerate(step.groups if step.between == Between.HALVES.value else ()):
             tries[ranks] = tries.get(ranks, -1) + 1
             us = pace({rank // 2 for rank in ranks}, tries[ranks])
-            figures.append(Measured(step=step.id, group=number, bytes=1 << 20, us=us))
+            figures.append(Measurement(step=step.id, group=number, bytes=1 << 20, us=us))
     odd = bisected(steps, figures, places)
     return odd.node if odd else ""
 
@@ -69,8 +69,13 @@ def test_what_was_not_measured_names_nobody() -> None:
 
 def test_it_is_a_finding_where_no_link_is_slow() -> None:
     odd = Odd(node="node2", why="each half is slow")
-    result = Result(gang="gang0", nodes=("node0",), ranks=8, links=(), tests=(), transport={}, moved=(), bisected=odd,
-                    shape=Shape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0,
-                    verification=Verification(pairs=2, least=1 << 26, seconds=0.1))  # fmt: skip
+    result = NettestResult(gang="gang0", nodes=("node0",), ranks=8, links=(), tests=(), transport={}, moved=(),
+                           bisected=odd, shape=ModelShape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0,
+                           verification=Verification(pairs=2, least=1 << 26, seconds=0.1))  # fmt: skip
     (finding,) = findings(result)
-    assert (result.verdict, result.odd, finding.id, finding.node) == (Verdict.SLOW, odd, "NETTEST-SLOW-NODE", "node2")
+    assert (result.verdict, result.odd, finding.id, finding.node) == (
+        NettestVerdict.SLOW,
+        odd,
+        "NETTEST-SLOW-NODE",
+        "node2",
+    )

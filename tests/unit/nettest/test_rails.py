@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 from tests.support.ib_write_bw import table
 
-from orchestrator.nettest.rails import RailPort, Said, Way, average_gbps, judge, last_words, played, rails, ways
+from orchestrator.nettest.rails import (
+    PerftestOutput,
+    PortPair,
+    RailPort,
+    average_gbps,
+    judge,
+    last_words,
+    played,
+    rails,
+    ways,
+)
 from orchestrator.nettest.schedule import Between
-from orchestrator.nettest.verdict import Verdict, odd
+from orchestrator.nettest.verdict import NettestVerdict, odd
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ib_write_bw"
 PortsOf = dict[str, tuple[RailPort, ...]]
@@ -26,8 +36,8 @@ def ports(nodes: int, rails: int, rate: float = 100.0) -> PortsOf:
     }
 
 
-def printed(speed: Callable[[Way], float], order: tuple[Way, ...]) -> dict[int, Said]:
-    return {way.id: Said(table(way.start.device, 1 << 20, 250, 3, speed(way)), 0) for way in order}
+def printed(speed: Callable[[PortPair], float], order: tuple[PortPair, ...]) -> dict[int, PerftestOutput]:
+    return {way.id: PerftestOutput(table(way.start.device, 1 << 20, 250, 3, speed(way)), 0) for way in order}
 
 
 @pytest.mark.parametrize(("file", "bytes_"), [("mb.txt", 65536), ("gb.txt", 8)])
@@ -40,20 +50,24 @@ def test_a_recorded_output_is_read_in_the_units_of_its_header(file: str, bytes_:
 
 
 def test_what_is_no_result_is_none_and_says_why() -> None:
-    said = Said((RECORDED / "nobody-listens.txt").read_text(), 1)
+    said = PerftestOutput((RECORDED / "nobody-listens.txt").read_text(), 1)
     assert average_gbps(said.text) is None
     assert last_words(said).endswith("Unable to init the socket connection, status 1")
     half = (RECORDED / "mb.txt").read_text().partition(" #bytes")[0]
-    assert average_gbps(half) is None and last_words(Said(half, -1)) == "it did not end in time"
+    assert average_gbps(half) is None and last_words(PerftestOutput(half, -1)) == "it did not end in time"
     odd_row = (RECORDED / "mb.txt").read_text()
     assert average_gbps(odd_row.replace("44276.64", "4.4.4")) is None
     assert average_gbps(odd_row.replace("44276.64", "9" * 400)) is None
-    assert average_gbps("") is None and last_words(Said("", 2)) == "status 2"
+    assert average_gbps("") is None and last_words(PerftestOutput("", 2)) == "status 2"
 
 
 def test_the_stand_in_prints_what_the_program_prints() -> None:
     real, played_ = (RECORDED / "gb.txt").read_text(), table("mlx5_0", 65536, 5000, 3, 92.5)
-    assert average_gbps(played_) == 92.5 and played({0: Said(played_, 0)}) and not played({0: Said(real, 0)})
+    assert (
+        average_gbps(played_) == 92.5
+        and played({0: PerftestOutput(played_, 0)})
+        and not played({0: PerftestOutput(real, 0)})
+    )
 
     def shape(text: str) -> list[str]:
         """Settings by name, and the table with its figures as digits."""
@@ -92,9 +106,9 @@ def test_nodes_with_fewer_ports_share_what_they_have() -> None:
 def test_ports_at_their_rate_are_all_right() -> None:
     order = ways(ports(4, 2))
     links = judge(order, printed(lambda _: 96.0, order), enough=0.8)
-    assert {link.verdict for link in links} == {Verdict.OK} and odd(links) is None
+    assert {link.verdict for link in links} == {NettestVerdict.OK} and odd(links) is None
     rows = rails(links)
-    assert len(rows) == 8 and {row.verdict for row in rows} == {Verdict.OK}
+    assert len(rows) == 8 and {row.verdict for row in rows} == {NettestVerdict.OK}
     assert rows[0].expected is not None and rows[0].expected.basis == "calculated"
     assert rows[0].expected.value == pytest.approx(92.0) and "100 Gb/s" in rows[0].expected.source
 
@@ -102,7 +116,7 @@ def test_ports_at_their_rate_are_all_right() -> None:
 def test_a_slow_port_is_named_and_its_partners_are_not() -> None:
     order = ways(ports(4, 2))
 
-    def speed(way: Way) -> float:
+    def speed(way: PortPair) -> float:
         return (
             24.0
             if ("node2", "mlx5_1") in ((way.start.node, way.start.device), (way.end.node, way.end.device))
@@ -112,7 +126,7 @@ def test_a_slow_port_is_named_and_its_partners_are_not() -> None:
     links = judge(order, printed(speed, order), enough=0.8)
     one = odd(links)
     assert one is not None and one.name == "node2 mlx5_1:1" and "24 Gb/s" in one.why
-    assert [str(row.end) for row in rails(links) if row.verdict is Verdict.SLOW] == ["node2 mlx5_1:1"]
+    assert [str(row.end) for row in rails(links) if row.verdict is NettestVerdict.SLOW] == ["node2 mlx5_1:1"]
 
 
 def test_of_two_nodes_the_link_is_named_where_no_other_port_tells_more() -> None:
@@ -124,7 +138,7 @@ def test_of_two_nodes_the_link_is_named_where_no_other_port_tells_more() -> None
 def test_a_port_that_carries_nothing_is_slow_and_says_why() -> None:
     order = ways(ports(3, 1))
     texts = printed(lambda _: 96.0, order)
-    broken = {way.id: Said(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", 1)
+    broken = {way.id: PerftestOutput(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", 1)
               for way in order if "node1" in (way.start.node, way.end.node)}  # fmt: skip
     links = judge(order, texts | broken, enough=0.8)
     one = odd(links)
@@ -133,9 +147,11 @@ def test_a_port_that_carries_nothing_is_slow_and_says_why() -> None:
 
 def test_rails_that_are_apart_are_no_fault() -> None:
     order = ways(ports(4, 2))
-    apart = {way.id: Said("Failed status 12", 1) for way in order if way.between is Between.OTHER_RAIL}
+    apart = {way.id: PerftestOutput("Failed status 12", 1) for way in order if way.between is Between.OTHER_RAIL}
     links = judge(order, printed(lambda _: 96.0, order) | apart, enough=0.8)
-    assert {link.between for link in links} == {Between.RAIL} and {link.verdict for link in links} == {Verdict.OK}
+    assert {link.between for link in links} == {Between.RAIL} and {link.verdict for link in links} == {
+        NettestVerdict.OK
+    }
 
 
 def test_ports_of_unknown_rate_are_compared_with_each_other() -> None:
@@ -143,17 +159,17 @@ def test_ports_of_unknown_rate_are_compared_with_each_other() -> None:
     speeds = printed(lambda way: 5.0 if "node3" in (way.start.node, way.end.node) else 96.0, order)
     one = odd(judge(order, speeds, enough=0.8))
     assert one is not None and one.name == "node3 mlx5_0:1"
-    assert {link.verdict for link in judge(order[:1], speeds, enough=0.8)} == {Verdict.NONE}
+    assert {link.verdict for link in judge(order[:1], speeds, enough=0.8)} == {NettestVerdict.NONE}
 
 
 def test_an_end_that_did_not_come_says_nothing_of_a_port() -> None:
     """The sender reaches no receiver, or the receiver waits until it is stopped."""
     order = ways(ports(4, 2))
-    nobody = Said((RECORDED / "nobody-listens.txt").read_text(), 1)
-    waited = Said(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n", -1)
+    nobody = PerftestOutput((RECORDED / "nobody-listens.txt").read_text(), 1)
+    waited = PerftestOutput(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n", -1)
     late = {way.id: (nobody, waited)[way.id % 2] for way in order if "node3" in (way.start.node, way.end.node)}
     links = judge(order, printed(lambda _: 96.0, order) | late, enough=0.8)
-    assert len(links) == len(order) - len(late) and {link.verdict for link in links} == {Verdict.OK}
+    assert len(links) == len(order) - len(late) and {link.verdict for link in links} == {NettestVerdict.OK}
     assert "node3" not in {row.end.node for row in rails(links)}
-    connected = Said(printed(lambda _: 96.0, order)[0].text.partition(" #bytes")[0], -1)
-    assert [link.verdict for link in judge(order[:1], {0: connected}, enough=0.8)] == [Verdict.SLOW]
+    connected = PerftestOutput(printed(lambda _: 96.0, order)[0].text.partition(" #bytes")[0], -1)
+    assert [link.verdict for link in judge(order[:1], {0: connected}, enough=0.8)] == [NettestVerdict.SLOW]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from orchestrator.nettest.schedule import Between, schedule
 from orchestrator.nettest.verdict import (
     Expectation,
-    Link,
-    Measured,
-    Verdict,
+    LinkResult,
+    Measurement,
+    NettestVerdict,
     judge_links,
     judge_tests,
     odd,
@@ -27,11 +27,11 @@ Speed = Callable[[int, int], float]
 """Gb/s from one rank to another."""
 
 
-def measured(nodes: int, ranks: int, speed: Speed, *, gpus: bool = False) -> tuple[Link, ...]:
+def measured(nodes: int, ranks: int, speed: Speed, *, gpus: bool = False) -> tuple[LinkResult, ...]:
     places = cluster(nodes, ranks, switches=2 if gpus else 0, sockets=2 if gpus else 0)
     steps = schedule(places, 64)
     figures = [
-        Measured(step=step.id, group=number, bytes=1 << 20, us=(1 << 20) * 8e-3 / speed(*group))
+        Measurement(step=step.id, group=number, bytes=1 << 20, us=(1 << 20) * 8e-3 / speed(*group))
         for step in steps
         if step.kind == "pairs"
         for number, group in enumerate(step.groups)
@@ -41,7 +41,7 @@ def measured(nodes: int, ranks: int, speed: Speed, *, gpus: bool = False) -> tup
 
 def test_equal_links_are_all_right() -> None:
     found = measured(4, 1, lambda *_: 10.0)
-    assert {link.verdict for link in found} == {Verdict.OK}
+    assert {link.verdict for link in found} == {NettestVerdict.OK}
     assert len(found) == 12
     assert odd(found) is None
 
@@ -74,7 +74,7 @@ def test_a_gpu_that_is_slow_towards_all_is_named() -> None:
 
 def test_two_slow_links_that_share_nothing_have_no_one_cause() -> None:
     found = measured(5, 1, lambda one, two: 1.0 if {one, two} in ({0, 1}, {2, 3}) else 8.0)
-    assert sum(link.verdict is Verdict.SLOW for link in found) == 4
+    assert sum(link.verdict is NettestVerdict.SLOW for link in found) == 4
     assert odd(found) is None
 
 
@@ -84,35 +84,35 @@ def test_a_try_that_was_fast_clears_a_link() -> None:
     pairs = [step for step in steps if step.kind == "pairs"]
     half = len(pairs) // 2
     figures = [
-        Measured(step=step.id, group=0, bytes=1 << 20, us=1e6 if number == 0 else 100)
+        Measurement(step=step.id, group=0, bytes=1 << 20, us=1e6 if number == 0 else 100)
         for number, step in enumerate(pairs)
     ]
     found = judge_links(steps, figures, places, {})
     assert {len(link.gbps) for link in found} == {2} and len(found) == half
-    assert overall(found) is Verdict.OK
+    assert overall(found) is NettestVerdict.OK
 
 
 def test_two_links_alone_are_not_judged_without_an_expectation() -> None:
     found = measured(2, 1, lambda one, two: 1.0 if one else 8.0)
-    assert overall(found) is Verdict.NONE
+    assert overall(found) is NettestVerdict.NONE
 
 
 def test_an_expectation_is_held_with_the_share_that_is_asked_for() -> None:
     places = cluster(2, 1)
     steps = schedule(places, 64)
-    figures = [Measured(step=step.id, group=0, bytes=10**6, us=100) for step in steps if step.kind == "pairs"]
+    figures = [Measurement(step=step.id, group=0, bytes=10**6, us=100) for step in steps if step.kind == "pairs"]
     expected = {(Between.NODES, rank): Expectation(100.0, "calculated", "a port") for rank in (0, 1)}
     verdicts = [overall(judge_links(steps, figures, places, expected, enough=share)) for share in (0.79, 0.81)]
-    assert verdicts == [Verdict.OK, Verdict.SLOW]
+    assert verdicts == [NettestVerdict.OK, NettestVerdict.SLOW]
 
 
 def test_an_all_reduce_that_did_not_fit_its_box_is_slow_where_something_is_expected() -> None:
     places = cluster(2, 1)
     step, *_ = steps = schedule(places, 7168)
-    figures = [Measured(step=0, group=0, bytes=min(size, 4096), us=50.0) for size in step.bytes]
+    figures = [Measurement(step=0, group=0, bytes=min(size, 4096), us=50.0) for size in step.bytes]
     expected = {(Between.ALL, 14336): Expectation(48.0, "calculated", "a model")}
     found = judge_tests(steps, figures, places, expected)
-    assert [test.verdict for test in found] == [Verdict.SLOW, *[Verdict.NONE] * 4]
+    assert [test.verdict for test in found] == [NettestVerdict.SLOW, *[NettestVerdict.NONE] * 4]
     assert (found[0].wanted, found[0].bytes) == (14336, 4096)
 
 
@@ -123,14 +123,16 @@ def test_an_all_reduce_is_slow_only_where_every_try_of_it_was() -> None:
     expected = {(Between.ALL, size): Expectation(66.0, "measured", "the test before", 0.5) for size in first.bytes}
     small, large = first.bytes[0], first.bytes[-1]
 
-    def found(step: int, *times: float) -> list[Measured]:
-        return [Measured(step=step, group=0, bytes=size, us=us) for size, us in zip(first.bytes, times, strict=False)]
+    def found(step: int, *times: float) -> list[Measurement]:
+        return [
+            Measurement(step=step, group=0, bytes=size, us=us) for size, us in zip(first.bytes, times, strict=False)
+        ]
 
     disturbed = judge_tests(steps, found(first.id, 394, 70, 70) + found(second.id, 70, 394), places, expected)
-    assert [(test.us, test.verdict) for test in disturbed] == [(70, Verdict.OK)] * 3
+    assert [(test.us, test.verdict) for test in disturbed] == [(70, NettestVerdict.OK)] * 3
     slow = judge_tests(steps, found(first.id, 394) + found(second.id, 200), places, expected)
-    assert [(test.wanted, test.us, test.verdict) for test in slow] == [(small, 200, Verdict.SLOW)]
-    fitted = [Measured(step=one.id, group=0, bytes=small, us=9.0) for one in (first, second) for _ in first.bytes]
+    assert [(test.wanted, test.us, test.verdict) for test in slow] == [(small, 200, NettestVerdict.SLOW)]
+    fitted = [Measurement(step=one.id, group=0, bytes=small, us=9.0) for one in (first, second) for _ in first.bytes]
     assert judge_tests(steps, fitted, places, expected)[-1].wanted == large
 
 
@@ -144,12 +146,13 @@ def test_a_link_that_kept_up_with_another_in_the_same_seconds_is_not_slow() -> N
     steps = [step for step in schedule(places, 64) if step.kind == "pairs"]
     size = 1 << 20
     figures = [
-        Measured(step=step.id, group=0, bytes=size, us=100.0 if step.groups[0] != (0, 1) else 1000.0) for step in steps
+        Measurement(step=step.id, group=0, bytes=size, us=100.0 if step.groups[0] != (0, 1) else 1000.0)
+        for step in steps
     ]
     (again, *_) = [step.id for step in steps if step.groups[0] == (0, 1)]
-    slow = Measured(step=again, group=0, bytes=size, us=1000.0, beside_us=100.0)
-    kept_up = Measured(step=again, group=0, bytes=size, us=1000.0, beside_us=600.0)
+    slow = Measurement(step=again, group=0, bytes=size, us=1000.0, beside_us=100.0)
+    kept_up = Measurement(step=again, group=0, bytes=size, us=1000.0, beside_us=600.0)
     one = odd(judge_links(steps, [*figures, slow], places, {}))
     assert one is not None and one.name == "node0 - node1"
     found = judge_links(steps, [*figures, slow, kept_up], places, {})
-    assert overall(found) is Verdict.OK
+    assert overall(found) is NettestVerdict.OK

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from orchestrator.model.finding import Severity
 from orchestrator.nettest.schedule import LARGE, Place, verification
-from orchestrator.nettest.verdict import End
-from orchestrator.nettest.verification import Compared, Corrupt, Verification, finding, verified
+from orchestrator.nettest.verdict import LinkEnd
+from orchestrator.nettest.verification import Corrupt, TransferCheck, Verification, finding, verified
 from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS
 
 from .test_schedule import cluster
@@ -38,14 +38,14 @@ def test_every_pair_within_a_node_and_every_two_nodes_are_compared_both_ways(siz
         assert LARGE in step.bytes
 
 
-def compared(places: tuple[Place, ...], wrong: dict[tuple[int, ...], int]) -> list[Compared]:
+def compared(places: tuple[Place, ...], wrong: dict[tuple[int, ...], int]) -> list[TransferCheck]:
     """All that the ranks of a test say. wrong: bytes of a pair (start, end) or of a sum (rank,)"""
     found = []
     for step in verification(places, 64):
         for place, group in enumerate(step.groups):
             for rank in group if step.kind == ALL_REDUCE else group[1:]:
                 key = (rank,) if step.kind == ALL_REDUCE else group
-                found.append(Compared(step=step.id, group=place, rank=rank, bytes=LARGE, wrong=wrong.get(key, 0)))
+                found.append(TransferCheck(step=step.id, group=place, rank=rank, bytes=LARGE, wrong=wrong.get(key, 0)))
     return found
 
 
@@ -85,7 +85,7 @@ def test_right_data_is_no_finding_and_what_nobody_compared_is_not_right() -> Non
 
 
 def test_many_pairs_are_counted() -> None:
-    ends = [End("node0", rank, rank) for rank in range(20)]
+    ends = [LinkEnd("node0", rank, rank) for rank in range(20)]
     corrupt = tuple(Corrupt(start=one, end=two, bytes=1) for one, two in zip(ends[::2], ends[1::2], strict=True))
     said = finding("g", Verification(pairs=380, least=1, seconds=1.0, corrupt=corrupt))
     assert said is not None and "10 of 380 pairs" in said.title and "and 2 more" in said.title

@@ -16,7 +16,7 @@ from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
-from orchestrator.model.inventory import GangSpec, Overrides, Ports, Reach
+from orchestrator.model.inventory import GangPorts, GangSpec, Overrides, Reach
 from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
@@ -284,7 +284,7 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
         ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
-        ({"ports": Ports(http=5000)}, {}, "inventory: gang gang0", "port 5000 is used twice"),
+        ({"ports": GangPorts(http=5000)}, {}, "inventory: gang gang0", "port 5000 is used twice"),
         ({}, {"tensor_parallel": 16}, "gang gang0", "needs 16 GPUs"),
         ({}, {"pipeline_parallel": 4}, "gang gang0", "no pipeline parallelism"),
     ],
@@ -329,7 +329,7 @@ def test_a_stack_that_is_launched_otherwise_has_no_place_for_a_key() -> None:
 def test_ports_and_gpus_are_the_gangs_not_a_nodes() -> None:
     spec = gang(2)
     for odd, says in (
-        (replace(spec.nodes[1], ports=Ports(http=9000)), "different ports"),
+        (replace(spec.nodes[1], ports=GangPorts(http=9000)), "different ports"),
         (replace(spec.nodes[1], gpus=4), "different numbers of GPUs"),
     ):
         with pytest.raises(InputError, match=says):

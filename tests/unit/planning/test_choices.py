@@ -12,12 +12,12 @@ from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices, two_ports_of_a_card
 from orchestrator.planning.transport import decide
-from orchestrator.topology.network import Choice, gid_index, networks_met, usable_rails
+from orchestrator.topology.network import TcpChoice, gid_index, networks_met, usable_rails
 
-BOND = Choice("bond0", "10.0.0.11", "")
+BOND = TcpChoice("bond0", "10.0.0.11", "")
 
 
-def only(spec: GangSpec, facts: dict[str, Topology]) -> Choice:
+def only(spec: GangSpec, facts: dict[str, Topology]) -> TcpChoice:
     return tcp_choices(spec, facts)["node0"]
 
 
@@ -61,7 +61,7 @@ def test_docker_loopback_and_downed_interfaces_are_no_candidates() -> None:
 
 def test_an_address_in_the_inventory_decides() -> None:
     spec = gang(1, address="10.1.0.11")
-    assert only(spec, topologies(spec)) == Choice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")
+    assert only(spec, topologies(spec)) == TcpChoice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")
 
 
 def test_an_address_that_no_interface_has_is_refused_with_those_that_there_are() -> None:
@@ -80,7 +80,9 @@ def test_loopback_addresses_need_not_be_listed() -> None:
 
 def test_an_override_is_shown_as_one_and_must_exist() -> None:
     spec = gang(1, overrides=Overrides(socket_ifname="rdma1"))
-    assert only(spec, topologies(spec)) == Choice("rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory")
+    assert only(spec, topologies(spec)) == TcpChoice(
+        "rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory"
+    )
     wrong = gang(1, overrides=Overrides(socket_ifname="bond9"))
     with pytest.raises(InputError, match="bond9"):
         only(wrong, topologies(wrong))
@@ -153,7 +155,7 @@ def single_card() -> Topology:
 
 
 def test_a_single_card_carries_tcp_unless_the_operator_says_both() -> None:
-    tcp = Choice("eth9", "10.1.0.11", "")
+    tcp = TcpChoice("eth9", "10.1.0.11", "")
     choice = rdma_choice(node(), single_card(), tcp)
     assert choice.ports == ()
     assert "mlx5_0:1 carries TCP" in choice.reason

@@ -12,7 +12,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.diff import Change, changes, words_of
+from orchestrator.planning.diff import SettingChange, changes, words_of
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.workflows.gang.staging import staging_requests
@@ -56,7 +56,7 @@ def test_each_setting_that_differs_is_told_on_each_node(
     settings: dict[str, Any], expected: tuple[str, str | None, str]
 ) -> None:
     found = changes(staged(), staged(**settings))
-    assert found == tuple(Change(f"node{rank}", *expected) for rank in range(4))
+    assert found == tuple(SettingChange(f"node{rank}", *expected) for rank in range(4))
 
 
 def test_secrets_are_told_as_such() -> None:

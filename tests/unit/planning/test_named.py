@@ -10,7 +10,7 @@ from tests.support.reference_cluster import gang, topologies
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import NamedLayout, Refusal
+from orchestrator.model.profile import ModelRefusal, NamedLayout
 from orchestrator.model.topology import Gpu
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.named import laid_out, refusal
@@ -82,7 +82,7 @@ def test_kernels_of_gpus_are_no_matter_on_a_cpu() -> None:
 
 
 def test_a_version_that_lacks_the_model_is_refused_on_every_gpu() -> None:
-    profile = replace(STOCK, refused=(Refusal(versions="0.4", below=0, reason="why", source="where"),))
+    profile = replace(STOCK, refused=(ModelRefusal(versions="0.4", below=0, reason="why", source="where"),))
     assert refusal(profile, OLD, [gpu("NVIDIA H200", 90)]) is not None
     assert refusal(profile, NEW) is None
 

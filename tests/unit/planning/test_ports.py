@@ -13,7 +13,7 @@ from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.inventory import Ports
+from orchestrator.model.inventory import GangPorts
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
@@ -42,7 +42,7 @@ def test_the_leader_listens_on_more_and_every_row_says_who_may_and_how_it_knows_
 
 
 def test_prepare_writes_the_rules_of_the_plan_from_the_inventory_alone() -> None:
-    for spec in (gang(), gang(ports=Ports(nccl=41000))):
+    for spec in (gang(), gang(ports=GangPorts(nccl=41000))):
         profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
         plan = build_plan([spec], profile, stack, topologies(spec), PlanOptions()).gangs[0]
         addresses = {node.name: node.address for node in plan.nodes}

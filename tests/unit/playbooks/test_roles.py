@@ -11,7 +11,7 @@ import pytest
 from tests.support.waiting import slack
 
 from orchestrator.host_setup import runner
-from orchestrator.host_setup.runner import HostResult, Step, run_playbook
+from orchestrator.host_setup.runner import HostEvent, HostResult, run_playbook
 from orchestrator.model.per_node import PerNode
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
@@ -112,7 +112,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_role(
-    play: Path, role: str, hosts: dict[str, Host], steps: list[Step] | None = None, **variables: Any
+    play: Path, role: str, hosts: dict[str, Host], steps: list[HostEvent] | None = None, **variables: Any
 ) -> PerNode[HostResult]:
     (play / "play.yml").write_text(PLAY.replace("ROLE", role))
     here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
@@ -168,7 +168,7 @@ def test_the_sudo_rule_goes_last_and_an_image_that_stays_is_named(play: Path, tm
     (hosts["good"].folder / "made.json").write_text(files % {"at": hosts["good"].folder, "folder": ""})
     broken = hosts["broken"].folder
     (broken / "made.json").write_text(files % {"at": broken, "folder": f'"{broken}/no-folder"'})
-    steps: list[Step] = []
+    steps: list[HostEvent] = []
     places = {"take_back_list": "{{ folder }}/list", "take_back_rule": "{{ folder }}/rule"}
 
     outcome = run_role(play, "take_back", hosts, steps, **places)
@@ -200,7 +200,7 @@ def test_a_check_before_the_interpreter_is_there_leaves_out_what_needs_it(
         "prepare_hosts": {"fresh": prepared},
         "prepare_router": {"venv": str(tmp_path / "none/venvs/r"), "find_links": ""},
     }
-    steps: list[Step] = []
+    steps: list[HostEvent] = []
 
     def check(*tags: str) -> PerNode[HostResult]:
         return run_playbook(

@@ -16,7 +16,7 @@ from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.gangs import progress as progress_block
 from orchestrator.gang.actions import Goal, Want, actions
 from orchestrator.gang.downtime import expected_downtime
-from orchestrator.gang.guarding import Memory, Policy, decide
+from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.last_failure import last_verdict
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import NodeError
@@ -165,7 +165,7 @@ def everything_about(view: GangView) -> None:
     gang_block(view)
     progress_block([view])
     expected_downtime(view, 30.0)
-    decide(view, Memory(), 0.0, Policy())
+    decide(view, GuardMemory(), 0.0, Policy())
     for want in Want:
         for run_id in ("", view.run_id):
             actions(Goal(want=want, plan_id="p", run_id=run_id), view)

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import handover
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.session import Connection, Session
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_a_glance_does_not_wait_for_a_node_that_the_others_have_left_behind() ->
         return 1
 
     with Fleet([local("a"), local("cut"), local("b")]) as fleet:
-        seen = fleet.on_every(work, patience=Patience(least_s=0.05, times=1.0))
+        seen = fleet.on_every(work, patience=StragglerWait(least_s=0.05, times=1.0))
         assert not done, "it was waited for"
         back.set()
     assert "a" in seen.values or "b" in seen.values
@@ -122,7 +122,7 @@ def test_a_glance_that_nobody_answers_waits_for_the_nodes_own_deadline() -> None
         raise Unreachable("gone", where=session.spec.name, fix="wait")
 
     with Fleet([local("a"), local("b")]) as fleet:
-        seen = fleet.on_every(work, patience=Patience(least_s=0.0, times=0.0))
+        seen = fleet.on_every(work, patience=StragglerWait(least_s=0.0, times=0.0))
     assert {failure.what for failure in seen.failures.values()} == {"gone"}
 
 
@@ -215,7 +215,7 @@ def test_a_connection_at_work_is_not_handed_over() -> None:
         return session
 
     with Fleet([local("a"), local("cut")], hands_over=True) as fleet:
-        fleet.on_every(work, patience=Patience(least_s=0.05, times=1.0))
+        fleet.on_every(work, patience=StragglerWait(least_s=0.05, times=1.0))
     assert handover.take(local("a")) is not None
     assert handover.take(local("cut")) is None
     back.set()

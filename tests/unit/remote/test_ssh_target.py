@@ -15,7 +15,7 @@ from orchestrator.loading.ssh_arguments import parse
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import ssh_config
-from orchestrator.remote.ssh_target import Target, target_of
+from orchestrator.remote.ssh_target import SshTarget, target_of
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def config(text: str, name: str = "config") -> Path:
     return path
 
 
-def target(arguments: str = "", **reach: Any) -> Target:
+def target(arguments: str = "", **reach: Any) -> SshTarget:
     options = parse(arguments)
     known = next((value for name, value in options if name == "userknownhostsfile"), None)
     made = Reach(**{"host": "n0", "ssh_options": options, "known_hosts_file": known, **reach})

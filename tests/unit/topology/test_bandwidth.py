@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.machine_files import MachineFiles, reference_machine
 
-from orchestrator.model.topology import CpuModel, Link, Topology
+from orchestrator.model.topology import CpuModel, PcieLink, Topology
 from orchestrator.topology.bandwidth import Bandwidths, between_sockets_gbs, network_gbs, pci_gbs
 from orchestrator.topology.build import build
 from orchestrator.topology.gpu_groups import gpu_groups, nccl_log
@@ -22,7 +22,7 @@ AMD = CpuModel(vendor="AuthenticAMD", family=25, model=17)
     [(16.0, 16, 24), (8.0, 16, 12), (16.0, 8, 12), (2.5, 16, 3), (32.0, 16, 48), (0.0, 0, 12), (99.0, 16, 12)],
 )
 def test_pci_links(gts: float, width: int, gbs: float) -> None:
-    assert pci_gbs(Link(speed_gts=gts, width=width)) == gbs
+    assert pci_gbs(PcieLink(speed_gts=gts, width=width)) == gbs
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def changed(cpu: CpuModel, *, ports: int = 2, nic_gts: float = 16.0) -> Topology
         cpu=cpu,
         rdma=tuple(replace(port, state="DOWN") if port.device in dead else port for port in topology.rdma),
         pci=tuple(
-            replace(device, link_max=Link(speed_gts=nic_gts, width=16)) if device.key in cards else device
+            replace(device, link_max=PcieLink(speed_gts=nic_gts, width=16)) if device.key in cards else device
             for device in topology.pci
         ),
     )

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from tests.support.machine_files import PLX, MachineFiles, reference_machine
 
 from orchestrator.topology.build import build
-from orchestrator.topology.draw import Tree, summary, tree
+from orchestrator.topology.draw import TreeLine, summary, tree
 from orchestrator.topology.network import tcp_interface
 
 
-def walk(part: Tree) -> Iterator[Tree]:
+def walk(part: TreeLine) -> Iterator[TreeLine]:
     yield part
     for child in part.children:
         yield from walk(child)
 
 
-def drawn(machine: MachineFiles) -> Tree:
+def drawn(machine: MachineFiles) -> TreeLine:
     topology = build(machine.snapshot())
     return tree(topology, tcp_interface({topology.node: topology}).get(topology.node))
 
 
-def one(root: Tree, kind: str, words: str) -> Tree:
+def one(root: TreeLine, kind: str, words: str) -> TreeLine:
     (found,) = [part for part in walk(root) if part.kind == kind and words in part.label]
     return found
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.machine_files import L40S, MachineFiles
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Link
+from orchestrator.model.topology import PcieLink
 from orchestrator.topology.pci import is_address, nearest_function, normal_address, number, pci_devices, small_number
 
 
@@ -36,16 +36,16 @@ def test_what_is_an_address(name: str, yes: bool) -> None:
 @pytest.mark.parametrize(
     ("speed", "width", "link"),
     [
-        ("16.0 GT/s PCIe", "16", Link(speed_gts=16.0, width=16)),
-        ("8 GT/s", "8", Link(speed_gts=8.0, width=8)),
-        ("2.5 GT/s PCIe", "1", Link(speed_gts=2.5, width=1)),
-        ("Unknown", "0", Link()),
-        ("Unknown speed", "255", Link()),
-        ("", "", Link()),
-        ("16.0 GT", "sixteen", Link()),
+        ("16.0 GT/s PCIe", "16", PcieLink(speed_gts=16.0, width=16)),
+        ("8 GT/s", "8", PcieLink(speed_gts=8.0, width=8)),
+        ("2.5 GT/s PCIe", "1", PcieLink(speed_gts=2.5, width=1)),
+        ("Unknown", "0", PcieLink()),
+        ("Unknown speed", "255", PcieLink()),
+        ("", "", PcieLink()),
+        ("16.0 GT", "sixteen", PcieLink()),
     ],
 )
-def test_links(speed: str, width: str, link: Link) -> None:
+def test_links(speed: str, width: str, link: PcieLink) -> None:
     folder = "/sys/devices/pci0000:00/0000:00:01.0"
     files = {
         f"{folder}/class": "0x060400\n",

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PathType
 from orchestrator.node.look.hardware import read_rdma
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
 from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
@@ -100,7 +100,7 @@ def test_a_machine_where_three_functions_claim_one_address() -> None:
 
 def test_infiniband_devices_of_an_h100_host() -> None:
     folder = recorded("sys-class-infiniband-h100")
-    reader = Reader(root=str(next(folder.iterdir())), mount="/sys/class/infiniband")
+    reader = SnapshotReader(root=str(next(folder.iterdir())), mount="/sys/class/infiniband")
     read_rdma(reader)
     ports = build(Snapshot(node="h100", taken_at=0.0, files=reader.files, links=reader.links)).rdma
     layers = Counter((port.link_layer, port.state, port.rate_gbps) for port in ports)

@@ -27,7 +27,7 @@ from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import DeployError, LockHeld, NodeError
 
 if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once
-    from orchestrator.host_setup.runner import Step
+    from orchestrator.host_setup.runner import HostEvent
 
 ENGINE_STACK = "sglang-0.5.23-cpu"
 PYTHON = Path("/usr/bin/python3")
@@ -105,7 +105,7 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
     started = time.monotonic()
     progress(f"building the environment of {ENGINE_STACK} in {environment} (only once; it takes a minute or more)")
 
-    def tell(step: Step) -> None:
+    def tell(step: HostEvent) -> None:
         if step.outcome == "started":
             progress(f"{step.task} ...")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import causes, clock, course, preflight, verdicts
-from orchestrator.node.agent.course import Course, Effect, Event, Facts, LinkFacts
+from orchestrator.node.agent.course import Effect, Event, Facts, Lifecycle, LinkFacts
 from orchestrator.node.agent.disk import Disk, Now
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
@@ -36,8 +36,8 @@ from orchestrator.node.engine.kernel_words import Dead
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.redact import Redactor
-from orchestrator.node.engine.tree import SEARCH_EVERY_S, Died, Tree
-from orchestrator.node.engine.vitality import HUNG, Patience, Vitality
+from orchestrator.node.engine.tree import SEARCH_EVERY_S, Died, ProcessTree
+from orchestrator.node.engine.vitality import HUNG, ProbeTimes, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
@@ -48,7 +48,7 @@ from orchestrator.node.network.rails import Rails
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import Digest, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
-from orchestrator.protocol.run_files import AgentProcess, Order
+from orchestrator.protocol.run_files import AgentProcess, GoalOrder
 from orchestrator.protocol.staging import ServiceOrder
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _begin(run: Run) -> Agent:
     parent = guardian.fork(run, partial(obituary.report, run))  # before any thread
     disk = Disk()
     memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
-    record, vitality = Record(run, disk), Vitality(Patience.of(run.watch.probe, run.env, run.network.notice_s))
+    record, vitality = Record(run, disk), Vitality(ProbeTimes.of(run.watch.probe, run.env, run.network.notice_s))
     log = EngineLog(
         pipe=parent.log,
         file=LogFile(run.path(ENGINE_LOG), run.log_limit),
@@ -117,7 +117,7 @@ def _begin(run: Run) -> Agent:
         guardian=parent,
         memory=memory,
         record=record,
-        tree=Tree(run, parent.pid, memory, disk, ahead),
+        tree=ProcessTree(run, parent.pid, memory, disk, ahead),
         log=log,
         disk=disk,
         vitality=vitality,
@@ -133,7 +133,7 @@ class Agent:
     guardian: Guardian
     memory: GpuMemory
     record: Record
-    tree: Tree
+    tree: ProcessTree
     log: EngineLog
     disk: Now = field(default_factory=Now)
     vitality: Vitality = field(default_factory=Vitality)
@@ -141,7 +141,7 @@ class Agent:
     ahead: ReadAhead = field(default_factory=lambda: ReadAhead(None, 0))
     """Weight files that are being read ahead into the page cache."""
     ras: Inquiry = field(init=False)
-    course: Course = field(init=False)
+    course: Lifecycle = field(init=False)
     sockets: Sockets = field(default_factory=Sockets)
     hub: Hub | None = None
     spoke: Spoke | None = None
@@ -150,7 +150,7 @@ class Agent:
     """Remarks of the node's own checks."""
     engine: tuple[int, int] = (0, 0)
     """Process id and start time of the engine's parent."""
-    order: Order = field(default_factory=Order)
+    order: GoalOrder = field(default_factory=GoalOrder)
     """The controller's order, as last read."""
     signalled: str = ""
     """The order given by a signal."""
@@ -172,7 +172,7 @@ class Agent:
     """When the engine's parent was seen ending, by the agent's clock: later log lines do not explain its end."""
 
     def __post_init__(self) -> None:
-        self.course = Course(self.run, clock.ANCHOR)
+        self.course = Lifecycle(self.run, clock.ANCHOR)
         self.ras = Inquiry(self.run.network.ras, self.run.addresses)
 
     @property
@@ -380,12 +380,12 @@ class Agent:
 
     def _obey_order(self) -> None:
         self.disk.put(self._read_order, replacing="goal")
-        order = Order(goal=self.signalled) if self.signalled else self.order
+        order = GoalOrder(goal=self.signalled) if self.signalled else self.order
         if order.goal:
             self.happened(course.Ordered(order))
 
     def _read_order(self) -> None:
-        order = files.read_as(Order, self.run.path(GOAL_FILE)) or Order()
+        order = files.read_as(GoalOrder, self.run.path(GOAL_FILE)) or GoalOrder()
         if order != self.order:
             self.order = order
             if self._poke >= 0:
@@ -420,7 +420,7 @@ class Agent:
             at = min(self._ending_at, clock.now())
             run = self.run
             seen = causes.engine_ended(run.node, death, self.log.watch, at, run.addresses, leads=run.leads)
-            self.happened(verdicts.Happened(self._explained(seen, self.engine[0], -1, death)))
+            self.happened(verdicts.OwnFailure(self._explained(seen, self.engine[0], -1, death)))
 
     def _over(self) -> set[int]:
         """Descriptors of the engine's processes that have ended."""
@@ -470,7 +470,7 @@ class Agent:
             if self.course.state.runs:
                 self._read_last_words()
                 seen = causes.rank_died(self.run.node, died, self.log.watch, clock.now(), self.run.addresses)
-                self.happened(verdicts.Happened(self._explained(seen, died.part.pid, died.part.gpu, died.death)))
+                self.happened(verdicts.OwnFailure(self._explained(seen, died.part.pid, died.part.gpu, died.death)))
 
     def _follow_compilers(self, now: float) -> None:
         """Kernels that are compiled for half an hour are no hang."""
@@ -552,7 +552,7 @@ class Agent:
     def _judge_canary(self, result: CanaryResult) -> None:
         self.record.set(canary_text=result.text)
         if not result.refused:
-            self.happened(course.Accepted())
+            self.happened(course.CanaryAccepted())
         elif self.course.state.runs:
             text = f"the canary generation was refused: {result.refused}"
             fix = (
@@ -581,7 +581,7 @@ class Agent:
             case course.Look():
                 self._read_last_words()
                 self._follow_ranks(self._over())
-                self.happened(verdicts.Looked())
+                self.happened(verdicts.LookDone())
             case course.Note(what, details):
                 self.record.event(what, **details)
 

@@ -15,7 +15,7 @@ from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import Inquest, Witness
-from orchestrator.node.network.link_events import Joined, Left, Said
+from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import (
     Account,
     AgentEnded,
@@ -33,7 +33,7 @@ from orchestrator.protocol.link import (
 )
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
-from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.run_files import GoalOrder
 
 if TYPE_CHECKING:
     from orchestrator.node.agent.run import Run
@@ -78,7 +78,7 @@ class Checked:
 class Ordered:
     """The controller's order: run, stop or stop-now. It is read repeatedly."""
 
-    order: Order
+    order: GoalOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class EngineStarted:
 
 @dataclass(frozen=True, slots=True)
 class EngineGone:
-    """The engine has stopped; the reason comes as `verdicts.Happened`."""
+    """The engine has stopped; the reason comes as `verdicts.OwnFailure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Healthy:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class CanaryAccepted:
     """The canary generation was accepted (leader)."""
 
 
@@ -119,14 +119,14 @@ Event = (
     | EngineStarted
     | EngineGone
     | Healthy
-    | Accepted
+    | CanaryAccepted
     | Broke
     | Tick
-    | Joined
-    | Said
-    | Left
-    | verdicts.Happened
-    | verdicts.Looked
+    | LinkOpened
+    | MessageReceived
+    | LinkClosed
+    | verdicts.OwnFailure
+    | verdicts.LookDone
 )
 
 
@@ -157,7 +157,7 @@ class AskEngineToEnd:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read the log and the ranks' states now; findings come as events, then `verdicts.Looked`."""
+    """Read the log and the ranks' states now; findings come as events, then `verdicts.LookDone`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ NO_FACTS = Facts()
 
 
 @dataclass
-class Course:
+class Lifecycle:
     """`state` only moves forward: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
 
     run: Run
@@ -217,9 +217,9 @@ class Course:
     def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> list[Effect]:  # noqa: PLR0911 - one a kind
         """The effects of an event, in order."""
         match event:
-            case Joined() | Said() | Left():
+            case LinkOpened() | MessageReceived() | LinkClosed():
                 return self._hear(now, event, facts)
-            case verdicts.Happened() | verdicts.Looked():
+            case verdicts.OwnFailure() | verdicts.LookDone():
                 return self._judge(now, event)
             case Checked():
                 self._checked_at = now
@@ -232,7 +232,7 @@ class Course:
                 self.engine_runs = False
             case Healthy() if self.state is AgentState.STARTING:
                 return self._enter(AgentState.WARMING)
-            case Accepted():
+            case CanaryAccepted():
                 self.accepted = True
                 return self._advance(now, facts)
             case Broke(cause):
@@ -245,20 +245,20 @@ class Course:
 
     # events of the link
 
-    def _hear(self, now: float, event: Joined | Said | Left, facts: Facts) -> list[Effect]:
+    def _hear(self, now: float, event: LinkOpened | MessageReceived | LinkClosed, facts: Facts) -> list[Effect]:
         effects = self._follow_loss(self.members.step(now, event))
         match event:
-            case Joined(node):
+            case LinkOpened(node):
                 return [*effects, Note("joined", {"node": node}), *self._say_again(node)]
-            case Left(node, reason):
+            case LinkClosed(node, reason):
                 return [
                     *effects,
                     Note("left", {"node": node, "reason": reason}),
                     *self._judge(now, verdicts.Gone(node)),
                 ]
-            case Said(node, message) if self.run.leads:
+            case MessageReceived(node, message) if self.run.leads:
                 return [*effects, *self._hear_member(now, node, from_member(message))]
-            case Said(_, message):
+            case MessageReceived(_, message):
                 return [*effects, *self._hear_leader(now, from_leader(message), facts)]
 
     def _say_again(self, node: str) -> list[Effect]:
@@ -282,7 +282,7 @@ class Course:
             case Account() as account if self.state.unwanted:
                 self._hear_late(account)
             case Account() as account:
-                return self._judge(now, verdicts.Heard(node, Statement.of(account)))
+                return self._judge(now, verdicts.AccountReceived(node, Statement.of(account)))
             case Digest() as digest:
                 self.digests[node] = digest
             case Stop(now=at_once):
@@ -299,7 +299,7 @@ class Course:
             return self._stop_now()
         words = f"its part of the gang stopped ({ended.state.value}) without a reported cause"
         cause = ended.cause or Cause(node=node, text=words, at=at(now, self.anchor), fix="l40s-deploy logs")
-        return self._judge(now, verdicts.Heard(node, Statement.of(Account(cause=cause))))
+        return self._judge(now, verdicts.AccountReceived(node, Statement.of(Account(cause=cause))))
 
     def _hear_late(self, account: Account) -> None:
         """An account that arrives while we end may still be nearer to the cause than the one that ended us."""
@@ -314,7 +314,7 @@ class Course:
             case Pulse(state=state):
                 return self._follow_leaders_state(state, facts)
             case Ask():
-                return self._judge(now, verdicts.Asked())
+                return self._judge(now, verdicts.LeaderAsked())
             case Drain():
                 return self._drain(now)
             case End() as end_of_all:
@@ -336,7 +336,7 @@ class Course:
         if message.verdict is not None:
             self.verdict = message.verdict
             if self.state is not AgentState.DRAINING:
-                return self._judge(now, verdicts.Ruled(message.verdict))
+                return self._judge(now, verdicts.VerdictReceived(message.verdict))
         if self.state.unwanted:
             return []
         if message.now or message.verdict is not None:
@@ -366,7 +366,7 @@ class Course:
         effects: list[Effect] = []
         for effect in self.inquest.step(now, event, self.members.joined):
             match effect:
-                case verdicts.Ask():
+                case verdicts.AskMembers():
                     effects.append(Send(Ask()))
                 case verdicts.Look():
                     effects.append(Look())
@@ -374,7 +374,7 @@ class Course:
                     effects.append(Send(statement.account() if statement is not None else Account()))
                 case verdicts.Fail(cause):
                     effects += self._fail(cause, tell=False)
-                case verdicts.Rule(verdict, cause):
+                case verdicts.SendVerdict(verdict, cause):
                     self.verdict = verdict
                     effects += self._fail(cause)
         return effects
@@ -396,7 +396,7 @@ class Course:
 
     # orders
 
-    def _obey(self, now: float, order: Order) -> list[Effect]:
+    def _obey(self, now: float, order: GoalOrder) -> list[Effect]:
         if order.goal == "run":
             return self._start()
         if order.goal == "stop":

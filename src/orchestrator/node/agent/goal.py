@@ -14,7 +14,7 @@ from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import report
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.verbs import Because
 
 POLL_S = 0.02
@@ -28,7 +28,7 @@ def tell(folder: str, goal: str, because: Because | None = None) -> bool:
         return False
     number = SIGNALS.get(goal, signal.SIGUSR1)
     try:
-        files.write_json(f"{folder}/goal.json", Order(goal=goal, because=because).as_json())
+        files.write_json(f"{folder}/goal.json", GoalOrder(goal=goal, because=because).as_json())
         number = signal.SIGUSR1
     except OSError:
         if goal not in SIGNALS:

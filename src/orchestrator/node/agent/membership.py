@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
-from orchestrator.node.network.link_events import Joined, Left, Said
+from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.report import SILENT_S, Cause
 
 QUIET_S = 2.0
@@ -39,7 +39,7 @@ class Tick:
     refused: bool = False
 
 
-Event = Joined | Said | Left | HasEnded | GuardianReported | Tick
+Event = LinkOpened | MessageReceived | LinkClosed | HasEnded | GuardianReported | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class Membership:
     def step(self, now: float, event: Event) -> list[Effect]:
         """The effects of an event on the link."""
         match event:
-            case Joined(node):
+            case LinkOpened(node):
                 self.joined |= {node}
                 self.heard[node] = now
                 self.ended.discard(node)
                 self.broken.back(node)
-            case Said(node):
+            case MessageReceived(node):
                 self.heard[node] = now
-            case Left(node, reason, broken):
+            case LinkClosed(node, reason, broken):
                 self.joined -= {node}
                 if broken and node not in self.ended:  # a node that has ended has reported it, with the reason
                     self.broken.broke(node, reason, now)  # a connection that the network lost has its lease

@@ -24,14 +24,14 @@ HOLD_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class OwnFailure:
     """An error that ends this node's part."""
 
     statement: Statement
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AccountReceived:
     """A member's account (leader). None: it has seen nothing."""
 
     node: str
@@ -46,17 +46,17 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LeaderAsked:
     """The leader asks what this node has seen (member)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class LookDone:
     """`Look` is done."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ruled:
+class VerdictReceived:
     """The leader's verdict (member)."""
 
     verdict: Cause
@@ -67,16 +67,16 @@ class Tick:
     """Time has passed."""
 
 
-Event = Happened | Heard | Gone | Asked | Looked | Ruled | Tick
+Event = OwnFailure | AccountReceived | Gone | LeaderAsked | LookDone | VerdictReceived | Tick
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Read the log and the ranks' states now; findings come as `Happened`, then `Looked`."""
+    """Read the log and the ranks' states now; findings come as `OwnFailure`, then `LookDone`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskMembers:
     """Ask every member what it has seen (leader)."""
 
 
@@ -88,7 +88,7 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SendVerdict:
     """The gang's verdict: send it to all nodes, and end (leader). cause: that of this node's own part."""
 
     verdict: Cause
@@ -102,7 +102,7 @@ class Fail:
     cause: Cause
 
 
-Effect = Look | Ask | Tell | Rule | Fail
+Effect = Look | AskMembers | Tell | SendVerdict | Fail
 
 
 @dataclass
@@ -124,9 +124,9 @@ class Inquest:
             return []
         effects: list[Effect] = []
         match event:
-            case Happened(statement):
+            case OwnFailure(statement):
                 effects = self._take(now, self.node, statement, joined)
-            case Heard(node, statement):
+            case AccountReceived(node, statement):
                 self._waiting -= {node}
                 if statement is not None:
                     effects = self._take(now, node, statement, joined - {node})
@@ -144,7 +144,7 @@ class Inquest:
             return []
         self.until, self._answer_until = now + SETTLE_S, now + ANSWER_S
         self._waiting = others
-        return [Ask(), Look()]
+        return [AskMembers(), Look()]
 
     def _rule(self, now: float, joined: frozenset[str]) -> list[Effect]:
         if not self.until:
@@ -157,7 +157,7 @@ class Inquest:
         verdict = choose(self.statements)
         own = self.statements.get(self.node)
         ours = own is not None and own.cause == verdict
-        return [Rule(verdict, verdict if ours else causes.followed(self.node, verdict, verdict.at))]
+        return [SendVerdict(verdict, verdict if ours else causes.followed(self.node, verdict, verdict.at))]
 
 
 @dataclass
@@ -176,13 +176,13 @@ class Witness:
         match event:
             case _ if self._over:
                 pass
-            case Happened(statement):
+            case OwnFailure(statement):
                 effects = self._take(now, statement, bool(joined))
-            case Asked():
+            case LeaderAsked():
                 effects = [Look()]
-            case Looked():
+            case LookDone():
                 effects = [Tell(self.statement)]
-            case Ruled(verdict):
+            case VerdictReceived(verdict):
                 effects = self._end(self._own(verdict, now))
             case _ if self.statement is not None and self.until and now >= self.until:
                 effects = self._end(self.statement.cause)

@@ -34,14 +34,14 @@ LOOK_EVERY_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class Memory:
+class HostMemory:
     """Bytes, as the kernel says."""
 
     total: int
     available: int
 
     @classmethod
-    def of_node(cls) -> Memory:
+    def of_node(cls) -> HostMemory:
         """By proc_meminfo(5)."""
         with open("/proc/meminfo", encoding="ascii") as file:
             said = dict(line.split(":", 1) for line in file)
@@ -49,7 +49,7 @@ class Memory:
 
 
 @dataclass
-class Reading:
+class ReadCounter:
     """Counts what was read, for all its threads."""
 
     ranks: int
@@ -60,7 +60,7 @@ class Reading:
 
     def chosen(self, paths: Iterable[str]) -> tuple[list[str], int, int]:
         """The files that there is room for, from the first on; their bytes; and the bytes of the others."""
-        memory = Memory.of_node()
+        memory = HostMemory.of_node()
         room = page_cache.room(memory.total, memory.available, self.ranks)
         chosen: list[str] = []
         taken = skipped = 0
@@ -90,7 +90,7 @@ class Reading:
 
     def mind_memory(self) -> None:
         """Stop where others have taken what was free: what we read would push out what was read before."""
-        memory = Memory.of_node()
+        memory = HostMemory.of_node()
         if not page_cache.room(memory.total, memory.available, self.ranks):
             self.why = "the memory is needed for other purposes"
 
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     if isinstance(order, Unreadable):
         _say(ended=str(order))
         return 1
-    reading = Reading(int(arguments[0]))
+    reading = ReadCounter(int(arguments[0]))
     chosen, taken, skipped = reading.chosen(
         weight_files.of_checkpoint(order.folder, order.first, order.last, order.stages)
     )

@@ -36,7 +36,7 @@ def _read(asked: DigestsRequest, directory: Path) -> None:
     _refuse_unfinished(directory)
     paths = listed(directory)
     digests = Digests(files.state_dir(asked.state_dir))
-    meter = _Meter()
+    meter = _ReadMeter()
     with ThreadPoolExecutor(max_workers=min(MOST_READERS, os.cpu_count() or 1)) as pool:
         found = {path: pool.submit(digests.of, directory / path, meter.counted, fresh=asked.fresh) for path in paths}
         total = sum((directory / path).stat().st_size for path in paths)
@@ -71,7 +71,7 @@ def _refuse_unfinished(directory: Path) -> None:
     )
 
 
-class _Meter:
+class _ReadMeter:
     """Bytes read by all threads together."""
 
     def __init__(self) -> None:

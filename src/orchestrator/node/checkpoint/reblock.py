@@ -30,7 +30,7 @@ from orchestrator.node.checkpoint.directory import (
 )
 from orchestrator.node.checkpoint.files import files_below
 from orchestrator.node.checkpoint.shard_layout import NewScale, Piece, ShardLayout, lay_out
-from orchestrator.node.checkpoint.target import PARTIAL, Request, Standing
+from orchestrator.node.checkpoint.target import PARTIAL, Request, TargetState
 from orchestrator.node.checkpoint.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
@@ -62,11 +62,11 @@ Report = Callable[[Progress], None]
 """Told now and then how far the run is, from the calling thread."""
 
 
-class _Stopped(Exception):
+class _ReblockStop(Exception):
     """Another shard failed or the user interrupted: this one ends early."""
 
 
-class _Meter:
+class _WorkMeter:
     """Counts for all threads together; where the run is to stop, the next count raises instead."""
 
     def __init__(self, job: Job, todo: list[Shard]) -> None:
@@ -104,19 +104,19 @@ class _Meter:
 
     def _add(self, done: int, **counts: int) -> None:
         if self._stopping:
-            raise _Stopped
+            raise _ReblockStop
         with self._lock:
             grown = {name: getattr(self._now, name) + count for name, count in counts.items()}
             self._now = replace(self._now, done=self._now.done + done, **grown)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ReblockRun:
     """A run in progress. durable: on the disk before a name is given; share: the file systems offer reflink."""
 
     job: Job
     target: Path
-    meter: _Meter
+    meter: _WorkMeter
     durable: bool
     share: bool
 
@@ -151,9 +151,9 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
     Raises Failure, after which the same call continues where this one stopped. The source is only read.
     """
     target_files.check_apart(job.checkpoint.root, target)
-    if target_files.standing(target) is Standing.FOREIGN:
+    if target_files.standing(target) is TargetState.FOREIGN:
         _check_is_result(job, target)
-        return _Meter(job, []).now()
+        return _WorkMeter(job, []).now()
     with target_files.target_failures(target), target_files.held(target, _request(job)):
         _remove_partial(target)
         todo = _todo(job, target)
@@ -161,7 +161,7 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
         with _blamed(first):
             share = can_share(first, target)
         _check_space(target, job, todo, share=share)
-        run = _Run(job, target, _Meter(job, todo), durable, share)
+        run = _ReblockRun(job, target, _WorkMeter(job, todo), durable, share)
         _write_shards(run, todo, jobs, report)
         for name, path in job.others.items():
             _copy_other(run, name, path)
@@ -173,7 +173,7 @@ def survey(job: Job, target: Path) -> WouldReblock:
     """What `reblock` would do; writes nothing. Raises the Failure that it would begin with."""
     target_files.check_apart(job.checkpoint.root, target)
     state, todo, small = target_files.standing(target), [], 0
-    if state is Standing.FOREIGN:
+    if state is TargetState.FOREIGN:
         _check_is_result(job, target)
     else:
         todo = _todo(job, target)
@@ -307,7 +307,7 @@ def _check_space(target: Path, job: Job, todo: list[Shard], *, share: bool) -> N
     target_files.check_space(target, needed, shared)
 
 
-def _write_shards(run: _Run, todo: list[Shard], jobs: int, report: Report) -> None:
+def _write_shards(run: _ReblockRun, todo: list[Shard], jobs: int, report: Report) -> None:
     """All shards side by side; the first failure, or an interrupt, stops the others at their next step. Of several
     failures the first shard's is reported, whichever thread was faster."""
     with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="reblock") as pool:
@@ -324,7 +324,7 @@ def _write_shards(run: _Run, todo: list[Shard], jobs: int, report: Report) -> No
             raise
 
 
-def _write_shard(run: _Run, shard: Shard) -> None:
+def _write_shard(run: _ReblockRun, shard: Shard) -> None:
     layout = run.job.layouts[shard.name]
     with (
         _open_source(run.job.checkpoint.root / shard.name, shard) as source,
@@ -385,7 +385,7 @@ def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
         raise Failure("source-changed", "the file changed while it was being read", str(path), fix)
 
 
-def _copy_other(run: _Run, name: str, source: Path) -> None:
+def _copy_other(run: _ReblockRun, name: str, source: Path) -> None:
     target = run.target / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with _blamed(source):

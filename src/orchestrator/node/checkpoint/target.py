@@ -28,7 +28,7 @@ PARTIAL = ".part"
 _FORMAT = 1
 
 
-class Standing(str, Enum):
+class TargetState(str, Enum):
     """What the directory is when a run finds it."""
 
     EMPTY = "empty"
@@ -64,16 +64,16 @@ def check_apart(source: Path, target: Path) -> None:
         raise Failure("same-directory", f"the target {word} the source {source}", str(target), fix)
 
 
-def standing(target: Path) -> Standing:
+def standing(target: Path) -> TargetState:
     """What is there now; a target that does not exist is empty."""
     if not target.exists():
-        return Standing.EMPTY
+        return TargetState.EMPTY
     if not target.is_dir():
         raise Failure("target", "is not a directory", str(target), "specify a directory")
     names = {path.name for path in target.iterdir()} - {"lost+found"}
     if JOURNAL in names:
-        return Standing.UNFINISHED
-    return Standing.FOREIGN if names else Standing.EMPTY
+        return TargetState.UNFINISHED
+    return TargetState.FOREIGN if names else TargetState.EMPTY
 
 
 @contextmanager

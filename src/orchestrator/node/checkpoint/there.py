@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.node.checkpoint.prove import prove
 from orchestrator.node.checkpoint.reblock import plan, reblock, survey
-from orchestrator.node.checkpoint.target import Standing, standing
+from orchestrator.node.checkpoint.target import TargetState, standing
 from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
@@ -34,7 +34,7 @@ def _reblock(asked: ReblockRequest, target: Path) -> None:
         tell(ReblockLine(would=survey(job, target)).as_json())
         return
     written = None
-    if not (asked.prove and standing(target) is Standing.FOREIGN):
+    if not (asked.prove and standing(target) is TargetState.FOREIGN):
         written = reblock(job, target, jobs=jobs, durable=asked.durable, report=_Reporter("re-blocking"))
     proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if asked.prove else None
     outcome = Reblocked(written=written, proof=proof, old_block=tuple(job.old), new_block=tuple(job.new))

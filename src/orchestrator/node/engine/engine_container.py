@@ -91,7 +91,7 @@ def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
 
 
 @dataclass
-class Container:
+class EngineContainer:
     """The container of a run that is being watched."""
 
     program: str
@@ -103,7 +103,7 @@ class Container:
     _first: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, run: Run) -> Container | None:
+    def of(cls, run: Run) -> EngineContainer | None:
         """None if the engine does not run in a container."""
         return cls(run.container.program, run.unit_name) if run.container is not None else None
 

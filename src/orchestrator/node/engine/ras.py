@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.node.engine.ras_words import RasVerdict, Seen, judge, read
+from orchestrator.node.engine.ras_words import RasAnswer, RasVerdict, judge, read
 
 FIRST_WORD_S = 1.0
 ANSWER_S = 12.0
@@ -113,5 +113,5 @@ class Inquiry:
         except (OSError, ValueError, RecursionError) as error:
             self._verdict = RasVerdict(f"NCCL RAS at {self.address} could not be asked: {error}")
 
-    def _look(self) -> Seen:
+    def _look(self) -> RasAnswer:
         return read(status(self.address))

@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Seen:
+class RasAnswer:
     """One answer of RAS.
 
     ranks:   number of ranks in the largest communicator, 0 if not given
@@ -64,7 +64,7 @@ class RasVerdict:
     culprit: Member | None = None
 
 
-def read(text: str) -> Seen:
+def read(text: str) -> RasAnswer:
     """Parse an answer to STATUS, in either form. Raises ValueError for anything else."""
     if text.lstrip().startswith("{"):
         return _read_json(text)
@@ -73,11 +73,11 @@ def read(text: str) -> Seen:
     return _read_text(text)
 
 
-def _read_json(text: str) -> Seen:
+def _read_json(text: str) -> RasAnswer:
     try:
         raw = json.loads(text)
         communicators = raw["communicators"]
-        return Seen(
+        return RasAnswer(
             version=str(raw.get("nccl_version", "")),
             ranks=max((int(one["size"]) for one in communicators), default=0),
             missing=_once((_member(rank), bool(rank["status"]["considered_dead"]))
@@ -118,13 +118,13 @@ def _once(found: Iterator[Any]) -> tuple[Any, ...]:
     return tuple(kept.values())
 
 
-def _read_text(text: str) -> Seen:
+def _read_text(text: str) -> RasAnswer:
     version, rank = _VERSION.search(text), _MISSING_RANK.search(text)
     missing = _once(_unanswered(text))
     if rank and len(missing) == 1:
         member, dead = missing[0]
         missing = ((replace(member, rank=int(rank[1])), dead),)
-    return Seen(
+    return RasAnswer(
         version=version[1] if version else "",
         ranks=_largest(text),
         missing=missing,
@@ -158,7 +158,7 @@ def _largest(text: str) -> int:
     return max((int(ranks) // max(int(comms), 1) for comms, ranks in rows), default=0)
 
 
-def judge(first: Seen, again: Seen, nodes: Mapping[str, str]) -> RasVerdict:
+def judge(first: RasAnswer, again: RasAnswer, nodes: Mapping[str, str]) -> RasVerdict:
     """What two answers, some seconds apart, show together. nodes: names of the gang's nodes by address."""
     if again.missing:
         names = _names([one for one, _ in again.missing], nodes)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.node.agent import clock
-from orchestrator.node.engine.vitality import Patience, Probe
+from orchestrator.node.engine.vitality import Probe, ProbeTimes
 from orchestrator.node.network import http_connection
 from orchestrator.protocol.staging import CanaryOrder
 
@@ -64,7 +64,7 @@ class Service:
     endpoints: Mapping[str, str]
     canary: CanaryOrder | None
     model: str
-    patience: Patience = field(default_factory=Patience)
+    patience: ProbeTimes = field(default_factory=ProbeTimes)
     authorization: str = field(default="", repr=False)
     """Header that the engine requires, '' for none."""
     certificate: str = ""

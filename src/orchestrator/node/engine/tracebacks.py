@@ -17,7 +17,7 @@ _RECORD = re.compile(r"^\[")
 
 
 @dataclass(frozen=True)
-class Raised:
+class RankException:
     """An exception that ended a traceback. text: `Class: words`; file: `path:line` of its innermost frame, or ''."""
 
     tp_rank: int | None
@@ -35,7 +35,7 @@ class Raised:
 class Tracebacks:
     """Feed it the lines of a log in order."""
 
-    raised: Raised | None = None
+    raised: RankException | None = None
     """The newest exception."""
     _open: bool = False
     _chained: bool = False
@@ -61,5 +61,5 @@ class Tracebacks:
             self._file = f"{frame[1]}:{frame[2]}" if frame else self._file
         elif _RAISED.match(line):
             self._open = False
-            self.raised = Raised(self._owner, line, self._file, now)
+            self.raised = RankException(self._owner, line, self._file, now)
         return self._owner

@@ -19,7 +19,7 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import deaths
 from orchestrator.node.engine.deaths import Death
-from orchestrator.node.engine.engine_container import Container
+from orchestrator.node.engine.engine_container import EngineContainer
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.watch import rank_of_title
 from orchestrator.node.files import PROCESSES_FILE
@@ -35,7 +35,7 @@ COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary"
 
 
 @dataclass
-class Part:
+class EngineProcess:
     """A process of the engine that is not supposed to end while it serves."""
 
     title: str = ""
@@ -46,7 +46,7 @@ class Part:
     stat: int = -1
     """/proc/PID/task/PID/stat, open: its main thread's state."""
     state: RankState = RankState.EXPECTED
-    parent: Part | None = None
+    parent: EngineProcess | None = None
     ending: bool = False
     """Its main thread was seen ending."""
     outlived: bool = False
@@ -63,7 +63,7 @@ class Part:
         return f"the engine's process {self.title} (pid {self.pid})" if self.title else "the engine's parent process"
 
     @property
-    def above(self) -> list[Part]:
+    def above(self) -> list[EngineProcess]:
         """Its parent, that one's parent, and so on, up to the guardian or out of the container."""
         return [self.parent, *self.parent.above] if self.parent is not None else []
 
@@ -98,7 +98,7 @@ class Part:
 
 
 @dataclass
-class Rank(Part):
+class Rank(EngineProcess):
     """One TP rank's process."""
 
     tp_rank: int = 0
@@ -132,14 +132,14 @@ class Died:
               children (PR_SET_PDEATHSIG) within milliseconds, and its own end may show 0.4 s after theirs.
     """
 
-    part: Part
+    part: EngineProcess
     death: Death
     alive_at: float = 0.0
     follows: bool | None = False
 
 
 @dataclass
-class Tree:
+class ProcessTree:
     """All processes below the guardian and below us, and all in the run's container. Not included: the guardian, and
     our helpers that query NVML or a container's daemon or read files ahead."""
 
@@ -149,11 +149,11 @@ class Tree:
     disk: Now = field(default_factory=Now)
     ahead: ReadAhead | None = None
     ranks: list[Rank] = field(default_factory=list)
-    others: list[Part] = field(default_factory=list)
+    others: list[EngineProcess] = field(default_factory=list)
     """Processes that the engine needs beside its ranks."""
-    above: list[Part] = field(default_factory=list)
+    above: list[EngineProcess] = field(default_factory=list)
     """Their parents that are none of them."""
-    container: Container | None = None
+    container: EngineContainer | None = None
     gone_at: float = 0.0
     """When all of them had ended, monotonic seconds."""
     stopped: dict[int, str] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Tree:
     _known: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
-        self.container = Container.of(self.run)
+        self.container = EngineContainer.of(self.run)
         title = self.run.watch.rank_title
         self._title = re.compile(title) if title else None
         self.ranks = [
@@ -183,7 +183,7 @@ class Tree:
         return all(rank.lives for rank in self.ranks)
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[EngineProcess]:
         """Processes whose end is an error."""
         return [*self.ranks, *self.others]
 
@@ -293,19 +293,19 @@ class Tree:
                     rank.parent = self._parent_of(process, living)
 
     def _take_other(self, process: processes.Process, title: str, living: list[processes.Process]) -> None:
-        other = Part(title.partition(" ")[0][:_LONGEST_NAME])
+        other = EngineProcess(title.partition(" ")[0][:_LONGEST_NAME])
         if any(re.search(pattern, title) for pattern in self.run.watch.other_titles) and other.adopt(process):
             self.others.append(other)
             other.parent = self._parent_of(process, living)
 
-    def _parent_of(self, process: processes.Process, living: list[processes.Process]) -> Part | None:
+    def _parent_of(self, process: processes.Process, living: list[processes.Process]) -> EngineProcess | None:
         parent = next((one for one in living if one.pid == process.parent), None)
         if parent is None:
             return None
         known = (part for part in (*self.others, *self.above) if (part.pid, part.start) == (parent.pid, parent.start))
         part = next(known, None)
         if part is None:
-            part = Part()
+            part = EngineProcess()
             if not part.adopt(parent):
                 return None
             part.parent = self._parent_of(parent, living)
@@ -337,7 +337,7 @@ class Tree:
         for part in self.parts:
             part.outlived = part.lives and any(one.ending for one in part.above)
 
-    def _bury(self, part: Part, *, over: bool) -> Died | None:
+    def _bury(self, part: EngineProcess, *, over: bool) -> Died | None:
         """over: the process has ended; else only its main thread has, which counts only if it was killed."""
         death = deaths.death_of(part.pid, part.start, part.pidfd)
         failed = bool(death.signal or death.exit_code)
@@ -363,17 +363,17 @@ class Tree:
             self.disk.put(partial(files.write_json, self.run.path(PROCESSES_FILE), value), replacing="processes")
 
 
-def dying(part: Part) -> bool:
+def dying(part: EngineProcess) -> bool:
     """Whether its main thread has ended or is already gone."""
     return _main_thread(part)[0] in _GONE
 
 
-def _ending(part: Part) -> bool:
+def _ending(part: EngineProcess) -> bool:
     state, flags = _main_thread(part)
     return state in _GONE or bool(flags & processes.PF_EXITING)
 
 
-def _main_thread(part: Part) -> tuple[bytes, int]:
+def _main_thread(part: EngineProcess) -> tuple[bytes, int]:
     """Its state and flags, without the rest of the line: this is read a hundred times a second."""
     if part.stat < 0:
         return b"", 0

@@ -28,7 +28,7 @@ WELL, SLOW, HUNG = "well", "slow", "hung"
 
 
 @dataclass(frozen=True)
-class Patience:
+class ProbeTimes:
     """answer_s: how long one probe may take; probes: this many in a row without an answer or progress mean hung;
     every_s: pause between two probes of a healthy engine; pause_s: longest pause after the log has announced one;
     hung_after_s: the operator's limit in place of probes * answer_s, 0 for none
@@ -47,7 +47,7 @@ class Patience:
         return max(self.hung_after_s or self.probes * self.answer_s, self.least_s)
 
     @classmethod
-    def of(cls, probe: ProbeOrder, env: Mapping[str, str], notice_s: float = 0.0) -> Patience:
+    def of(cls, probe: ProbeOrder, env: Mapping[str, str], notice_s: float = 0.0) -> ProbeTimes:
         """From a dialect's `probe` data; if the engine's own limit was set, it is taken from the environment."""
         answer_s = probe.answer_s
         with contextlib.suppress(KeyError, ValueError):
@@ -80,7 +80,7 @@ class Probe:
 class Vitality:
     """Feed it every probe and every sign of work; read `word`. Counters are compared only between failed probes."""
 
-    patience: Patience = Patience()
+    patience: ProbeTimes = ProbeTimes()
     word: str = WELL
     detail: str = ""
     """Text: the result of the newest probe, and how long there has been no progress."""

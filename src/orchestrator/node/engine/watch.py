@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.node.engine.tracebacks import Raised, Tracebacks
+from orchestrator.node.engine.tracebacks import RankException, Tracebacks
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.report import Phase
 from orchestrator.protocol.staging import CausePattern, Watch
@@ -70,7 +70,7 @@ class LogWatch:
     _recent: deque[tuple[int | None, str]] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
     """(rank that wrote it, None if unknown; the line)"""
     _suspicions: list[Suspicion] = field(default_factory=list)
-    _raised: Raised | None = None
+    _raised: RankException | None = None
     _own: str = ""
     """How this node's ranks connect, as the log tells it: 'bond0 10.0.0.3'."""
 

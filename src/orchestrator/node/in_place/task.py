@@ -114,7 +114,7 @@ def _start(run: Run, order: InPlaceOrder, said: Message, task: Task) -> None:
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _Program:
     """The program. results, output: to read what it says and what it logs; remove: of its container, first"""
 
     child: subprocess.Popen[bytes]
@@ -131,7 +131,7 @@ class _Begun:
             stream.close()
 
 
-def _begin(run: Run, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
+def _begin(run: Run, order: InPlaceOrder, said: Message, task: Task) -> _Program:
     if run.container is not None:
         return _in_container(run, run.container, order, said, task)
     results, theirs = os.pipe2(os.O_CLOEXEC)
@@ -149,15 +149,15 @@ def _begin(run: Run, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
     for descriptor in (program, stdin, theirs):
         os.close(descriptor)
     assert child.stdout is not None
-    return _Begun(child, os.fdopen(results, "rb", buffering=0), cast("BinaryIO", child.stdout))
+    return _Program(child, os.fdopen(results, "rb", buffering=0), cast("BinaryIO", child.stdout))
 
 
-def _in_container(run: Run, wanted: ContainerOrder, order: InPlaceOrder, said: Message, task: Task) -> _Begun:
+def _in_container(run: Run, wanted: ContainerOrder, order: InPlaceOrder, said: Message, task: Task) -> _Program:
     name = f"{run.unit_name}-{task.word}"
     child = container.start(run, wanted, name, order.program.encode(), json.dumps(said.as_json()).encode())
     assert child.stdout is not None and child.stderr is not None
     remove = partial(engine_container.remove_named, wanted.program, name)
-    return _Begun(child, cast("BinaryIO", child.stdout), cast("BinaryIO", child.stderr), remove)
+    return _Program(child, cast("BinaryIO", child.stdout), cast("BinaryIO", child.stderr), remove)
 
 
 def _text(text: str) -> int:
@@ -191,7 +191,7 @@ class _Log:
         self.last, self.nccl = self.last.replace(word, "***"), self.nccl.replace(word, "***")
 
 
-def _follow(begun: _Begun, log: _Log, task: Task, deadline_s: float) -> None:
+def _follow(begun: _Program, log: _Log, task: Task, deadline_s: float) -> None:
     """Pass on the ranks' lines until all have ended. Raises BrokenPipeError if the reader is gone."""
     child, results, output = begun.child, begun.results.fileno(), begun.output.fileno()
     end, rest = time.monotonic() + deadline_s, b""

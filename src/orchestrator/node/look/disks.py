@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orchestrator.node.look.hardware import Part
+from orchestrator.node.look.hardware import HardwarePart
 from orchestrator.node.look.patience import read_hardware
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.reading import SnapshotReader
 
 
 def free_space(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -22,13 +22,13 @@ def free_space(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
     A file system that hangs costs its deadline, as a file that hangs does.
     """
-    read = read_hardware("/", parts=[Part(name, _asked(name, path)) for name, path in places.items()])
+    read = read_hardware("/", parts=[HardwarePart(name, _asked(name, path)) for name, path in places.items()])
     hangs = {name: {"error": "ETIMEDOUT"} for name in places}
     return {**hangs, **{name: json.loads(text) for name, text in read["files"].items()}}
 
 
-def _asked(name: str, path: str) -> Callable[[Reader], None]:
-    def read(reader: Reader) -> None:
+def _asked(name: str, path: str) -> Callable[[SnapshotReader], None]:
+    def read(reader: SnapshotReader) -> None:
         reader.begin(name)
         reader.files[name] = json.dumps({"error": "ETIMEDOUT"} if name in reader.skip else _room(path))
 

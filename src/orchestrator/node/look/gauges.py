@@ -12,18 +12,18 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.node import itself
-from orchestrator.node.look.hardware import Part
-from orchestrator.node.look.kept_child import Standing, serve
+from orchestrator.node.look.hardware import HardwarePart
+from orchestrator.node.look.kept_child import KeptChild, serve
 from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, started
 from orchestrator.node.look.patience import read_hardware
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
 
 _RDMA = "/sys/class/infiniband"
 _KINDS = ("counters", "hw_counters")
 
 
-_kept: list[Standing] = []
+_kept: list[KeptChild] = []
 _hung: dict[str, str] = {}
 """Files that hung in this process: not touched again, since each try leaves a child behind."""
 
@@ -31,9 +31,9 @@ _hung: dict[str, str] = {}
 def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:
     """One reading; the GPUs are asked while the counters are read."""
     if not _kept:
-        _kept.append(Standing(itself.command(itself.application(), "gpu-gauges"), "NVML"))
+        _kept.append(KeptChild(itself.command(itself.application(), "gpu-gauges"), "NVML"))
     _kept[0].ask({})
-    files = read_hardware(fs_root, parts=(Part("RDMA counters", _read_ports),), hung=_hung)
+    files = read_hardware(fs_root, parts=(HardwarePart("RDMA counters", _read_ports),), hung=_hung)
     now = time.time()
     told = _kept[0].answer(nvml_deadline_s)
     return GaugesAnswer(
@@ -92,7 +92,7 @@ def _gpu(nvml: ModuleType, index: int) -> dict[str, Any]:
     }
 
 
-def _read_ports(reader: Reader) -> None:
+def _read_ports(reader: SnapshotReader) -> None:
     for device in reader.names(_RDMA):
         for port in reader.names(f"{_RDMA}/{device}/ports"):
             folder = f"{_RDMA}/{device}/ports/{port}"

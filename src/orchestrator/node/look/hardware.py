@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.reading import SnapshotReader
 
 _PCI_IDENTITY = ("class", "vendor", "device", "numa_node")
 _PCI_FILES = (
@@ -49,14 +49,14 @@ _MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
 
 
 @dataclass(frozen=True)
-class Part:
+class HardwarePart:
     """One kind of thing that a look reads, with its name for messages."""
 
     name: str
-    read: Callable[[Reader], None]
+    read: Callable[[SnapshotReader], None]
 
 
-def read_pci(reader: Reader) -> None:
+def read_pci(reader: SnapshotReader) -> None:
     """Every PCI function by its real path, and the names of physical slots."""
     for address in reader.names("/sys/bus/pci/devices"):
         folder = reader.link(f"/sys/bus/pci/devices/{address}") or f"/sys/bus/pci/devices/{address}"
@@ -66,7 +66,7 @@ def read_pci(reader: Reader) -> None:
     reader.below("/sys/kernel/pci_switch_link", 3)
 
 
-def _pci_function(reader: Reader, folder: str) -> None:
+def _pci_function(reader: SnapshotReader, folder: str) -> None:
     reader.texts(folder, _PCI_IDENTITY)
     kind = reader.files.get(f"{folder}/class", "").strip()
     if not kind.startswith(_WATCHED_CLASSES):
@@ -81,7 +81,7 @@ def _pci_function(reader: Reader, folder: str) -> None:
         reader.config_space(f"{folder}/config", enough=_CONFIG_BYTES)
 
 
-def read_interfaces(reader: Reader) -> None:
+def read_interfaces(reader: SnapshotReader) -> None:
     """Network interfaces, bonds and their slaves."""
     for name in reader.names("/sys/class/net"):
         folder = reader.link(f"/sys/class/net/{name}") or f"/sys/class/net/{name}"
@@ -99,7 +99,7 @@ def read_interfaces(reader: Reader) -> None:
         reader.text(f"/proc/net/bonding/{name}")
 
 
-def read_rdma(reader: Reader) -> None:
+def read_rdma(reader: SnapshotReader) -> None:
     """RDMA devices with their ports, GID tables and counters."""
     for name in reader.names("/sys/class/infiniband"):
         folder = reader.link(f"/sys/class/infiniband/{name}") or f"/sys/class/infiniband/{name}"
@@ -113,7 +113,7 @@ def read_rdma(reader: Reader) -> None:
             reader.text(f"{folder}/ibdev")
 
 
-def _rdma_port(reader: Reader, port: str) -> None:
+def _rdma_port(reader: SnapshotReader, port: str) -> None:
     reader.texts(port, _PORT_FILES)
     for index in reader.names(f"{port}/gids"):
         gid = f"{port}/gids/{index}"
@@ -126,7 +126,7 @@ def _rdma_port(reader: Reader, port: str) -> None:
     reader.folder(f"{port}/hw_counters")
 
 
-def read_processors(reader: Reader) -> None:
+def read_processors(reader: SnapshotReader) -> None:
     """NUMA domains, one block of cpuinfo for each socket, power settings."""
     node = "/sys/devices/system/node"
     for name in reader.names(node):
@@ -159,7 +159,7 @@ def one_block_a_socket(cpuinfo: str) -> str:
     return "\n\n".join(blocks.values()) + "\n"
 
 
-def read_system(reader: Reader) -> None:
+def read_system(reader: SnapshotReader) -> None:
     """Kernel settings, drivers, firmware, memory."""
     for path in _PLAIN_FILES:
         reader.text(path)
@@ -174,9 +174,9 @@ def read_system(reader: Reader) -> None:
 
 
 PARTS = (
-    Part("PCI", read_pci),
-    Part("network interfaces", read_interfaces),
-    Part("RDMA devices", read_rdma),
-    Part("processors", read_processors),
-    Part("system", read_system),
+    HardwarePart("PCI", read_pci),
+    HardwarePart("network interfaces", read_interfaces),
+    HardwarePart("RDMA devices", read_rdma),
+    HardwarePart("processors", read_processors),
+    HardwarePart("system", read_system),
 )

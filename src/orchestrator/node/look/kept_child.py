@@ -19,7 +19,7 @@ from typing import Any
 END_S = 0.2
 
 
-class Standing:
+class KeptChild:
     """what: the subject of the sentences about it, as in `NVML did not respond within 5 s`."""
 
     def __init__(self, command: Sequence[str], what: str) -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.node import processes
-from orchestrator.node.look.patience import POLL_S, Patience
+from orchestrator.node.look.patience import POLL_S, StallTimer
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
@@ -40,7 +40,7 @@ class NvmlChild:
     def answer(self, deadline_s: float) -> dict[str, Any]:
         """The child's answer; {'error': ...} if there was none in time (seconds from now) or nonsense, with 'unread'
         where nothing follows from that: for most of that time the child had no processor."""
-        patience = Patience(self._child)
+        patience = StallTimer(self._child)
         text = self._read(deadline_s, patience)
         hangs = text is None and patience.spent_s(None) >= deadline_s / 2
         status = self._end()
@@ -55,7 +55,7 @@ class NvmlChild:
             return {"error": f"the process that queries NVML ended with status {status} and no answer"}
         return said if isinstance(said, dict) else {"error": "the process that queries NVML did not return an object"}
 
-    def _read(self, deadline_s: float, patience: Patience) -> bytes | None:
+    def _read(self, deadline_s: float, patience: StallTimer) -> bytes | None:
         end = time.monotonic() + deadline_s
         text = bytearray()
         while True:

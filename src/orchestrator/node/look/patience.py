@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.node import processes
-from orchestrator.node.look.hardware import PARTS, Part
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.hardware import PARTS, HardwarePart
+from orchestrator.node.look.reading import SnapshotReader
 
 FILE_DEADLINE_S = 1.0
 """Asleep, or computing, at one path."""
@@ -30,7 +30,7 @@ _LONGEST_PATH = 1000
 POLL_S = 0.1
 
 
-class Heartbeat:
+class ProgressPage:
     """A page that two processes share: how many paths were touched, and the one that is touched now."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Heartbeat:
         return int.from_bytes(head[:8], "little"), self._page[10 : 10 + length].decode("utf-8", "surrogateescape")
 
 
-class Patience:
+class StallTimer:
     """How long a process has been at the same place, as far as it had what it needs to go on.
 
     Each look adds the time since the last one if the process sleeps (D, S, T: proc(5)), at most twice the pause that
@@ -84,7 +84,7 @@ def read_hardware(
     root: str,
     *,
     mount: str = "",
-    parts: Sequence[Part] = PARTS,
+    parts: Sequence[HardwarePart] = PARTS,
     file_deadline_s: float = FILE_DEADLINE_S,
     deadline_s: float = DEADLINE_S,
     hung: dict[str, str] | None = None,
@@ -115,22 +115,22 @@ def read_hardware(
 def _one_child(
     root: str,
     mount: str,
-    parts: Sequence[Part],
+    parts: Sequence[HardwarePart],
     skip: dict[str, str],
     gathered: dict[str, dict[str, str]],
     file_deadline_s: float,
     end: float,
 ) -> tuple[int, str]:
     """How many parts came back, and the path that a child hung at ('' where it did not)."""
-    heartbeat = Heartbeat()
+    heartbeat = ProgressPage()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _read_parts(writing, Reader(root=root, mount=mount, begin=heartbeat.begin, skip=skip), parts)
+        _read_parts(writing, SnapshotReader(root=root, mount=mount, begin=heartbeat.begin, skip=skip), parts)
     os.close(writing)
     stuck = ""
     buffer = bytearray()
-    patience = Patience(child)
+    patience = StallTimer(child)
     try:
         while True:
             if select.select([reading], [], [], POLL_S)[0]:
@@ -156,7 +156,7 @@ def _one_child(
     return len(lines), stuck
 
 
-def _read_parts(writing: int, reader: Reader, parts: Sequence[Part]) -> None:
+def _read_parts(writing: int, reader: SnapshotReader, parts: Sequence[HardwarePart]) -> None:
     """The child: one line of JSON for each part, then the end, whatever happens."""
     status = 1
     try:

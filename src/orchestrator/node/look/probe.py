@@ -19,11 +19,11 @@ from typing import Any
 from orchestrator.node import files, request_age
 from orchestrator.node.look import stack_files
 from orchestrator.node.look.disks import free_space
-from orchestrator.node.look.hardware import Part
+from orchestrator.node.look.hardware import HardwarePart
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.patience import read_hardware
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.node.network.addresses import addresses
 from orchestrator.node.network.flow_control import flow_control
 from orchestrator.node.requests import request_of
@@ -87,10 +87,10 @@ def _nccl_conf(engine_user: str) -> dict[str, str]:
         return {}
     path = f"{home.rstrip('/')}/.nccl.conf"
 
-    def one_file(reader: Reader) -> None:
+    def one_file(reader: SnapshotReader) -> None:
         reader.text(path)
 
-    read = read_hardware("/", parts=(Part("the user's nccl.conf", one_file),))
+    read = read_hardware("/", parts=(HardwarePart("the user's nccl.conf", one_file),))
     error = next(iter(read["errors"].values()), "")
     return {"path": path, "error": error} if error else {"path": path, "text": "".join(read["files"].values())}
 

@@ -19,7 +19,7 @@ def _unwatched(_: str) -> None:
 
 
 @dataclass
-class Reader:
+class SnapshotReader:
     """Gathers a snapshot's files, links and errors.
 
     root:  where the machine's file system is, '/' for the running one

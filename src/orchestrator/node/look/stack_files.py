@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from orchestrator.node.look.hardware import Part
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.hardware import HardwarePart
+from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.protocol.looks import StackQuestion
 
 ENGINE = "sglang/__init__.py"
@@ -15,12 +15,12 @@ ENGINE = "sglang/__init__.py"
 _BEGINNING = 200
 
 
-def part(asked: StackQuestion) -> Part:
+def part(asked: StackQuestion) -> HardwarePart:
     """What a look reads of one environment."""
-    return Part("installed stack", lambda reader: _read(reader, asked))
+    return HardwarePart("installed stack", lambda reader: _read(reader, asked))
 
 
-def _read(reader: Reader, asked: StackQuestion) -> None:
+def _read(reader: SnapshotReader, asked: StackQuestion) -> None:
     venv = asked.venv
     reader.link(f"{venv}/bin/python3")
     reader.text(f"{venv}/pyvenv.cfg")
@@ -42,7 +42,7 @@ def _package(dist_info: str) -> str:
     return re.sub(r"[-_.]+", "-", dist_info.partition("-")[0]).lower()
 
 
-def _named_by_pth(reader: Reader, site: str, names: list[str]) -> Iterator[str]:
+def _named_by_pth(reader: SnapshotReader, site: str, names: list[str]) -> Iterator[str]:
     """Folders of source installs."""
     for name in names:
         if name.endswith(".pth") and name != "distutils-precedence.pth":
@@ -50,7 +50,7 @@ def _named_by_pth(reader: Reader, site: str, names: list[str]) -> Iterator[str]:
             yield from (line.strip() for line in text.splitlines() if line.startswith("/"))
 
 
-def _engine(reader: Reader, root: str, asked: StackQuestion) -> None:
+def _engine(reader: SnapshotReader, root: str, asked: StackQuestion) -> None:
     for file, text in asked.evidence.items():
         if file.endswith(".so"):
             reader.search(f"{root}/{file}", text)
@@ -70,7 +70,7 @@ def _engine(reader: Reader, root: str, asked: StackQuestion) -> None:
             _configs(reader, f"{moe}/{name}", device)
 
 
-def _lines(reader: Reader, path: str, wanted: str) -> None:
+def _lines(reader: SnapshotReader, path: str, wanted: str) -> None:
     """Of a source file only the lines with a text, or its beginning where none has it."""
     whole = reader.text(path)
     if whole is not None:
@@ -78,6 +78,6 @@ def _lines(reader: Reader, path: str, wanted: str) -> None:
         reader.files[reader.real(path)] = "\n".join(found) if found else whole[:_BEGINNING]
 
 
-def _configs(reader: Reader, folder: str, device: str) -> None:
+def _configs(reader: SnapshotReader, folder: str, device: str) -> None:
     named = re.compile(rf"[EN]=\d+,[NK]=\d+,device_name={re.escape(device)}(,.*|_down)?\.json")
     reader.texts(folder, (name for name in reader.names(folder) if named.fullmatch(name)))

@@ -18,7 +18,7 @@ from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
-from orchestrator.node.network.link_events import Event, Joined, Left, Message, Said
+from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.node.network.wire import Closed, Wire
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
@@ -144,7 +144,7 @@ class Hub:
             if node in self._members:
                 self._members.pop(node).close()
             self._members[node] = stranger.wire
-            yield Joined(node)
+            yield LinkOpened(node)
 
     def _admit(self, stranger: _Stranger, message: Message) -> str | None:
         hello = Hello.read(message)
@@ -166,9 +166,9 @@ class Hub:
             except Closed as closed:
                 member.close()
                 del self._members[node]
-                yield Left(node, closed.reason, closed.broken)
+                yield LinkClosed(node, closed.reason, closed.broken)
                 continue
-            yield from (Said(node, message) for message in messages)
+            yield from (MessageReceived(node, message) for message in messages)
 
 
 @dataclass
@@ -227,7 +227,7 @@ class Spoke:
             events = self._hear(self._wire)
         except Closed as closed:
             self._drop(closed.reason)
-            return [Left(self.leader, closed.reason, closed.broken)] if was_joined else []
+            return [LinkClosed(self.leader, closed.reason, closed.broken)] if was_joined else []
         if self._welcome and not was_joined:
             with contextlib.suppress(Closed):  # the next step is told again
                 events += self._hear(self._wire)
@@ -272,7 +272,7 @@ class Spoke:
 
     def _take(self, message: Message) -> Iterator[Event]:
         if self._welcome:
-            yield Said(self.leader, message)
+            yield MessageReceived(self.leader, message)
             return
         if self._wire is None:
             return
@@ -284,7 +284,7 @@ class Spoke:
                 if not wire.proves(self.key, proof, "leader", *said):
                     raise Closed("the leader's agent does not have the run's key", broken=False)
                 self._welcome = self._wire.trusted = True
-                yield Joined(self.leader)
+                yield LinkOpened(self.leader)
 
     def _hello(self, challenge: Challenge) -> Hello:
         """Raises Closed where its leader's agent speaks another link."""

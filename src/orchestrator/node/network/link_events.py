@@ -10,14 +10,14 @@ Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Joined:
+class LinkOpened:
     """A node proved the key and is connected."""
 
     node: str
 
 
 @dataclass(frozen=True)
-class Said:
+class MessageReceived:
     """A node sent a message."""
 
     node: str
@@ -25,7 +25,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Left:
+class LinkClosed:
     """A node's connection is over. broken: it was closed or reset, rather than lost in silence."""
 
     node: str
@@ -33,4 +33,4 @@ class Left:
     broken: bool
 
 
-Event = Joined | Said | Left
+Event = LinkOpened | MessageReceived | LinkClosed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network.link import Hub, Spoke
-from orchestrator.node.network.link_events import Joined
+from orchestrator.node.network.link_events import LinkOpened
 from orchestrator.node.network.sockets import Sockets
 from orchestrator.protocol.link import AgentEnded
 
@@ -64,7 +64,7 @@ class Obituary:
         if not self._unaware or not self._at_the_port(self.side):
             return not self._unaware
         for event in self.side.step(now):
-            if isinstance(event, Joined):
+            if isinstance(event, LinkOpened):
                 self.side.send(AgentEnded(), only=event.node)
                 self._unaware.discard(event.node)
         return not self._unaware

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from orchestrator.protocol.network import NodeNetwork, takes
-from orchestrator.protocol.report import Rail
+from orchestrator.protocol.report import RailChange
 
 _FAILED = re.compile(r"NET/IB.{0,96}\bDevice \d{1,4} marked as failed\b")
 """NCCL src/transport/net_ib/p2p_resiliency.cc, ncclIbResiliencyHandleDeviceFailure: once a connection and side."""
@@ -27,9 +27,9 @@ class Rails:
     root: str = _ROOT
     moved: int = 0
     """Connections that NCCL has moved to another port."""
-    gone: tuple[Rail, ...] = ()
+    gone: tuple[RailChange, ...] = ()
     _planned: tuple[str, ...] = field(init=False)
-    _first: dict[str, Rail] = field(default_factory=dict)
+    _first: dict[str, RailChange] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._planned = self._ports() if self.network.notice_s else ()
@@ -47,7 +47,7 @@ class Rails:
         for port in self._planned:
             up = self._is_up(port)
             if not up:
-                self._first.setdefault(port, Rail(port=port, at=now))
+                self._first.setdefault(port, RailChange(port=port, at=now))
             if port in self._first:
                 self._first[port] = replace(self._first[port], up=up)
         before, self.gone = self.gone, tuple(self._first.values()) if self.moved else ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.node import files
 from orchestrator.node.failure import Failure
 from orchestrator.node.push.giver import FILES, IDLE_S, USER, rsync
-from orchestrator.node.push.target import Entry
+from orchestrator.node.push.target import FileEntry
 from orchestrator.node.sha256 import CHUNK, Counted
 
 CONNECT_S = 10
@@ -41,7 +41,7 @@ class Upstream:
         """The password into a file that only we may read: a command line is everybody's."""
         files.write(str(self.folder / "password"), self.secret + "\n")
 
-    def fetch(self, entries: Sequence[Entry], into: Path) -> Fetch:
+    def fetch(self, entries: Sequence[FileEntry], into: Path) -> Fetch:
         """Start to fetch files, in this order, each growing under its own name; what is there already is kept."""
         limit = (f"--bwlimit={max(1, self.bytes_per_s // 1024)}",) if self.bytes_per_s else ()
         words = (*limit, "--append", "--copy-links", "--from0", "--files-from=-", "--outbuf=L", "--out-format=%b %n")
@@ -59,7 +59,7 @@ class Upstream:
 class Fetch:
     """One rsync that fetches some files."""
 
-    def __init__(self, command: list[str], entries: Sequence[Entry]) -> None:
+    def __init__(self, command: list[str], entries: Sequence[FileEntry]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._finished: set[str] = set()
         self._errors = b""
@@ -72,7 +72,7 @@ class Fetch:
         for reader in self._readers:
             reader.start()
 
-    def follow(self, entry: Entry, path: Path, counted: Counted) -> str | None:
+    def follow(self, entry: FileEntry, path: Path, counted: Counted) -> str | None:
         """The file's SHA-256 once rsync has done with it; None where it came to an end before the file's."""
         digest, at = hashlib.sha256(), 0
         while True:

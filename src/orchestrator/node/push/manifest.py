@@ -10,7 +10,7 @@ from orchestrator.node.agent import weights
 from orchestrator.node.checkpoint.files import files_below
 from orchestrator.node.checkpoint.target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node.failure import Failure
-from orchestrator.node.push.target import PARTIAL, Entry
+from orchestrator.node.push.target import PARTIAL, FileEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Manifest:
     """root: what has to be offered so that every entry's bytes are below it (links may lead out of the directory)"""
 
     root: Path
-    entries: tuple[Entry, ...]
+    entries: tuple[FileEntry, ...]
 
     @property
     def bytes(self) -> int:
@@ -66,7 +66,7 @@ def listed(directory: Path) -> list[str]:
     return found
 
 
-def _entry(path: str, real: Path, root: Path) -> Entry:
+def _entry(path: str, real: Path, root: Path) -> FileEntry:
     if not os.access(real, os.R_OK):
         raise Failure("unreadable", "can't be read", str(real), "check its owner and mode")
-    return Entry(path, real.relative_to(root).as_posix(), real.stat().st_size)
+    return FileEntry(path, real.relative_to(root).as_posix(), real.stat().st_size)

@@ -19,7 +19,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import failure_of, os_failures
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.manifest import Manifest, read
-from orchestrator.node.push.target import Entry
+from orchestrator.node.push.target import FileEntry
 from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
@@ -45,7 +45,7 @@ def _offer(asked: OfferRequest, state: str) -> None:
         for part in in_parts(listed):
             tell({"files": part})
         tell({"port": port, "secret": giver.secret})
-        reading = Reading(manifest, Digests(state), giver)
+        reading = SourceDigests(manifest, Digests(state), giver)
         threading.Thread(target=reading.work, daemon=True).start()
         while not reader_is_gone(TICK_S):
             tell({"bytes": reading.bytes, "complete": reading.complete})
@@ -56,7 +56,7 @@ def _offer(asked: OfferRequest, state: str) -> None:
         giver.close()
 
 
-class Reading:
+class SourceDigests:
     """The source's digests, made in the files' order, so that the first can leave while the others are read."""
 
     def __init__(self, manifest: Manifest, digests: Digests, giver: Giver) -> None:
@@ -81,12 +81,12 @@ class Reading:
         """Threads end at their next step."""
         self._stopped = True
 
-    def _read_all(self, entries: Sequence[Entry]) -> None:
+    def _read_all(self, entries: Sequence[FileEntry]) -> None:
         with ThreadPoolExecutor(max_workers=min(MOST_READERS, os.cpu_count() or 1)) as pool:
             for done in [pool.submit(self._read, entry) for entry in entries]:
                 done.result()
 
-    def _read(self, entry: Entry) -> None:
+    def _read(self, entry: FileEntry) -> None:
         if not self._stopped:
             self._giver.offer(entry.path, self._digests.of(self._manifest.root / entry.source, self._counted))
 

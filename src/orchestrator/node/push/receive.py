@@ -21,7 +21,7 @@ from orchestrator.node.os_failure import failure_of, os_failures
 from orchestrator.node.push.fetch import Fetch, Lost, Upstream
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.notes import NoNotes, hear_ready
-from orchestrator.node.push.target import REPAIR, Entry, Target, entries_of
+from orchestrator.node.push.target import REPAIR, FileEntry, PushTarget, entries_of
 from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
@@ -40,19 +40,19 @@ def stream(request: dict[str, Any]) -> None:
     os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
     asked = request_of(ReceiveRequest, request)
     entries = _entries(asked)
-    target = Target(Path(asked.directory), entries, repair=asked.repair)
+    target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
     with os_failures(asked.directory):
         _receive(asked, files.state_dir(asked.state_dir), target, entries)
 
 
-def _entries(asked: ReceiveRequest) -> Sequence[Entry]:
+def _entries(asked: ReceiveRequest) -> Sequence[FileEntry]:
     try:
         return entries_of(asked.files)
     except ValueError as wrong:
         raise Failure("outside", f"the list of files is refused: {wrong}", "request", below.FIX) from None
 
 
-def _receive(asked: ReceiveRequest, state: str, target: Target, entries: Sequence[Entry]) -> None:
+def _receive(asked: ReceiveRequest, state: str, target: PushTarget, entries: Sequence[FileEntry]) -> None:
     folder = own_folder(state, "receive")
     target.open()
     giver = Giver(folder, target.folder)
@@ -91,7 +91,7 @@ class Arrival:
     """All files of one directory that are being received, by several threads."""
 
     def __init__(
-        self, target: Target, entries: Sequence[Entry], digests: Digests, upstream: Upstream, giver: Giver
+        self, target: PushTarget, entries: Sequence[FileEntry], digests: Digests, upstream: Upstream, giver: Giver
     ) -> None:
         self.failure: Failure | None = None
         self._target = target
@@ -151,7 +151,7 @@ class Arrival:
         finally:
             self._give_back(batch)
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[FileEntry]:
         """Some of the files that are ready, in their order; waits a little for the first."""
         with self._news:
             ready = [entry for entry in self._todo if entry.path in self._ready]
@@ -163,7 +163,7 @@ class Arrival:
                 self._todo.remove(entry)
             return batch
 
-    def _give_back(self, batch: Sequence[Entry]) -> None:
+    def _give_back(self, batch: Sequence[FileEntry]) -> None:
         """What did not come is to be fetched again; the last file that came ends it all."""
         with self._lock:
             missing = [entry for entry in batch if entry.path not in self._placed]
@@ -201,7 +201,7 @@ class Arrival:
             raise Failure("upstream", f"the previous node in the chain sends nothing: {lost}", where, fix)
         time.sleep(AGAIN_S)
 
-    def _is_here(self, entry: Entry) -> bool:
+    def _is_here(self, entry: FileEntry) -> bool:
         """Whether a file is in its place with the right digest; a wrong one goes, unless it was never ours."""
         path = self._target.folder / entry.path
         if not path.exists():
@@ -223,7 +223,7 @@ class Arrival:
             path.unlink()
         return False
 
-    def _fetch(self, batch: Sequence[Entry]) -> None:
+    def _fetch(self, batch: Sequence[FileEntry]) -> None:
         if not batch:
             return
         arriving = self._target.arriving
@@ -240,12 +240,12 @@ class Arrival:
             fetch.kill()
             self._fetches.discard(fetch)
 
-    def _make_way(self, path: Path, entry: Entry) -> None:
+    def _make_way(self, path: Path, entry: FileEntry) -> None:
         """--append adds to what is shorter and leaves what is longer."""
         if path.exists() and path.stat().st_size > entry.size:
             path.unlink()
 
-    def _check(self, entry: Entry, fetch: Fetch) -> None:
+    def _check(self, entry: FileEntry, fetch: Fetch) -> None:
         path = self._target.arriving / entry.source
         came, before = 0, path.stat().st_size if path.exists() else 0
 
@@ -277,7 +277,7 @@ class Arrival:
             )
             raise Failure("digest", what, entry.path, fix)
 
-    def _done(self, entry: Entry) -> None:
+    def _done(self, entry: FileEntry) -> None:
         self._placed.add(entry.path)
         self._giver.offer(entry.path, self._ready[entry.path])
         with self._lock:

@@ -33,7 +33,7 @@ LARGEST = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """One file. path: below the target; source: below the directory that the giver offers; size: bytes"""
 
     path: str
@@ -41,7 +41,7 @@ class Entry:
     size: int
 
 
-def entries_of(listed: Any) -> tuple[Entry, ...]:
+def entries_of(listed: Any) -> tuple[FileEntry, ...]:
     """A list of [path, source, bytes] that another machine made, checked. Raises ValueError for an entry
     that does not stay below the target, or below what the giver offers."""
     if not isinstance(listed, list) or len(listed) > MOST_FILES:
@@ -51,16 +51,16 @@ def entries_of(listed: Any) -> tuple[Entry, ...]:
     return entries
 
 
-def _entry(item: Any) -> Entry:
+def _entry(item: Any) -> FileEntry:
     if not isinstance(item, list) or len(item) != 3:
         raise ValueError("an entry is not [path, source, bytes]")
     path, source, size = item
     if type(size) is not int or not 0 <= size <= LARGEST:
         raise ValueError(f"a file of {str(size)[:40]} bytes")
-    return Entry(below.plain_path(path), below.plain_path(source, hidden=True), size)
+    return FileEntry(below.plain_path(path), below.plain_path(source, hidden=True), size)
 
 
-class Target:
+class PushTarget:
     """One node's copy. entries: every file that belongs to it.
 
     there:  the directory is in its place already; then nothing is ever written to it, only compared
@@ -68,7 +68,7 @@ class Target:
     folder: where finished files are
     """
 
-    def __init__(self, directory: Path, entries: Sequence[Entry], *, repair: bool = False) -> None:
+    def __init__(self, directory: Path, entries: Sequence[FileEntry], *, repair: bool = False) -> None:
         self.directory = directory
         self.entries = entries
         self.there = False
@@ -152,7 +152,7 @@ class Target:
             os.close(self._lock)
             self._lock = -1
 
-    def _places(self, entry: Entry) -> tuple[Path, Path]:
+    def _places(self, entry: FileEntry) -> tuple[Path, Path]:
         return self.folder / entry.path, self.arriving / entry.source
 
     def _take_as_it_is(self) -> None:

@@ -24,7 +24,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     asked = request_of(TunedRequest, request)
     venv, folders = pathlib.Path(asked.venv), asked.folders
     root = engine_root(venv)
-    look = _Look(root, folders.device)
+    look = _FoldersRead(root, folders.device)
     if root is not None or folders.moe.startswith("/"):
         look.moe(folders.moe, by_triton=folders.by_triton)
     if root is not None:
@@ -56,7 +56,7 @@ def _named_by_pth(site: pathlib.Path) -> Iterator[pathlib.Path]:
         yield from (pathlib.Path(line) for line in lines if line.startswith("/"))
 
 
-class _Look:
+class _FoldersRead:
     """What was read so far."""
 
     def __init__(self, root: pathlib.Path | None, device: str) -> None:

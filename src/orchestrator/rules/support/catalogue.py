@@ -25,7 +25,7 @@ Kind = Literal["rule", "plan", "transport", "nettest", "bench", "golden", "check
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FindingEntry:
     """kind: what reports it; reads: what it rests on; source: where it comes from."""
 
     id: str
@@ -41,20 +41,20 @@ _NCCL = "NCCL's INFO lines in the engine's log, after a start"
 _FILES = "the checkpoint's files (`l40s-deploy checkpoint inspect`)"
 
 
-def _plan(name: str, title: str, explain: str, source: str) -> Entry:
-    return Entry(name, "plan", title, explain, (_PLAN,), source)
+def _plan(name: str, title: str, explain: str, source: str) -> FindingEntry:
+    return FindingEntry(name, "plan", title, explain, (_PLAN,), source)
 
 
-def _transport(name: str, title: str, explain: str) -> Entry:
-    return Entry(name, "transport", title, explain, (_NCCL,), "NCCL src/init.cc, src/transport/net_ib")
+def _transport(name: str, title: str, explain: str) -> FindingEntry:
+    return FindingEntry(name, "transport", title, explain, (_NCCL,), "NCCL src/init.cc, src/transport/net_ib")
 
 
-def _nettest(name: str, title: str, explain: str) -> Entry:
-    return Entry(name, "nettest", title, explain, ("the figures of the test",), "docs/measure.md")
+def _nettest(name: str, title: str, explain: str) -> FindingEntry:
+    return FindingEntry(name, "nettest", title, explain, ("the figures of the test",), "docs/measure.md")
 
 
-def _checkpoint(name: str, title: str, explain: str) -> Entry:
-    return Entry(name, "checkpoint", title, explain, (_FILES,), "safetensors format; SGLang's model loader")
+def _checkpoint(name: str, title: str, explain: str) -> FindingEntry:
+    return FindingEntry(name, "checkpoint", title, explain, (_FILES,), "safetensors format; SGLang's model loader")
 
 
 _OTHERS = (
@@ -89,31 +89,31 @@ _OTHERS = (
           "NCCL uses as many ports as the node with the fewest has.", "NCCL src/graph/search.cc"),
     _plan("PHASE-LATE", "a start is slower than expected",
           "A phase takes longer than the model's size and the disks explain.", "the phase's expected duration"),
-    Entry("OUT-OF-MEMORY", "cause", "the kernel's OOM killer killed a rank",
+    FindingEntry("OUT-OF-MEMORY", "cause", "the kernel's OOM killer killed a rank",
           "The node ran out of main memory, and the kernel killed the process that used the most.",
           ("the kernel's log",), "Linux mm/oom_kill.c"),
-    Entry("MEMORY-BROKEN", "cause", "a rank's main memory has an uncorrectable error",
+    FindingEntry("MEMORY-BROKEN", "cause", "a rank's main memory has an uncorrectable error",
           "The kernel took the page away and sent SIGBUS to the process that used it.", ("the kernel's log",),
           "Linux mm/memory-failure.c"),
-    Entry("PCIE-ERROR", "cause", "an uncorrectable PCIe error preceded a rank's death",
+    FindingEntry("PCIE-ERROR", "cause", "an uncorrectable PCIe error preceded a rank's death",
           "It was reported by the rank's GPU, by a bridge above it, or by one of the gang's network cards, up to 30 s "
           "before.", ("the kernel's log (AER, DPC)", "/sys/bus/pci/devices"), "Linux drivers/pci/pcie/aer.c, dpc.c"),
-    Entry("NIC-DOWN", "cause", "a link of the gang's network went down before a rank died",
+    FindingEntry("NIC-DOWN", "cause", "a link of the gang's network went down before a rank died",
           "The kernel logged it up to 30 s before; where its log can't be read, the link has no carrier now.",
           ("the kernel's log", "/sys/class/net/*/carrier"), "Linux drivers/net: mlx5 en_main.c, bonding bond_main.c"),
-    Entry("MACHINE-CHECK", "cause", "the processor reported a hardware error before a rank died",
+    FindingEntry("MACHINE-CHECK", "cause", "the processor reported a hardware error before a rank died",
           "A machine check exception or an uncorrectable memory error, up to 30 s before.", ("the kernel's log",),
           "Linux arch/x86/kernel/cpu/mce/core.c, drivers/edac/edac_mc.c"),
-    Entry(UNKNOWN_CAUSE, "cause", "the failure matches no known cause",
+    FindingEntry(UNKNOWN_CAUSE, "cause", "the failure matches no known cause",
           "Neither the engine's log nor the kernel's shows a known error. `l40s-deploy why` shows how the process "
           "ended and its last log lines.", ("lines of the engine's log", "the kernel's log"), "docs/monitoring.md"),
-    *(Entry(xid.id, "cause", f"the kernel reported Xid {number}: the GPU {xid.what}", f"{xid.meaning} Fix: {xid.fix}",
-            ("the kernel's log",), "NVIDIA, Xid Errors, Xid Catalog")
+    *(FindingEntry(xid.id, "cause", f"the kernel reported Xid {number}: the GPU {xid.what}",
+            f"{xid.meaning} Fix: {xid.fix}", ("the kernel's log",), "NVIDIA, Xid Errors, Xid Catalog")
       for number, xid in XIDS.items()),
-    Entry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
+    FindingEntry("BENCH-SLOW", "bench", "a measured speed is more than 20 % below what was measured before",
           "The profile's expected figures, or the fastest earlier run of the same case, were faster.",
           ("the benchmark's record",), "inventory/models: expected; docs/measure.md"),
-    Entry("GOLDEN-DIFFERS", "golden", "the engine's answers are not the accepted ones",
+    FindingEntry("GOLDEN-DIFFERS", "golden", "the engine's answers are not the accepted ones",
           "Wrong weights, a wrong kernel config, peer-to-peer traffic or memory change text and raise no error.",
           ("answers to a dozen prompts, by token",), "docs/measure.md"),
     _nettest("DATA-CORRUPT", "data arrives other than it was sent",
@@ -170,22 +170,22 @@ _OTHERS = (
 
 
 @cache
-def catalogue() -> Mapping[str, Entry]:
+def catalogue() -> Mapping[str, FindingEntry]:
     """Every id with its entry; rules first, by id."""
-    found: dict[str, Entry] = {}
+    found: dict[str, FindingEntry] = {}
     for loaded in all_rules():
         rule = loaded.rule
-        found[rule.id] = Entry(rule.id, "rule", rule.title, rule.explain, rule.reads, rule.source)
+        found[rule.id] = FindingEntry(rule.id, "rule", rule.title, rule.explain, rule.reads, rule.source)
     for entry in (*_OTHERS, *_of_causes()):
         found.setdefault(entry.id, entry)
     return found
 
 
-def _of_causes() -> Iterator[Entry]:
+def _of_causes() -> Iterator[FindingEntry]:
     tables = [value for value in vars(causes).values() if isinstance(value, tuple)]
     for cause in (*(one for table in tables for one in table), *router.WATCH.causes):
         if isinstance(cause, (LogCause, CausePattern)):
-            yield Entry(
+            yield FindingEntry(
                 cause.id, "cause", cause.text, f"Fix: {cause.fix}" if cause.fix else cause.text,
                 ("lines of the engine's log",), "engines/causes.py: messages of the engine, NCCL and Gloo",
             )  # fmt: skip

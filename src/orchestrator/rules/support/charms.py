@@ -24,7 +24,7 @@ _NEVER = ("0", "LOC")
 
 
 @dataclass(frozen=True)
-class _Machine:
+class _NodeSettings:
     """One node, as far as a setting can take something from it."""
 
     node: Node
@@ -68,7 +68,7 @@ class _Machine:
             pair[1].index)]  # fmt: skip
 
 
-def _no_p2p(machine: _Machine) -> str:
+def _no_p2p(machine: _NodeSettings) -> str:
     joined = len(machine.direct)
     if not joined:
         return ""
@@ -76,7 +76,7 @@ def _no_p2p(machine: _Machine) -> str:
     return f"{many}; {price(Traffic.CARD_ON_ROOT_PORT)}"
 
 
-def _no_rdma(machine: _Machine) -> str:
+def _no_rdma(machine: _NodeSettings) -> str:
     if not machine.node.usable or (machine.alone and not machine.groups.over_network):
         return ""
     where = "between the halves of the node" if machine.alone else "between nodes"
@@ -85,7 +85,7 @@ def _no_rdma(machine: _Machine) -> str:
     return f"everything {where} crosses TCP, {ports} unused; {cost}"
 
 
-def _no_shm(machine: _Machine) -> str:
+def _no_shm(machine: _NodeSettings) -> str:
     apart = machine.apart()
     if not apart:
         return ""
@@ -98,13 +98,13 @@ def _no_shm(machine: _Machine) -> str:
     return f"{many} over the RDMA cards ({card:g} GB/s a port) instead of host memory ({inside:g} GB/s)"
 
 
-def _no_gdr(machine: _Machine) -> str:
+def _no_gdr(machine: _NodeSettings) -> str:
     if not machine.near_a_card():
         return ""
     return f"all data between card and GPU passes through host memory; {price(Traffic.HOST_STAGED)}"
 
 
-_Cost = Callable[[_Machine], str]
+_Cost = Callable[[_NodeSettings], str]
 _COSTS: Mapping[str, tuple[Callable[[str], bool], _Cost]] = {
     "NCCL_P2P_DISABLE": (lambda value: value not in _OFF, _no_p2p),
     "NCCL_P2P_LEVEL": (lambda value: value in _NEVER, _no_p2p),
@@ -121,4 +121,4 @@ def cost(cluster: Cluster, node: Node, name: str, value: str) -> str:
     if takes is None or words is None or not takes(value.strip()):
         return ""
     layout = cluster.layouts.get(node.spec.gang)
-    return words(_Machine(node, cluster.nccl_version(node), cluster.is_alone(node.spec.gang), layout))
+    return words(_NodeSettings(node, cluster.nccl_version(node), cluster.is_alone(node.spec.gang), layout))

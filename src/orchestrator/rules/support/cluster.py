@@ -21,7 +21,7 @@ from orchestrator.protocol.network import takes
 from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.homes import slotted_switches
-from orchestrator.topology.network import Choice, usable_rails
+from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.rdma import card_of
 from orchestrator.topology.switches import SwitchPlaces
@@ -54,7 +54,7 @@ class Node:
     spec: NodeSpec
     topology: Topology
     snapshot: Snapshot
-    tcp: Choice | None
+    tcp: TcpChoice | None
     saved: bool = False
 
     @property
@@ -187,10 +187,10 @@ class Cluster:
         return sum(spec.gang == gang for spec in self.specs.values()) < 2
 
     @cached_property
-    def tcp(self) -> Mapping[str, Choice]:
+    def tcp(self) -> Mapping[str, TcpChoice]:
         """Each node's TCP side, gang by gang; a gang whose nodes share no network has none, nor a node whose networks
         were not read."""
-        found: dict[str, Choice] = {}
+        found: dict[str, TcpChoice] = {}
         for gang in gangs_of(self.specs[name] for name, one in self.topologies.items() if not one.lacks(*NETWORKS)):
             with contextlib.suppress(InputError):
                 found.update(tcp_choices(gang, self.topologies))

@@ -11,20 +11,20 @@ _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FindingGroup:
     """A finding, and all nodes that have it in the same form; '' means the entire cluster."""
 
     finding: Finding
     nodes: tuple[str, ...]
 
 
-def grouped(findings: Iterable[Finding]) -> list[Group]:
+def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
     """Findings in their order; those that differ in node and evidence only are put together."""
     groups: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
     for one in findings:
         key = (one.id, one.severity, one.devices, one.title, one.effect, one.fix)
         groups.setdefault(key, (one, []))[1].append(one.node)
-    return [Group(finding, tuple(nodes)) for finding, nodes in groups.values()]
+    return [FindingGroup(finding, tuple(nodes)) for finding, nodes in groups.values()]
 
 
 def who(nodes: Sequence[str], of: int) -> str:

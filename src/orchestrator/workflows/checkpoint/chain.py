@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.below import FIX
-from orchestrator.node.push.target import MOST_FILES, Entry, entries_of
+from orchestrator.node.push.target import MOST_FILES, FileEntry, entries_of
 from orchestrator.protocol.jobs import Giving, ReceiveRequest
 from orchestrator.protocol.message import Message, parsed
 from orchestrator.remote import node_app
@@ -41,10 +41,10 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class SourceOffer:
     """What the source has, judged."""
 
-    files: Sequence[Entry]
+    files: Sequence[FileEntry]
     address: str
     port: int
     secret: str
@@ -54,7 +54,7 @@ class Offer:
         return sum(entry.size for entry in self.files)
 
 
-class Link:
+class VerbStream:
     """A streaming verb on one machine, read by a thread of its own."""
 
     def __init__(self, fleet: Fleet, name: str, verb: str, request: Message) -> None:
@@ -90,7 +90,7 @@ class Link:
         if self.failure is None and time.monotonic() - self.heard > SILENT_S:
             self.failure = self._silent(SILENT_S)
 
-    def files(self) -> Sequence[Entry]:
+    def files(self) -> Sequence[FileEntry]:
         """The files that it listed. Raises NodeError where one does not stay below the directory."""
         try:
             return entries_of(self._listed)
@@ -188,8 +188,8 @@ class Chain:
 
     fleet: Fleet
     specs: Mapping[str, NodeSpec]
-    origin: Link
-    offer: Offer
+    origin: VerbStream
+    offer: SourceOffer
     local: bool
     """The source is this machine: the first node comes to it through SSH."""
     addresses: Mapping[str, str]
@@ -203,7 +203,7 @@ class Chain:
         A node whose only complaint is the one before it has not failed, where that one has. Raises what befell the
         source.
         """
-        links: list[Link] = []
+        links: list[VerbStream] = []
         with ExitStack() as closing:
             closing.callback(_end_all, links)
             failures = self._build(names, links, closing)
@@ -216,7 +216,7 @@ class Chain:
         first = dict(list(failures.items())[:1])
         return [link.hop() for link in links if link.complete], real or first
 
-    def _build(self, names: Sequence[str], links: list[Link], closing: ExitStack) -> dict[str, DeployError]:
+    def _build(self, names: Sequence[str], links: list[VerbStream], closing: ExitStack) -> dict[str, DeployError]:
         """Begin every link; {} or the first that could not begin."""
         files: Any = [[entry.path, entry.source, entry.size] for entry in self.offer.files]
         before = Giving(address=self.offer.address, port=self.offer.port, secret=self.offer.secret)
@@ -230,7 +230,7 @@ class Chain:
             last = number == len(names) - 1
             address = LOOPBACK if last else self.addresses[name]
             asked = replace(self.requests[name], files=files, upstream=before, address=address)
-            link = Link(self.fleet, name, "push-receive", asked)
+            link = VerbStream(self.fleet, name, "push-receive", asked)
             links.append(link)
             try:
                 link.begin()
@@ -241,7 +241,7 @@ class Chain:
             files = [[entry.path, entry.path, entry.size] for entry in self.offer.files]
         return {}
 
-    def _watch(self, links: Sequence[Link], report: Callable[[Sequence[Hop]], None]) -> None:
+    def _watch(self, links: Sequence[VerbStream], report: Callable[[Sequence[Hop]], None]) -> None:
         while True:
             for link in (self.origin, *links):
                 link.judge()
@@ -255,7 +255,7 @@ def _blames_another(failure: DeployError) -> bool:
     return isinstance(failure, NodeRefusal) and failure.kind == "upstream"
 
 
-def _end_all(links: Sequence[Link]) -> None:
+def _end_all(links: Sequence[VerbStream]) -> None:
     for link in links:
         link.end()
     for link in links:

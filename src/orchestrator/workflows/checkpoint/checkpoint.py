@@ -12,12 +12,12 @@ from orchestrator.model.errors import DeployError, InputError, LockHeld, Verific
 from orchestrator.node.checkpoint.inspect import look
 from orchestrator.node.checkpoint.prove import prove
 from orchestrator.node.checkpoint.reblock import plan, reblock, survey
-from orchestrator.node.checkpoint.target import Standing, standing
+from orchestrator.node.checkpoint.target import TargetState, standing
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_failures
 from orchestrator.protocol.jobs import Progress, Proof, WouldReblock
 
-__all__ = ["Progress", "Proof", "Reblocked", "Report", "inspect_here", "reblock_here", "survey_here"]
+__all__ = ["Progress", "Proof", "ReblockResult", "Report", "inspect_here", "reblock_here", "survey_here"]
 
 Report = Callable[[str, Progress], None]
 """Told what is being done ('re-blocking', 'proving') and how far it is."""
@@ -27,7 +27,7 @@ _ERRORS: dict[str, type[DeployError]] = {"differs": VerificationDiffers, "lock-h
 
 
 @dataclass(frozen=True, slots=True)
-class Reblocked:
+class ReblockResult:
     """What became of a re-blocking.
 
     written: None where the target was there already and was only compared; proof: None where none was asked for
@@ -41,7 +41,7 @@ class Reblocked:
 
 def reblock_here(
     source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, durable: bool, report: Report
-) -> Reblocked:
+) -> ReblockResult:
     """Re-block a local checkpoint. With a proof asked for, a finished target is compared and not touched.
 
     Raises InputError, LockHeld, and VerificationDiffers where the proof fails.
@@ -49,10 +49,10 @@ def reblock_here(
     with _told(target):
         job = plan(source, block)
         written = None
-        if not (with_proof and standing(target) is Standing.FOREIGN):
+        if not (with_proof and standing(target) is TargetState.FOREIGN):
             written = reblock(job, target, jobs=jobs, durable=durable, report=lambda now: report("re-blocking", now))
         proof = prove(job, target, jobs=jobs, report=lambda now: report("proving", now)) if with_proof else None
-    return Reblocked(written, proof, job.old, job.new)
+    return ReblockResult(written, proof, job.old, job.new)
 
 
 def survey_here(source: Path, target: Path, *, block: int) -> WouldReblock:

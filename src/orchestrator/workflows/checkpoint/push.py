@@ -21,11 +21,11 @@ from orchestrator.records.audit import audit_file
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.topology.build import build
-from orchestrator.workflows.checkpoint.chain import LOOPBACK, Chain, Hop, Link, Offer
+from orchestrator.workflows.checkpoint.chain import LOOPBACK, Chain, Hop, SourceOffer, VerbStream
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.look.look import look
 
-__all__ = ["Hop", "PushRequest", "Pushed", "Watcher", "push"]
+__all__ = ["CheckpointPushRequest", "Hop", "PushWatcher", "Pushed", "push"]
 
 HERE = "this machine"
 STREAMS = 2
@@ -51,7 +51,7 @@ _KINDS: Mapping[str, type[DeployError]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushRequest:
+class CheckpointPushRequest:
     """What an operator asks for.
 
     source:      a directory of this machine, or NODE:/path
@@ -104,7 +104,7 @@ class Pushed:
         return hop.there if hop else owner not in self.directories
 
 
-class Watcher(Protocol):
+class PushWatcher(Protocol):
     """Is told what happens."""
 
     def say(self, words: str) -> None:
@@ -116,7 +116,7 @@ class Watcher(Protocol):
         ...
 
 
-def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed:
+def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatcher) -> Pushed:
     """Copy the directory to every chosen node. A node that fails is a value; the others still get the directory.
 
     Raises InputError, and the source's failure.
@@ -162,7 +162,7 @@ def push(inventory: Inventory, request: PushRequest, watcher: Watcher) -> Pushed
     )
 
 
-def destinations(inventory: Inventory, request: PushRequest) -> dict[str, str]:
+def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[str, str]:
     """The directory on each chosen node except the source itself. Raises InputError."""
     node, path = split_place(inventory, request.source)
     name = request.name or PurePosixPath(path).name
@@ -236,8 +236,8 @@ def _network(
     specs: Mapping[str, NodeSpec],
     wanted: Sequence[str],
     node: NodeSpec | None,
-    request: PushRequest,
-    watcher: Watcher,
+    request: CheckpointPushRequest,
+    watcher: PushWatcher,
 ) -> tuple[Mapping[str, str], str, Mapping[str, DeployError]]:
     """Every node's address for the others, the reason for this choice, and the nodes that did not answer.
 
@@ -258,24 +258,24 @@ def _network(
 
 @contextmanager
 def _origin(
-    fleet: Fleet, node: NodeSpec | None, path: str, addresses: Mapping[str, str], request: PushRequest
-) -> Iterator[tuple[Link, Offer]]:
+    fleet: Fleet, node: NodeSpec | None, path: str, addresses: Mapping[str, str], request: CheckpointPushRequest
+) -> Iterator[tuple[VerbStream, SourceOffer]]:
     address = LOOPBACK if node is None else addresses[node.name]
     state = node.state_dir if node is not None else str(audit_file().parent)
     asked = OfferRequest(directory=path, address=address, port=request.port if node else 0, state_dir=state)
-    link = Link(fleet, node.name if node else HERE, "push-offer", asked)
+    link = VerbStream(fleet, node.name if node else HERE, "push-offer", asked)
     try:
         try:
             link.begin()
         except DeployError as failure:
             raise with_exit_code(failure) from None
-        yield link, Offer(link.files(), address, int(link.first["port"]), str(link.first["secret"]))
+        yield link, SourceOffer(link.files(), address, int(link.first["port"]), str(link.first["secret"]))
     finally:
         link.end()
         link.wait()
 
 
-def _with_commands(nodes: PerNode[Hop], request: PushRequest, directories: Mapping[str, str]) -> PerNode[Hop]:
+def _with_commands(nodes: PerNode[Hop], request: CheckpointPushRequest, directories: Mapping[str, str]) -> PerNode[Hop]:
     """The complete command that repairs each node whose directory differs."""
     for name, failure in nodes.failures.items():
         if isinstance(failure, _Differs):
@@ -283,7 +283,7 @@ def _with_commands(nodes: PerNode[Hop], request: PushRequest, directories: Mappi
     return nodes
 
 
-def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> ReceiveRequest:
+def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> ReceiveRequest:
     """Without what the chain adds: the files, the node to fetch them from, and the node's own address."""
     return ReceiveRequest(
         directory=directory,
@@ -298,7 +298,7 @@ def _asked(spec: NodeSpec, directory: str, request: PushRequest) -> ReceiveReque
     )
 
 
-def _all(chain: Chain, wanted: Sequence[str], watcher: Watcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
+def _all(chain: Chain, wanted: Sequence[str], watcher: PushWatcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
     """One chain after another, each without the nodes that failed: the others resume where they stopped."""
     complete: dict[str, Hop] = {}
     failures = dict(lost)

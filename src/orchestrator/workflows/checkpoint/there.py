@@ -15,7 +15,7 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
-from orchestrator.workflows.checkpoint.checkpoint import Reblocked, Report
+from orchestrator.workflows.checkpoint.checkpoint import ReblockResult, Report
 from orchestrator.workflows.deadlines import INSPECT_S
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def reblock_there(
     jobs: int | None,
     durable: bool,
     report: Report,
-) -> Reblocked:
+) -> ReblockResult:
     """Re-block a checkpoint on the node that has it. When this process ends, the node stops; the next run continues.
 
     Raises as reblock_here does, and Unreachable.
@@ -84,14 +84,14 @@ def inspected(session: Session, request: InspectRequest) -> Judgement:
     return judge(_facts(session, answer))
 
 
-def followed(session: Session, request: ReblockRequest, report: Report) -> Reblocked:
+def followed(session: Session, request: ReblockRequest, report: Report) -> ReblockResult:
     """What one node says of a re-blocking, to its end. Raises as `node_app.messages` does."""
     for said in node_app.messages(session, "reblock", request, ReblockLine):
         if said.progress is not None:
             report(said.doing, said.progress)
         if said.outcome is not None:
             end = said.outcome
-            return Reblocked(end.written, end.proof, _block(session, end.old_block), _block(session, end.new_block))
+            return ReblockResult(end.written, end.proof, _block(session, end.old_block), _block(session, end.new_block))
     raise _no_result(session)
 
 

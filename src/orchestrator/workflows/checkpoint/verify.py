@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from queue import Empty, Queue
 
-from orchestrator.checkpoint.copies import Difference, differences
+from orchestrator.checkpoint.copies import FileDifference, differences
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
@@ -23,7 +23,7 @@ from orchestrator.workflows.checkpoint.push import chosen
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.deadlines import SILENT_S
 
-__all__ = ["Difference", "Verified", "verify"]
+__all__ = ["FileDifference", "Verified", "verify"]
 
 _ABSENT = ("no-checkpoint", "unfinished")
 """A node's refusals that mean that it has no complete copy: a result, not an error."""
@@ -39,7 +39,7 @@ class Verified:
     directories: Mapping[str, str]
     copies: PerNode[Mapping[str, str]]
     shared: Mapping[str, str]
-    differences: tuple[Difference, ...]
+    differences: tuple[FileDifference, ...]
     seconds: float
 
     @property

@@ -11,7 +11,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import MARGIN_S, STOP_S
@@ -32,7 +32,7 @@ class DownRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StopResult:
     """One node afterwards. was: its agent's state before (absent, ready, dead, ...); alive: it would not end."""
 
     gang: str
@@ -53,7 +53,7 @@ class Stopped:
 
 def down(
     inventory: Inventory, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
-) -> tuple[Stopped, ...]:
+) -> tuple[StopResult, ...]:
     """Stop all chosen gangs at once; a node that can't be reached delays no other.
 
     before_stop is called once every lock is held. Raises LockHeld and RunsElsewhere, with nothing changed and nothing
@@ -62,7 +62,7 @@ def down(
     gangs = chosen_gangs(inventory, request.gangs)
     nodes = [node for gang in gangs for node in gang.nodes]
     with Fleet(nodes) as fleet, ExitStack() as opened:
-        refuse_elsewhere(see(fleet, gangs, patience=Patience()))
+        refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()))
         held = [
             opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
             for gang in gangs
@@ -81,8 +81,8 @@ def stop_gangs(
     now: bool,
     cause: Cause | None = None,
     timeout_s: float = STOP_S,
-    patience: Patience | None = None,
-) -> tuple[Stopped, ...]:
+    patience: StragglerWait | None = None,
+) -> tuple[StopResult, ...]:
     """Tell every node's agent; the leader's drains first and the others follow it over their link.
 
     cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
@@ -111,10 +111,10 @@ def stop_gangs(
     )
 
 
-def _stopped(gang: str, node: str, was: str, answer: StopAnswer | None, failure: DeployError | None) -> Stopped:
+def _stopped(gang: str, node: str, was: str, answer: StopAnswer | None, failure: DeployError | None) -> StopResult:
     if answer is None:
-        return Stopped(gang=gang, node=node, state="unknown", was=was, error=failure)
-    return Stopped(
+        return StopResult(gang=gang, node=node, state="unknown", was=was, error=failure)
+    return StopResult(
         gang=gang,
         node=node,
         state=answer.state,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from orchestrator.gang.begun import Begun
+from orchestrator.gang.begun import GangOperation
 from orchestrator.model.errors import LockHeld
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import audit
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.session import Session
 from orchestrator.workflows.asking import ask_lock
 from orchestrator.workflows.gang.holder import has_ended, this_process
@@ -122,7 +122,7 @@ class GangLock:
     def _renew(self, fleet: Fleet) -> None:
         """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""
         try:
-            answers = self._ask(fleet, op="renew", token=self.token, patience=Patience())
+            answers = self._ask(fleet, op="renew", token=self.token, patience=StragglerWait())
             lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
         except Exception as defect:
             trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
@@ -144,7 +144,7 @@ class GangLock:
         self._acquire()
         self._lost = {}
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, begun: GangOperation) -> None:
         """Have every node keep what is being done. Raises LockHeld, and why a node can't."""
         answers = self._ask(op="begin", token=self.token, begun=begun.as_json())
         if lost := _not_mine(answers):
@@ -153,7 +153,7 @@ class GangLock:
 
     def finish(self) -> None:
         """Have every node that can be reached forget it."""
-        self._ask(op="finish", token=self.token, patience=Patience())
+        self._ask(op="finish", token=self.token, patience=StragglerWait())
 
     def release(self, ended: str = "") -> None:
         """Give it back on every node that can be reached; elsewhere it goes stale. ended: the error that ended us."""
@@ -161,7 +161,7 @@ class GangLock:
         if self in _held:
             _held.remove(self)
         with contextlib.suppress(KeyboardInterrupt):
-            self._ask(op="release", token=self.token, ended=ended[:MOST_ENDED], patience=Patience())
+            self._ask(op="release", token=self.token, ended=ended[:MOST_ENDED], patience=StragglerWait())
 
     def _take_over(self, held: Mapping[str, LockAnswer]) -> PerNode[LockAnswer]:
         """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
@@ -178,7 +178,9 @@ class GangLock:
     def _dead_token(self, holder: LockHolder | None) -> str:
         return holder.token if holder is not None and (self.force or has_ended(holder)) else ""
 
-    def _ask(self, fleet: Fleet | None = None, *, patience: Patience | None = None, **keys: Any) -> PerNode[LockAnswer]:
+    def _ask(
+        self, fleet: Fleet | None = None, *, patience: StragglerWait | None = None, **keys: Any
+    ) -> PerNode[LockAnswer]:
         def one(session: Session) -> LockAnswer:
             spec = session.spec
             return ask_lock(session, LockRequest(node=spec.name, **where(spec, self.gang.name), **keys))

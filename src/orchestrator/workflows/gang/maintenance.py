@@ -32,8 +32,8 @@ from orchestrator.workflows.gang.checks import against_starts, refuse_starts
 from orchestrator.workflows.gang.locks import GangLock, take_again
 from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import Restarted, Watcher
-from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns
+from orchestrator.workflows.gang.restart import Restarted, RestartWatcher
+from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence, RestartStep
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
@@ -69,7 +69,7 @@ class MaintenanceRequest:
             raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
 
 
-def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher) -> Restarted:
+def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: RestartWatcher) -> Restarted:
     """Have the chosen gangs worked on, one after the other.
 
     Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, what the
@@ -87,7 +87,7 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
         locks = [opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance")) for gang in gangs]
         _refuse(fleet, plans, request, watcher)
         with Operation(What.MAINTENANCE, request.command, see(fleet, gangs), locks, kept(request)) as operation:
-            turns = Turns(fleet, router, watcher, operation)
+            turns = RestartSequence(fleet, router, watcher, operation)
             views = tuple(
                 _one(
                     _Work(inventory=inventory, fleet=fleet, plan=plan, request=request, watcher=watcher),
@@ -99,7 +99,7 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Watcher
         return Restarted(views=views, down_s=time.monotonic() - begin)
 
 
-def _refuse(fleet: Fleet, plans: Sequence[Staged], request: MaintenanceRequest, watcher: Watcher) -> None:
+def _refuse(fleet: Fleet, plans: Sequence[Staged], request: MaintenanceRequest, watcher: RestartWatcher) -> None:
     """Raise what forbids the start that follows the work, unless that is accepted."""
     try:
         refuse_starts(fleet, plans, watcher, accept=request.accept)
@@ -130,7 +130,7 @@ class _Work:
     fleet: Fleet
     plan: Staged
     request: MaintenanceRequest
-    watcher: Watcher
+    watcher: RestartWatcher
 
     @property
     def gang(self) -> GangSpec:
@@ -153,7 +153,7 @@ class _Work:
         return {name: answers.get(name) for name in names}
 
 
-def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
+def _one(work: _Work, turns: RestartSequence, later: Sequence[Staged]) -> GangView:
     (view,) = see(work.fleet, [work.gang])
     work.watcher.downtime(expected_downtime(view, 0.0 if work.request.now else work.plan.drain_s))
     if turns.router is not None:
@@ -165,15 +165,15 @@ def _one(work: _Work, turns: Turns, later: Sequence[Staged]) -> GangView:
         take_again(work.fleet, work.gang)
         _settled(work)
 
-    def failed(step: Step) -> str:
-        return "" if step is Step.ASIDE else _how_to_go_on(work, later, serves=step is Step.BACK)
+    def failed(step: RestartStep) -> str:
+        return "" if step is RestartStep.ASIDE else _how_to_go_on(work, later, serves=step is RestartStep.BACK)
 
-    def left(step: Step) -> str:
-        if step is Step.START:
+    def left(step: RestartStep) -> str:
+        if step is RestartStep.START:
             return f"{work.gang.name} is starting; `l40s-deploy restart --resume` adds it to the router"
         return failed(step)
 
-    turn = Turn(
+    turn = GangRestart(
         places=(Address(gang=work.gang, url=work.plan.service_url, serving=bool(view.service_healthy)),),
         start=(work.plan.rising(of_now=facts_of_now(work.fleet, work.watcher)),),
         now=work.request.now,

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from orchestrator.model.errors import FindingsError, VerificationDiffers
 from orchestrator.model.inventory import GangSpec
 from orchestrator.nettest.report import findings
-from orchestrator.nettest.verdict import Verdict
+from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.workflows.gang.raising import BeforeGo, UpRequest, Watcher
-from orchestrator.workflows.gang.raising import Ground as Standing
+from orchestrator.workflows.gang.raising import StagedFleet as Standing
 from orchestrator.workflows.measure import nettest
 
 _WORDS = {
-    Verdict.OK: "the network is ok, its data right",
-    Verdict.NONE: "data is right; the speed was measured and not judged: nobody knows what to expect of this network",
+    NettestVerdict.OK: "the network is ok, its data right",
+    NettestVerdict.NONE: "data is right; the speed was measured and not judged: "
+    "nobody knows what to expect of this network",
 }
 
 
@@ -30,14 +31,14 @@ def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> Befor
             return
         watcher.step(gang.name, "testing the network in the engine's place")
         shape = nettest.shape_of(request.plan.model, requests)
-        ground = nettest.Ground(gang=gang, requests=requests, topologies=here.topologies, shape=shape)
+        ground = nettest.NettestSetup(gang=gang, requests=requests, topologies=here.topologies, shape=shape)
         tested = nettest.test(here.fleet, ground, enough=enough, progress=lambda *_: None)
-        if tested.result.verdict is Verdict.FAILED:
+        if tested.result.verdict is NettestVerdict.FAILED:
             wrong = findings(tested.result)[0]
             raise FindingsError(
                 f"no rank was started: {wrong.id}: {wrong.title}", where=f"gang {gang.name}", fix=wrong.fix
             )
-        if tested.result.verdict is Verdict.SLOW:
+        if tested.result.verdict is NettestVerdict.SLOW:
             raise VerificationDiffers(
                 f"the network is slow, so no rank was started: {nettest.why_slow(tested)}",
                 where=f"gang {gang.name}",

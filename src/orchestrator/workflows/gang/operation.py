@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from orchestrator.gang.begun import Begun, What
+from orchestrator.gang.begun import GangOperation, What
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import Inventory
@@ -31,13 +31,13 @@ class Operation:
     views: Iterable[GangView]
     locks: Iterable[GangLock]
     options: Mapping[str, Any] = field(default_factory=dict)
-    _open: dict[str, tuple[GangLock, Begun]] = field(default_factory=dict)
+    _open: dict[str, tuple[GangLock, GangOperation]] = field(default_factory=dict)
 
     def __enter__(self) -> Operation:
         """Raises LockHeld, and why a node can't keep it."""
         runs = {view.name: view.run_id for view in self.views}
         for lock in self.locks:
-            begun = Begun(
+            begun = GangOperation(
                 gang=lock.gang.name,
                 what=self.what,
                 was_run=runs.get(lock.gang.name, ""),

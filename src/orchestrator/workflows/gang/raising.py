@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from orchestrator.gang.actions import CONNECT_S, Action, Do, Goal, Want, actions, on_its_way
+from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, Want, actions, on_its_way
 from orchestrator.gang.contact import Contact
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -34,7 +34,7 @@ from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.runs import RunRecord
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.background import ahead
@@ -51,8 +51,8 @@ POLL_S = 0.05
 """Nodes answer as soon as something has changed, or after a second."""
 LOST_POLL_S = 1.0
 """While a node can't be reached: its failure is known at once, without that second."""
-USUAL = Patience()
-GLANCE = Patience(least_s=0.5)
+USUAL = StragglerWait()
+GLANCE = StragglerWait(least_s=0.5)
 """With a node that did not answer the look before: it is connected to meanwhile."""
 
 
@@ -154,7 +154,7 @@ class Rising:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
+class StartedGangs:
     """The gangs as they were last seen, and which of them were ready before."""
 
     views: tuple[GangView, ...]
@@ -163,7 +163,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class StagedFleet:
     """What `up` has before it starts anything: every node answers, is locked, and has its part of the plan.
 
     topologies: by node name, as the plan saw them
@@ -187,7 +187,7 @@ none may start."""
 
 
 @contextmanager
-def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked: bool = True) -> Iterator[Ground]:
+def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked: bool = True) -> Iterator[StagedFleet]:
     """Look, lock and plan; nothing is changed yet. locked: else no lock is taken, and nothing may be changed at all.
 
     Raises Unreachable, LockHeld, and FindingsError for findings that forbid a start: those of severity stop and,
@@ -209,7 +209,7 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
         plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
         watcher.planned(plan)
         refuse(plan.findings, strict=request.strict)
-        yield Ground(
+        yield StagedFleet(
             fleet=fleet,
             gangs=gangs,
             standing=standing,
@@ -303,7 +303,7 @@ def raise_all(
     timeout_s: float,
     undo_on_interrupt: bool = False,
     before_go: BeforeGo | None = None,
-) -> Raised:
+) -> StartedGangs:
     """Start gangs, wherever their plans come from. Raises as `up` does, with nothing left of a failed gang.
 
     An interruption leaves gangs whose ranks were told to start unchanged, and raises Undone if there were others.
@@ -323,7 +323,7 @@ def raise_all(
         for rise in rises:
             rise.undo(unless_ended=True)
         raise
-    return Raised(
+    return StartedGangs(
         views=views,
         ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before),
         seconds=time.monotonic() - begin,
@@ -462,20 +462,20 @@ class _Rise:
     def _act(self, action: Action, view: GangView) -> bool:
         self.joined = not self.goal.run_id and on_its_way(self.goal, view)
         self.followed = self.followed or self.joined
-        if action.do is not Do.WAIT:
+        if action.do is not StepKind.WAIT:
             self._event(action.do.value, nodes=action.nodes, why=action.why)
-        carry_out: dict[Do, Callable[[], object]] = {
-            Do.STAGE: self._stage,
-            Do.ARM: lambda: self._arm(action.nodes),
-            Do.GO: lambda: self._go(action.nodes),
-            Do.STOP_NOW: lambda: self._stop_now(action.nodes),
-            Do.DONE: self._done,
-            Do.FAIL: lambda: self._fail(view, action.why),
-            Do.REFUSE: lambda: self._refuse(action.why),
-            Do.GIVE_UP: lambda: self._give_up_on(view, action.why),
-            Do.LOST: lambda: self._lose(view),
+        carry_out: dict[StepKind, Callable[[], object]] = {
+            StepKind.STAGE: self._stage,
+            StepKind.ARM: lambda: self._arm(action.nodes),
+            StepKind.GO: lambda: self._go(action.nodes),
+            StepKind.STOP_NOW: lambda: self._stop_now(action.nodes),
+            StepKind.DONE: self._done,
+            StepKind.FAIL: lambda: self._fail(view, action.why),
+            StepKind.REFUSE: lambda: self._refuse(action.why),
+            StepKind.GIVE_UP: lambda: self._give_up_on(view, action.why),
+            StepKind.LOST: lambda: self._lose(view),
         }
-        if action.do is Do.WAIT:
+        if action.do is StepKind.WAIT:
             self.waited = self.waited or not self.goal.run_id
             return False
         carry_out[action.do]()
@@ -492,7 +492,7 @@ class _Rise:
         staged = self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
         if wrong := other_checkpoint(requests, {name: answer.checkpoint for name, answer in staged.items()}):
             raise wrong
-        self._at_once(Do.ARM, nodes, "staged")
+        self._at_once(StepKind.ARM, nodes, "staged")
         self._arm(nodes)
 
     def _arm(self, nodes: Sequence[str]) -> None:
@@ -501,10 +501,10 @@ class _Rise:
         answers = self._all(nodes, "arm", lambda _: request, ARM_S)
         armed = tuple(name for name, answer in answers.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
-            self._at_once(Do.GO, armed, "all nodes are armed")
+            self._at_once(StepKind.GO, armed, "all nodes are armed")
             self._go(armed)
 
-    def _at_once(self, do: Do, nodes: Sequence[str], why: str) -> None:
+    def _at_once(self, do: StepKind, nodes: Sequence[str], why: str) -> None:
         """The nodes' answers have just shown what another look would show."""
         self._event(do.value, nodes=nodes, why=why)
 

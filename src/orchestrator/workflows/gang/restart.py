@@ -15,10 +15,10 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.checks import refuse_starts
-from orchestrator.workflows.gang.down import Stopped, stop_gangs
+from orchestrator.workflows.gang.down import StopResult, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock, still_ours
 from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
@@ -27,12 +27,12 @@ from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
 from orchestrator.workflows.weights_ahead import weights_ahead
 
-TO_END = Patience(least_s=45.0)
+TO_END = StragglerWait(least_s=45.0)
 """With a node whose disk hangs, once the others have ended. A node takes 32 s at most for its processes, its memory and
 its fellows (node/agent/ending.py)."""
 
 
-class Watcher(raising.Watcher, Protocol):
+class RestartWatcher(raising.Watcher, Protocol):
     """Whoever shows what goes on."""
 
     def downtime(self, expected: Downtime) -> None:
@@ -61,7 +61,7 @@ class Restarted:
     down_s: float
 
 
-def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> Restarted:
+def restart(inventory: Inventory, request: RestartRequest, watcher: RestartWatcher) -> Restarted:
     """Stop the chosen gangs in their engines' order, and start them with the plan that they had, behind the router.
 
     Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, and what
@@ -120,7 +120,7 @@ def stop(
     refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause, patience=TO_END))
 
 
-def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
+def refuse_leftovers(stopped: Sequence[StopResult]) -> None:
     """Nothing is started beside something that would not end. Raises GangFailed, or why a node can't be asked."""
     for node in stopped:
         if node.error is not None:
@@ -130,7 +130,7 @@ def refuse_leftovers(stopped: Sequence[Stopped]) -> None:
             raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
 
 
-def _left(node: Stopped) -> tuple[str, str]:
+def _left(node: StopResult) -> tuple[str, str]:
     """What prevents a start, and the fix."""
     stuck = "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
     if node.left_behind:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.gang.begun import Begun, What
+from orchestrator.gang.begun import GangOperation, What
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
@@ -18,7 +18,7 @@ from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.gang.restart import RestartRequest, Watcher, restart, stop
+from orchestrator.workflows.gang.restart import RestartRequest, RestartWatcher, restart, stop
 from orchestrator.workflows.gang.rolling import RollingRequest, roll
 from orchestrator.workflows.router.routing import rejoin
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -44,14 +44,14 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Interrupted:
     """finished: serve after their turn; waiting: what was begun on gangs that still serve the run that they had."""
 
     finished: Mapping[str, GangView] = field(default_factory=dict)
-    waiting: Sequence[Begun] = ()
+    waiting: Sequence[GangOperation] = ()
 
 
-def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> Resumed:
+def resume(inventory: Inventory, request: ResumeRequest, watcher: RestartWatcher) -> Resumed:
     """Finish interrupted work on the chosen gangs that no command holds; does nothing if there is none.
 
     First every partly changed gang serves again and is in the router, then the operation continues with those that it
@@ -74,13 +74,13 @@ def _half_way(
     inventory: Inventory,
     fleet: Fleet,
     gangs: Sequence[GangSpec],
-    left: Sequence[Begun],
+    left: Sequence[GangOperation],
     request: ResumeRequest,
-    watcher: Watcher,
-) -> _Found:
+    watcher: RestartWatcher,
+) -> _Interrupted:
     specs = {gang.name: gang for gang in gangs}
     finished: dict[str, GangView] = {}
-    waiting: list[Begun] = []
+    waiting: list[GangOperation] = []
     with ExitStack() as opened:
         locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs}
         for begun in left:
@@ -96,11 +96,17 @@ def _half_way(
         for begun in waiting if _gives_up(waiting) else ():
             finished[begun.gang] = see(fleet, [specs[begun.gang]])[0]
             locks[begun.gang].finish()
-    return _Found(finished=finished, waiting=waiting)
+    return _Interrupted(finished=finished, waiting=waiting)
 
 
 def finish(
-    inventory: Inventory, lock: GangLock, gang: GangSpec, begun: Begun, watcher: raising.Watcher, *, timeout_s: float
+    inventory: Inventory,
+    lock: GangLock,
+    gang: GangSpec,
+    begun: GangOperation,
+    watcher: raising.Watcher,
+    *,
+    timeout_s: float,
 ) -> GangView | None:
     """Have a gang serve whose turn was interrupted, and be in the router. lock: is held.
 
@@ -121,7 +127,9 @@ def finish(
     return view
 
 
-def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: raising.Watcher, timeout_s: float) -> GangView:
+def _serving_again(
+    fleet: Fleet, gang: GangSpec, begun: GangOperation, watcher: raising.Watcher, timeout_s: float
+) -> GangView:
     """With the plan that all its nodes hold; where they hold several, or it does not come up, with the one before."""
     now = facts_of_now(fleet, watcher)
     try:
@@ -143,13 +151,13 @@ def _serving_again(fleet: Fleet, gang: GangSpec, begun: Begun, watcher: raising.
         ).views[0]
 
 
-def _gives_up(waiting: Sequence[Begun]) -> bool:
+def _gives_up(waiting: Sequence[GangOperation]) -> bool:
     """The rest of a changed plan is not known to the nodes: only its command can go on."""
     return any(begun.what is What.CHANGE for begun in waiting)
 
 
 def _go_on(
-    inventory: Inventory, waiting: Sequence[Begun], request: ResumeRequest, watcher: Watcher
+    inventory: Inventory, waiting: Sequence[GangOperation], request: ResumeRequest, watcher: RestartWatcher
 ) -> tuple[tuple[GangView, ...], tuple[str, ...]]:
     if not waiting:
         return (), ()
@@ -177,7 +185,7 @@ _OPTIONS = {
 }
 
 
-def _known(begun: Begun) -> dict[str, Any]:
+def _known(begun: GangOperation) -> dict[str, Any]:
     """The options that were kept, as far as they are ones of this release."""
     known = _OPTIONS[begun.what].__dataclass_fields__  # type: ignore[attr-defined]
     return {name: value for name, value in begun.options.items() if name in known}

@@ -20,8 +20,8 @@ from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import Restarted, Watcher
-from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns, put_back
+from orchestrator.workflows.gang.restart import Restarted, RestartWatcher
+from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence, RestartStep, put_back
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.history import history
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -49,7 +49,7 @@ class Back:
     before: Staged
 
 
-def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) -> Restarted:
+def roll_back(inventory: Inventory, request: RollbackRequest, watcher: RestartWatcher) -> Restarted:
     """Have the chosen gangs serve their previous plan, as it was; one that does not come up on it keeps the one it has.
 
     Raises before anything is stopped: Unreachable, LockHeld, InputError where no other plan is kept, what the checks of
@@ -70,7 +70,7 @@ def roll_back(inventory: Inventory, request: RollbackRequest, watcher: Watcher) 
             take_in_serving(router, fleet, inventory, watcher)
         done: list[GangView] = []
         with Operation(What.CHANGE, request.command, views, locks) as operation:
-            turns = Turns(fleet, router, watcher, operation)
+            turns = RestartSequence(fleet, router, watcher, operation)
             for back, view in zip(backs, views, strict=True):
                 watcher.downtime(expected_downtime(view, back.now.drain_s))
                 done += turns.take(_turn(turns, back, view, request)).views
@@ -95,13 +95,13 @@ def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]
     return backs
 
 
-def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) -> Turn:
-    def failed(step: Step) -> str:
-        if step in (Step.ASIDE, Step.STOP):
+def _turn(turns: RestartSequence, back: Back, view: GangView, request: RollbackRequest) -> GangRestart:
+    def failed(step: RestartStep) -> str:
+        if step in (RestartStep.ASIDE, RestartStep.STOP):
             return f"{back.gang.name} was returning to plan {back.before.plan_id}"
         return _keep(turns, back, request)
 
-    return Turn(
+    return GangRestart(
         places=(
             Address(
                 gang=back.gang,
@@ -118,7 +118,7 @@ def _turn(turns: Turns, back: Back, view: GangView, request: RollbackRequest) ->
     )
 
 
-def _keep(turns: Turns, back: Back, request: RollbackRequest) -> str:
+def _keep(turns: RestartSequence, back: Back, request: RollbackRequest) -> str:
     """Start its current plan again; returns the outcome as text."""
     try:
         raising.raise_all(

@@ -17,13 +17,13 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.turns import Address, Turn, Turns
+from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence
 from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
@@ -62,7 +62,7 @@ def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
     with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
         if not router.view().serves:
             return False
-        serving = {view.name for view in see(fleet, inventory.gangs, patience=Patience()) if view.serves}
+        serving = {view.name for view in see(fleet, inventory.gangs, patience=StragglerWait()) if view.serves}
     return len(serving) > min(1, len(chosen & serving))
 
 
@@ -92,7 +92,7 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher
         refuse_starts(fleet, plans, watcher, accept=request.accept)
         done: list[GangView] = []
         with Operation(What.ROLLING, request.command, see(fleet, gangs), locks, kept(request)) as operation:
-            turns = Turns(fleet, router, watcher, operation)
+            turns = RestartSequence(fleet, router, watcher, operation)
             for batch in _batches(_worst_first(fleet, plans), request.max_unavailable):
                 done += turns.take(_turn(fleet, batch, done, gangs, request, watcher)).views
         return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
@@ -105,9 +105,9 @@ def _turn(
     gangs: Sequence[GangSpec],
     request: RollingRequest,
     watcher: raising.Watcher,
-) -> Turn:
+) -> GangRestart:
     serving = {view.name for view in see(fleet, [plan.gang for plan in batch]) if view.service_healthy}
-    return Turn(
+    return GangRestart(
         places=tuple(Address(gang=one.gang, url=one.service_url, serving=one.gang.name in serving) for one in batch),
         start=tuple(one.rising(of_now=facts_of_now(fleet, watcher)) for one in batch),
         drain_s=request.drain_s,

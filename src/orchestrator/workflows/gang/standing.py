@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from orchestrator.gang.replicas import Run, last_run, stands_as_replicas
+from orchestrator.gang.replicas import LastRun, last_run, stands_as_replicas
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
@@ -13,7 +13,7 @@ from orchestrator.model.replicas import concerned, replicas_of, split
 from orchestrator.model.survivors import with_spares
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ReportAnswer
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.status.reports import everything, views_of
 
 
@@ -84,13 +84,13 @@ def _told(gangs: Collection[GangSpec]) -> PerNode[ReportAnswer]:
     if not gangs:
         return PerNode(values={}, failures={})
     with Fleet([node for gang in gangs for node in gang.machines], hands_over=True) as fleet:
-        return everything(fleet, patience=Patience())
+        return everything(fleet, patience=StragglerWait())
 
 
-def runs_in(answer: ReportAnswer) -> Iterator[Run]:
+def runs_in(answer: ReportAnswer) -> Iterator[LastRun]:
     """The last run of each gang on a node; a report that can't be read still says whose it is."""
     for raw in answer.reports:
         if isinstance(raw, Mapping):
             report = Report.read(raw)
             alive = report.alive and not report.state.over if isinstance(report, Report) else raw.get("alive") is True
-            yield Run(alive, str(raw.get("run_id") or ""), str(raw.get("gang") or ""))
+            yield LastRun(alive, str(raw.get("run_id") or ""), str(raw.get("gang") or ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.gang.start_time import PhaseTimes, Reading, left_s, reading
+from orchestrator.gang.start_time import PhaseTimes, ReadProgress, left_s, reading
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.plan import GangPlan, Plan
@@ -13,10 +13,10 @@ from orchestrator.records.starts import keep_start, last_start
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class TimeLeft:
     """reading: None where a node reads no weights now. seconds: until it is ready, None where nothing tells."""
 
-    reading: Reading | None
+    reading: ReadProgress | None
     seconds: float | None
 
 
@@ -49,8 +49,8 @@ class StartClock:
                 if "ready" in self._times[key].began:
                     keep_start(view.name, view.model, view.stack, self._times[key].began)
 
-    def left(self, gang: str, node: NodeView) -> Left:
+    def left(self, gang: str, node: NodeView) -> TimeLeft:
         """Of one node."""
         plan = self._plans.get(gang)
         now = reading(node, plan.model_bytes if plan else 0)
-        return Left(now, left_s(node, now, self._last.get(gang, {})))
+        return TimeLeft(now, left_s(node, now, self._last.get(gang, {})))

@@ -14,7 +14,7 @@ from enum import Enum
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached
 from orchestrator.model.inventory import GangSpec
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.restart import stop
@@ -23,7 +23,7 @@ from orchestrator.workflows.status.reports import see
 from orchestrator.workflows.weights_ahead import weights_ahead
 
 
-class Step(Enum):
+class RestartStep(Enum):
     """Where a turn is. Before STOP nothing has changed but for the router; from then on the gang is down."""
 
     ASIDE = "aside"
@@ -52,12 +52,12 @@ def _takes_any(_: Sequence[GangView]) -> None:
     """Whatever is ready serves."""
 
 
-def _says_nothing(_: Step) -> str:
+def _says_nothing(_: RestartStep) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class GangRestart:
     """The turn of one gang, or of a few at a time.
 
     start:   what each of them is to run, in the same order
@@ -79,8 +79,8 @@ class Turn:
     check: Callable[[], None] = _nothing
     work: Callable[[], None] = _nothing
     accept: Callable[[Sequence[GangView]], None] = _takes_any
-    failed: Callable[[Step], str] = _says_nothing
-    left: Callable[[Step], str] = _says_nothing
+    failed: Callable[[RestartStep], str] = _says_nothing
+    left: Callable[[RestartStep], str] = _says_nothing
 
     @property
     def gangs(self) -> tuple[GangSpec, ...]:
@@ -94,7 +94,7 @@ class Turn:
 
 
 @dataclass
-class Turns:
+class RestartSequence:
     """Turns, one after the other, as parts of one operation. router: None where nothing sends requests elsewhere."""
 
     fleet: Fleet
@@ -103,9 +103,9 @@ class Turns:
     operation: Operation
     _taken: bool = False
 
-    def take(self, turn: Turn) -> raising.Raised:
+    def take(self, turn: GangRestart) -> raising.StartedGangs:
         """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
-        step = Step.ASIDE
+        step = RestartStep.ASIDE
         self.operation.turn(turn.names)
         try:
             if self._taken:
@@ -113,13 +113,13 @@ class Turns:
             self._taken = True
             with weights_ahead(self.fleet, [] if turn.now else [one.reads for one in turn.start]):
                 self._aside(turn)
-                step = Step.STOP
+                step = RestartStep.STOP
                 stop(self.fleet, turn.gangs, self.watcher, now=turn.now)
-            step = Step.WORK
+            step = RestartStep.WORK
             turn.work()
-            step = Step.START
+            step = RestartStep.START
             raised = self._start(turn)
-            step = Step.BACK
+            step = RestartStep.BACK
             put_back(self.router, turn.places, self.watcher)
         except DeployError as failure:
             self._recover(turn, step)
@@ -127,7 +127,7 @@ class Turns:
                 failure.what += f"\n    {words}"
             raise
         except BaseException as ended:
-            if step in (Step.STOP, Step.WORK) and _by_hand(ended):
+            if step in (RestartStep.STOP, RestartStep.WORK) and _by_hand(ended):
                 self.operation.stopped_by_hand(turn.names)
             self._recover(turn, step)
             if words := turn.left(step):
@@ -136,13 +136,13 @@ class Turns:
         self.operation.finished(turn.names)
         return raised
 
-    def _aside(self, turn: Turn) -> None:
+    def _aside(self, turn: GangRestart) -> None:
         if turn.now:
             take_out(self.router, turn.places, self.watcher)
         else:
             set_aside(self.fleet, self.router, turn.places, self.watcher, drain_s=turn.drain_s)
 
-    def _start(self, turn: Turn) -> raising.Raised:
+    def _start(self, turn: GangRestart) -> raising.StartedGangs:
         raised = raising.raise_all(
             self.fleet,
             turn.start,
@@ -154,13 +154,15 @@ class Turns:
         turn.accept(raised.views)
         return raised
 
-    def _recover(self, turn: Turn, step: Step) -> None:
+    def _recover(self, turn: GangRestart, step: RestartStep) -> None:
         """Requests go to whichever of them serves; one that was never stopped is as it was."""
         with suppress(DeployError):
-            if step is Step.ASIDE:
+            if step is RestartStep.ASIDE:
                 self.operation.untouched(turn.names)
             elif self.router is not None:
-                say_failures(take_in_all(self.router, see(self.fleet, turn.gangs, patience=Patience())), self.watcher)
+                say_failures(
+                    take_in_all(self.router, see(self.fleet, turn.gangs, patience=StragglerWait())), self.watcher
+                )
 
 
 def _by_hand(ended: BaseException) -> bool:

@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 
 from orchestrator.gang import changing
 from orchestrator.gang.begun import What
-from orchestrator.gang.changing import Standing
+from orchestrator.gang.changing import GangStanding
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.planning.diff import GangDiff, summary
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.gang.checks import refuse_on_nodes
 from orchestrator.workflows.gang.down import DownRequest, down
 from orchestrator.workflows.gang.nettested import tested_before
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.raising import (
-    Ground,
     Rising,
+    StagedFleet,
     UpRequest,
     UpResult,
     Watcher,
@@ -39,7 +39,7 @@ from orchestrator.workflows.gang.raising import (
 )
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
-from orchestrator.workflows.gang.turns import Address, Step, Turn, Turns, put_back
+from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence, RestartStep, put_back
 from orchestrator.workflows.look.doctor import forbidding
 from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
@@ -76,7 +76,7 @@ class _ChangeOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _GangChanges:
     """rise: gangs whose start interrupts nothing; same: ids of plans that mean the same as the new one, by gang."""
 
     rise: tuple[GangSpec, ...]
@@ -117,7 +117,7 @@ def up(inventory: Inventory, request: UpRequest, watcher: Watcher) -> UpResult:
             Router(inventory.router) if inventory.router is not None else nullcontext() as router,
             _operation(here, change.turns, request) as operation,
         ):
-            turns = Turns(here.fleet, router, watcher, operation)
+            turns = RestartSequence(here.fleet, router, watcher, operation)
             for change_over in change.turns:
                 turn = replace(_turn(turns, change_over, change.turns, request), before_go=before_go)
                 (views[change_over.name],) = turns.take(turn).views
@@ -168,13 +168,13 @@ def refusal(view: GangView) -> FindingsError | None:
     )
 
 
-def _led_by_another(here: Ground) -> bool:
+def _led_by_another(here: StagedFleet) -> bool:
     """Whether some gang's newest run had another leader than the plan, and so another address."""
     leaders = {gang.name: gang.leader.name for gang in here.gangs}
     return any(view.members and view.members[0] != leaders[view.name] for view in here.views)
 
 
-def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Watcher) -> _Change:
+def _change(inventory: Inventory, here: StagedFleet, request: UpRequest, watcher: Watcher) -> _GangChanges:
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
     course = changing.course(_standings(here, same), elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
@@ -185,10 +185,10 @@ def _change(inventory: Inventory, here: Ground, request: UpRequest, watcher: Wat
             raise _refused(turn, here.plan.plan_id, reason)
         if reason:
             watcher.step(turn.name, turn.cost)
-    return _Change(rise=tuple(gang for gang in here.gangs if gang.name in course.rise), same=same, turns=turns)
+    return _GangChanges(rise=tuple(gang for gang in here.gangs if gang.name in course.rise), same=same, turns=turns)
 
 
-def _diffs(here: Ground) -> dict[str, GangDiff]:
+def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
     """What the plan changes on each gang that runs a plan of another id."""
     other = [
         gang
@@ -198,9 +198,9 @@ def _diffs(here: Ground) -> dict[str, GangDiff]:
     return {diff.name: diff for diff in compare(here.fleet, other, here.plan)}
 
 
-def _standings(here: Ground, same: Collection[str]) -> list[Standing]:
+def _standings(here: StagedFleet, same: Collection[str]) -> list[GangStanding]:
     return [
-        Standing(
+        GangStanding(
             name=view.name,
             state=view.state,
             same=view.plan_id == here.plan.plan_id or view.name in same,
@@ -211,7 +211,7 @@ def _standings(here: Ground, same: Collection[str]) -> list[Standing]:
 
 
 def _change_overs(
-    here: Ground, request: UpRequest, names: Sequence[str], diffs: Mapping[str, GangDiff]
+    here: StagedFleet, request: UpRequest, names: Sequence[str], diffs: Mapping[str, GangDiff]
 ) -> tuple[_ChangeOver, ...]:
     views = {view.name: view for view in here.views}
     plans = {gang.name: gang for gang in here.plan.gangs}
@@ -229,7 +229,7 @@ def _change_overs(
     )
 
 
-def _serving_elsewhere(inventory: Inventory, here: Ground) -> int:
+def _serving_elsewhere(inventory: Inventory, here: StagedFleet) -> int:
     chosen = {gang.name for gang in here.gangs}
     others = [gang for gang in inventory.gangs if gang.name not in chosen]
     if not others or inventory.router is None:
@@ -245,7 +245,7 @@ def _previous(fleet: Fleet, gang: GangSpec) -> Staged | None:
         return None
 
 
-def _reason(inventory: Inventory, turn: _ChangeOver, course: changing.Course) -> str:
+def _reason(inventory: Inventory, turn: _ChangeOver, course: changing.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
     if turn.plan.model != turn.view.model:  # meanwhile, two models would answer at one address
         return f"the new plan serves another model than {turn.view.model}, which this address serves now"
@@ -268,23 +268,25 @@ def _refused(turn: _ChangeOver, plan_id: str, reason: str) -> InputError:
     )
 
 
-def _operation(here: Ground, changes: Sequence[_ChangeOver], request: UpRequest) -> Operation:
+def _operation(here: StagedFleet, changes: Sequence[_ChangeOver], request: UpRequest) -> Operation:
     locks = [here.locks[change.name] for change in changes]
     return Operation(What.CHANGE, request.command, [change.view for change in changes], locks)
 
 
-def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], request: UpRequest) -> Turn:
+def _turn(
+    turns: RestartSequence, change: _ChangeOver, changes: Sequence[_ChangeOver], request: UpRequest
+) -> GangRestart:
     """A gang whose new plan does not come up returns to its previous plan. So does one that is interrupted after it
     was told to stop, where that was asked for."""
 
-    def failed(step: Step) -> str:
+    def failed(step: RestartStep) -> str:
         others = _others(change, changes)
-        if step in (Step.ASIDE, Step.STOP):
+        if step in (RestartStep.ASIDE, RestartStep.STOP):
             return f"{change.name} was about to be changed over; {others}"
         return f"{_go_back(turns, change, request)}; {others}"
 
-    def left(step: Step) -> str:
-        return _go_back(turns, change, request) if request.undo_on_interrupt and step is not Step.ASIDE else ""
+    def left(step: RestartStep) -> str:
+        return _go_back(turns, change, request) if request.undo_on_interrupt and step is not RestartStep.ASIDE else ""
 
     def accept(views: Sequence[GangView]) -> None:
         for view in views:
@@ -297,7 +299,7 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
         serving=bool(change.view.service_healthy),
         then=change.plan.service_url,
     )
-    return Turn(
+    return GangRestart(
         places=(place,),
         start=(change.will,),
         drain_s=request.drain_s,
@@ -310,14 +312,14 @@ def _turn(turns: Turns, change: _ChangeOver, changes: Sequence[_ChangeOver], req
     )
 
 
-def _go_back(turns: Turns, change: _ChangeOver, request: UpRequest) -> str:
+def _go_back(turns: RestartSequence, change: _ChangeOver, request: UpRequest) -> str:
     """Start the previous plan again; returns the outcome as text."""
     was = change.was
     if was is None:
         return f"{change.name} is stopped: its nodes had no common previous plan to return to"
     turns.watcher.step(change.name, f"restoring plan {was.plan_id}")
     try:
-        (view,) = see(turns.fleet, [change.standing], patience=Patience())
+        (view,) = see(turns.fleet, [change.standing], patience=StragglerWait())
         everybody_answers([view])
         if view.running:  # still draining, if the stop was interrupted
             stop(turns.fleet, [change.standing], turns.watcher, now=True)

@@ -18,11 +18,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from orchestrator.gang.begun import Begun
+from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.guarding import (
-    Decision,
-    Do,
-    Memory,
+    GuardAction,
+    GuardDecision,
+    GuardMemory,
     Policy,
     can_not_go_on,
     decide,
@@ -53,7 +53,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import as_written, staffed
 from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.checks import Against, against_starts, objection
@@ -79,14 +79,14 @@ DAY_S = 86400.0
 USUAL = Policy()
 NO_HOOK = Hook()
 OVER_TCP = ("TRAFFIC-ON-TCP", TCP)
-NO_DECISION = Decision(Do.NOTHING)
-Remember = Callable[[Memory, float, Policy, str, tuple[str, ...]], Memory]
+NO_DECISION = GuardDecision(GuardAction.NOTHING)
+Remember = Callable[[GuardMemory, float, Policy, str, tuple[str, ...]], GuardMemory]
 
 
-class Watcher(raising.Watcher, Protocol):
+class GuardWatcher(raising.Watcher, Protocol):
     """Whoever shows what goes on."""
 
-    def decided(self, gang: str, decision: Decision) -> None:
+    def decided(self, gang: str, decision: GuardDecision) -> None:
         """Something other than before is to be done, or nothing any more."""
 
 
@@ -115,11 +115,11 @@ class GuardRequest:
 class Guarded:
     """How one gang was left. decision: the last one; view: as it was seen last."""
 
-    decision: Decision
+    decision: GuardDecision
     view: GangView
 
 
-def guard(inventory: Inventory, request: GuardRequest, watcher: Watcher) -> tuple[Guarded, ...]:
+def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) -> tuple[Guarded, ...]:
     """Guard the chosen gangs and the router, each by a loop of its own; ends when all are given up, or at once with
     `once`.
 
@@ -154,11 +154,11 @@ class _Post:
     fleet: Fleet
     gang: GangSpec
     request: GuardRequest
-    watcher: Watcher
-    memory: Memory = field(default_factory=Memory)
-    decision: Decision = NO_DECISION
+    watcher: GuardWatcher
+    memory: GuardMemory = field(default_factory=GuardMemory)
+    decision: GuardDecision = NO_DECISION
     seen: GangView | None = None
-    surrender: Decision | None = None
+    surrender: GuardDecision | None = None
     """Why it was given up, once that has been reported."""
     defect: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
@@ -177,7 +177,7 @@ class _Post:
         """Remember since when which of its nodes does not answer."""
         self.memory = noted(self.memory, view, time.monotonic())
 
-    def _remember(self, memory: Memory) -> None:
+    def _remember(self, memory: GuardMemory) -> None:
         """Go back to an earlier memory, except for what the nodes have done since."""
         self.memory = replace(memory, lost=self.memory.lost)
 
@@ -201,7 +201,7 @@ class _Post:
             self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why --gang {self.gang.name}")
 
     def _look(self) -> None:
-        (self.seen,) = see(self.fleet, [self.gang], patience=Patience())
+        (self.seen,) = see(self.fleet, [self.gang], patience=StragglerWait())
         self.watcher.seen([self.seen])
         if self.request.notifier is not None:
             self.request.notifier.look(self.seen)
@@ -209,17 +209,17 @@ class _Post:
         begun = self._begun(self.seen)
         self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
-        if self.decision.do is Do.RESTART:
+        if self.decision.do is GuardAction.RESTART:
             self._restart(self.decision.why, begun)
-        elif self.decision.do is Do.DEGRADE:
+        elif self.decision.do is GuardAction.DEGRADE:
             self._go_on_without(self.decision)
-        elif self.decision.do is Do.REPLAN:
+        elif self.decision.do is GuardAction.REPLAN:
             self._replan(self.decision)
-        elif self.decision.do is Do.RETURN:
+        elif self.decision.do is GuardAction.RETURN:
             self._return(self.decision.why)
-        elif self.decision.do is Do.GIVE_UP:
+        elif self.decision.do is GuardAction.GIVE_UP:
             self._failed(self.decision.why)
-        elif self.decision.do is Do.NOTHING and self.seen.serves and self._is_due():
+        elif self.decision.do is GuardAction.NOTHING and self.seen.serves and self._is_due():
             self._text_asked_at = time.monotonic()
             asking = threading.Thread(target=self._ask_again, daemon=True)
             asking.start()
@@ -252,19 +252,19 @@ class _Post:
         """The gang on the nodes that its run was started on."""
         return as_it_runs(self.gang, self.seen) if self.seen is not None else self.gang
 
-    def _begun(self, seen: GangView) -> Begun | None:
+    def _begun(self, seen: GangView) -> GangOperation | None:
         """What an interrupted command has left begun on this gang. Nodes that did not answer are not asked again: a
         look at a gang that has lost one would take as long as that node may."""
         answering = [node.name for node in seen.nodes if node.error is None]
         return next(iter(interrupted(self.fleet, [self.gang], only=answering)), None)
 
-    def _restart(self, why: str, begun: Begun | None) -> None:
+    def _restart(self, why: str, begun: GangOperation | None) -> None:
         """One attempt; what comes of it is seen at the next look."""
         try:
             with GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
-                (now,) = see(self.fleet, [self.gang], patience=Patience())
+                (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
                 patient = replace(self.memory, not_before=0.0)
-                if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not Do.RESTART:
+                if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not GuardAction.RESTART:
                     return  # somebody was quicker than our lock
                 left = begun if begun is not None and may_finish(begun) else None
                 against = self._against(now, left)
@@ -277,14 +277,14 @@ class _Post:
                 else:
                     self._again(now, why)
         except LockHeld as held:
-            self._tell(Decision(Do.WAIT, f"{why}; {held.what}"))
+            self._tell(GuardDecision(GuardAction.WAIT, f"{why}; {held.what}"))
         except DeployError as failure:
-            self._tell(Decision(Do.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
+            self._tell(GuardDecision(GuardAction.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
         else:
-            self._tell(Decision(Do.NOTHING, "recovered; no action needed"))
+            self._tell(GuardDecision(GuardAction.NOTHING, "recovered; no action needed"))
             self._hook(self.request.on_ready, "ready", why)
 
-    def _go_on_without(self, decision: Decision) -> None:
+    def _go_on_without(self, decision: GuardDecision) -> None:
         """Start the gang with spares, and on the nodes that are left. Where no layout fits them, that is said once."""
         gang, without = self.gang, decision.without
         there = staffed(gang, without)
@@ -299,7 +299,9 @@ class _Post:
             self._start_anew(decision, there, words)
         except InputError as impossible:
             self._remember(can_not_go_on(before, without))
-            self.decision = Decision(Do.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}")
+            self.decision = GuardDecision(
+                GuardAction.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}"
+            )
             self._tell(self.decision)
             self._failed(self.decision.why)
         except FindingsError as refused:
@@ -308,9 +310,11 @@ class _Post:
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
                 self._remember(spares_failed(before, spares))
-            self._tell(Decision(Do.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}"))
+            self._tell(
+                GuardDecision(GuardAction.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}")
+            )
 
-    def _replan(self, decision: Decision) -> None:
+    def _replan(self, decision: GuardDecision) -> None:
         """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
         there = staffed(self.gang, decision.without)
         assert self.seen is not None
@@ -333,9 +337,11 @@ class _Post:
             self._remember(before)
             self._hold_back(decision.why, Against(error=impossible, outdated=True))
         except DeployError as failure:
-            self._tell(Decision(Do.WARN, f"planning it anew did not help: {failure.where}: {failure.what}"))
+            self._tell(
+                GuardDecision(GuardAction.WARN, f"planning it anew did not help: {failure.where}: {failure.what}")
+            )
 
-    def _start_anew(self, decision: Decision, there: GangSpec, words: str) -> bool:
+    def _start_anew(self, decision: GuardDecision, there: GangSpec, words: str) -> bool:
         """By a new plan, for these nodes; words: what it is started on. False where somebody else holds the gang.
         Raises what `up` raises."""
         before = self.memory
@@ -345,12 +351,12 @@ class _Post:
             outcome = go_on(self.inventory, self.gang, asked, decision.without, self._terms(decision.why), self.steps)
         except LockHeld as held:
             self._remember(before)
-            self._tell(Decision(Do.WAIT, f"{decision.why}; {held.what}"))
+            self._tell(GuardDecision(GuardAction.WAIT, f"{decision.why}; {held.what}"))
             return False
         self.seen = outcome.views[0]
         prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
         said = "; ".join([f"it serves at {self.seen.service_url} on {words}", *prices])
-        self._tell(Decision(Do.WARN, said))
+        self._tell(GuardDecision(GuardAction.WARN, said))
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
         return True
 
@@ -372,30 +378,36 @@ class _Post:
     def _return(self, why: str) -> None:
         """Back to all nodes, where the doctor allows it; else look again later."""
         try:
-            (now,) = see(self.fleet, [self.gang], patience=Patience())
+            (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
             asked = asked_of(self.fleet, as_it_runs(self.gang, now))
             examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
             against = objection(examined, self.gang.name)
             over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
             if against is not None:
-                self._tell(Decision(Do.WARN, f"{why}; {against.error.where}: {against.error.what}"))
+                self._tell(GuardDecision(GuardAction.WARN, f"{why}; {against.error.where}: {against.error.what}"))
             elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
-                self._tell(Decision(Do.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}"))
+                self._tell(
+                    GuardDecision(GuardAction.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}")
+                )
             elif not self.request.restores or not may_return(self.memory, self.request.policy):
                 self._say_how_to_return(why, words_to_return(self.gang, asked))
             elif not self.request.once and not has_settled(self.memory, ports := _active_ports(examined.cluster)):
-                self._tell(Decision(Do.WAIT, f"{why}; waiting until the RDMA ports of two looks in a row are the same"))
+                self._tell(
+                    GuardDecision(
+                        GuardAction.WAIT, f"{why}; waiting until the RDMA ports of two looks in a row are the same"
+                    )
+                )
                 self.memory = settling(self.memory, time.monotonic(), self.request.policy, ports)
                 return
             else:
                 self.memory = returning(self.memory, time.monotonic(), self.request.policy)
                 outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.steps)
                 self.seen, self.memory = outcome.views[0], returned(self.memory)
-                self._tell(Decision(Do.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
+                self._tell(GuardDecision(GuardAction.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
                 self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
                 return
         except DeployError as failure:
-            self._tell(Decision(Do.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
+            self._tell(GuardDecision(GuardAction.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
         self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
 
     def _say_how_to_return(self, why: str, command: str) -> None:
@@ -406,8 +418,9 @@ class _Post:
         if self.request.restores:
             often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
         self._tell(
-            Decision(
-                Do.WARN, f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}"
+            GuardDecision(
+                GuardAction.WARN,
+                f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}",
             )
         )
 
@@ -415,7 +428,7 @@ class _Post:
         request = self.request
         return Terms(command=request.command, why=why, timeout_s=request.timeout_s, hung_after_s=request.hung_after_s)
 
-    def _against(self, now: GangView, left: Begun | None) -> Against | None:
+    def _against(self, now: GangView, left: GangOperation | None) -> Against | None:
         """What would stop a start stops a restart too; None for nothing.
 
         left: what a command has begun and not finished, if that is to be finished
@@ -438,7 +451,7 @@ class _Post:
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
         remember = outdated if against.outdated else remember
         self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
-        self.decision = Decision(Do.WAIT, f"{why}; {words}")
+        self.decision = GuardDecision(GuardAction.WAIT, f"{why}; {words}")
         self._tell(self.decision)
         if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
             self._notify(
@@ -448,7 +461,7 @@ class _Post:
             )
             self._failed(self.decision.why)
 
-    def _finish(self, lock: GangLock, now: GangView, begun: Begun) -> None:
+    def _finish(self, lock: GangLock, now: GangView, begun: GangOperation) -> None:
         """What a command has begun and not finished."""
         self.seen = finish(self.inventory, lock, lock.gang, begun, self.steps, timeout_s=self.request.timeout_s) or now
 
@@ -477,7 +490,7 @@ class _Post:
         if trouble:
             self.watcher.step(self.gang.name, f"the hook for {event} failed: {trouble}")
 
-    def _tell(self, decision: Decision) -> None:
+    def _tell(self, decision: GuardDecision) -> None:
         """Only what is new: a countdown says the same again."""
         said = f"{decision.do.value} {decision.reason}"
         if said != self._told:

@@ -28,7 +28,7 @@ from orchestrator.workflows.look.look import look
 __all__ = [
     "InitRequest",
     "Login",
-    "Seen",
+    "NodeNetworks",
     "ShownKey",
     "log_in",
     "nodes_of",
@@ -65,7 +65,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeNetworks:
     """network: why these addresses; '' if the nodes share none."""
 
     nodes: tuple[FirstNode, ...]
@@ -131,7 +131,7 @@ def log_in(nodes: Sequence[NodeSpec]) -> PerNode[Login]:
         return fleet.on_every(_who)
 
 
-def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> Seen:
+def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> NodeNetworks:
     """GPUs and the shared network of nodes on which we can log in. Raises the failure of a node that can't be read."""
     able = [replace(node, reach=replace(node.reach, become=_becomes(logins.values()))) for node in nodes]
     with Fleet(able, connect_deadline_s=INIT_CONNECT_S) as fleet:
@@ -142,7 +142,7 @@ def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> Seen:
     return _seen(nodes, topologies)
 
 
-def write(path: Path, request: InitRequest, seen: Seen, logins: Mapping[str, Login]) -> None:
+def write(path: Path, request: InitRequest, seen: NodeNetworks, logins: Mapping[str, Login]) -> None:
     """The annotated inventory, complete or not at all; an existing file stays. Raises InputError."""
     refuse_existing(path)
     chosen: dict[str, object] = {
@@ -189,7 +189,7 @@ def _who(session: Session) -> Login:
     return Login(user, root=False, sudo="" if tried.status == 0 else tried.err.decode("utf-8", "replace").strip())
 
 
-def _seen(nodes: Sequence[NodeSpec], topologies: Mapping[str, Topology]) -> Seen:
+def _seen(nodes: Sequence[NodeSpec], topologies: Mapping[str, Topology]) -> NodeNetworks:
     choices = tcp_interface(topologies)
     first = tuple(
         FirstNode(
@@ -200,4 +200,4 @@ def _seen(nodes: Sequence[NodeSpec], topologies: Mapping[str, Topology]) -> Seen
         )
         for node in nodes
     )
-    return Seen(first, next(iter(choices.values())).reason if choices else "")
+    return NodeNetworks(first, next(iter(choices.values())).reason if choices else "")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.host_setup import brought
-from orchestrator.host_setup.bundle import Bundle, copy_part, read_bundle, stack_in
-from orchestrator.host_setup.runner import HostResult, Step, count_tasks, run_playbook
+from orchestrator.host_setup.bundle import StackBundle, copy_part, read_bundle, stack_in
+from orchestrator.host_setup.runner import HostEvent, HostResult, count_tasks, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError, NodeError
@@ -31,7 +31,7 @@ from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import Router
 from orchestrator.workflows.status.reports import see
 
-__all__ = ["TAGS", "PrepareRequest", "Prepared", "Step", "play_variables", "prepare"]
+__all__ = ["TAGS", "HostEvent", "PrepareRequest", "Prepared", "play_variables", "prepare"]
 
 TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
@@ -98,7 +98,7 @@ def _playbook(request: PrepareRequest) -> str:
 
 
 def prepare(
-    inventory: Inventory, request: PrepareRequest, on_step: Callable[[Step], None] = lambda _: None
+    inventory: Inventory, request: PrepareRequest, on_step: Callable[[HostEvent], None] = lambda _: None
 ) -> Prepared:
     """Run prepare.yml, or remove.yml, on the chosen nodes; a node's failure is a value beside the others' results.
 
@@ -186,7 +186,7 @@ def sorted_bundles(files: Sequence[Path]) -> tuple[Path | None, Path | None]:
     return found.get(False), found.get(True)
 
 
-def _router_from(bundle: Bundle, router: RouterSpec, folder: Path) -> dict[str, Any]:
+def _router_from(bundle: StackBundle, router: RouterSpec, folder: Path) -> dict[str, Any]:
     lock = folder / "router-requirements.txt"
     lock.write_text(bundle.lock)
     return {
@@ -248,7 +248,7 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
             )
 
 
-def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
+def _host(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None, folder: Path) -> dict[str, Any]:
     """What prepare.yml wants to know of a node, beside its Ansible variables."""
     name = _stack_name(node, request, bundle)
     stack = load_stack(name)
@@ -278,7 +278,7 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None, folder
     }
 
 
-def _refuse_another_kind(stack: Stack, bundle: Bundle | None) -> None:
+def _refuse_another_kind(stack: Stack, bundle: StackBundle | None) -> None:
     """Packages for a stack in a container, or an image for one in a virtual environment: nothing would be installed."""
     if bundle and bundle.image != (stack.install != "venv"):
         holds = "a container image" if bundle.image else "packages"
@@ -290,7 +290,7 @@ def _refuse_another_kind(stack: Stack, bundle: Bundle | None) -> None:
         )
 
 
-def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Path) -> dict[str, Any]:
+def _what_to_install(stack: Stack, name: str, bundle: StackBundle | None, folder: Path) -> dict[str, Any]:
     """The packages of a virtual environment, or an image: what the one wants is '' for the other."""
     shared = {"install": stack.install, "gpus": stack.device == "cuda", "image": stack.image}
     if stack.install != "venv":
@@ -308,7 +308,7 @@ def _what_to_install(stack: Stack, name: str, bundle: Bundle | None, folder: Pat
     }
 
 
-def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None) -> str:
+def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None) -> str:
     name = request.stack or node.stack or (bundle.stack if bundle else None)
     if name is None:
         raise InputError(
@@ -317,7 +317,7 @@ def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: Bundle | None) 
     return name
 
 
-def _unpacked_lock(bundle: Bundle, folder: Path) -> Path:
+def _unpacked_lock(bundle: StackBundle, folder: Path) -> Path:
     file = folder / "requirements.txt"
     file.write_text(bundle.lock)
     return file

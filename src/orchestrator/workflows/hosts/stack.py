@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.engines.router import VERSION
 from orchestrator.host_setup import brought, debian, images, vocabularies, wheelhouse
-from orchestrator.host_setup.bundle import Bundle, write_bundle
+from orchestrator.host_setup.bundle import StackBundle, write_bundle
 from orchestrator.host_setup.locks import pins
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
@@ -58,7 +58,7 @@ class BuildRequest:
     timeout_s: float = 3600.0
 
 
-def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lambda *_: None) -> Bundle:
+def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lambda *_: None) -> StackBundle:
     """Bring every package of the stack's lock and write the bundle.
 
     progress: called with a package's name, its place and how many there are
@@ -115,7 +115,7 @@ def _beside(out: Path) -> Iterator[Path]:
         yield Path(place)
 
 
-def _build_with_image(request: BuildRequest, stack: Stack, python: str) -> Bundle:
+def _build_with_image(request: BuildRequest, stack: Stack, python: str) -> StackBundle:
     with _beside(request.out) as place:
         (place / "image").mkdir()
         images.save(stack, place / "image" / "image.tar", deadline_s=request.timeout_s)

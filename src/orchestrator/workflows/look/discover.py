@@ -14,7 +14,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.build import BuildOptions, build
-from orchestrator.topology.network import Choice
+from orchestrator.topology.network import TcpChoice
 from orchestrator.workflows.look.doctor import Examination, assumed_specs, diagnose, examine_xml, stacks_of, xml_files
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.look.recordings import load_saved, save_snapshots
@@ -42,7 +42,7 @@ class Discovery:
     snapshots: Mapping[str, Snapshot]
     topologies: Mapping[str, Topology]
     failures: Mapping[str, DeployError]
-    tcp: Mapping[str, Choice]
+    tcp: Mapping[str, TcpChoice]
     findings: tuple[Finding, ...]
 
 

@@ -21,7 +21,7 @@ VERSIONS = ("2.21.5", "2.30.7")
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class NcclExpectation:
     """One gang under one version of NCCL.
 
     nodes, local_ranks: `nNodes` and the largest `localRanks` of NCCL's INFO line
@@ -35,7 +35,7 @@ class Expected:
     halves: Mapping[str, Groups]
 
 
-def expected(cluster: Cluster, stack: str | None = None) -> tuple[Expected, ...]:
+def expected(cluster: Cluster, stack: str | None = None) -> tuple[NcclExpectation, ...]:
     """Every gang of two or more nodes whose GPUs are known, under the version of its stack, else under both."""
     return tuple(
         _expected(gang, version)
@@ -60,7 +60,7 @@ def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ..
     return tuple(paths)
 
 
-def _expected(gang: Sequence[Node], version: str) -> Expected:
+def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:
     """NCCL sees the GPUs that the gang uses, not all that the bus shows. Where one node has no usable RDMA port, it
     takes sockets for all, and no node falls apart."""
     over_rdma = all(node.usable for node in gang)
@@ -72,7 +72,7 @@ def _expected(gang: Sequence[Node], version: str) -> Expected:
         for node in gang
     }
     nodes, ranks = nccl_log(halves.values())
-    return Expected(gang[0].spec.gang, version, nodes, ranks, halves)
+    return NcclExpectation(gang[0].spec.gang, version, nodes, ranks, halves)
 
 
 def _versions(stack: str | None) -> tuple[str, ...]:

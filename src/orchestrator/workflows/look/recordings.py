@@ -14,7 +14,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.node.look.hardware import PARTS
-from orchestrator.node.look.reading import LARGEST_TEXT, Reader
+from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
 
 SUFFIX = ".json"
 _TARBALLS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar", ".tgz", ".tbz2", ".txz")
@@ -112,9 +112,9 @@ def _saved_file(path: Path) -> Snapshot:
 def _recorded_directory(folder: Path) -> Snapshot | None:
     """A recorded machine below a folder, read by the production reader; None where it is no such folder."""
     if (folder / "sys").is_dir():
-        reader = Reader(root=str(folder))
+        reader = SnapshotReader(root=str(folder))
     elif any((folder / name).is_dir() for name in _SYSFS_FOLDERS):
-        reader = Reader(root=str(folder), mount="/sys")
+        reader = SnapshotReader(root=str(folder), mount="/sys")
     else:
         return None
     for part in PARTS:

@@ -15,7 +15,7 @@ from orchestrator.protocol.labels import LabelsAnswer
 from orchestrator.rendering import report_page
 from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
 from orchestrator.rules.support.cluster import Node
-from orchestrator.rules.support.grouping import Group, grouped, who
+from orchestrator.rules.support.grouping import FindingGroup, grouped, who
 from orchestrator.rules.support.marks import MARKED, devices_to_mark
 from orchestrator.rules.support.ports import trouble
 from orchestrator.topology.labels import bmc, serial, switch_ports
@@ -23,7 +23,7 @@ from orchestrator.topology.picture import Mark, Picture, alike, picture, without
 from orchestrator.topology.slots import empty_slots
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.look.doctor import Examination
-from orchestrator.workflows.look.nccl import Expected
+from orchestrator.workflows.look.nccl import NcclExpectation
 
 _MOST_ROWS = 64
 _PRODUCT = ("sys_vendor", "product_name")
@@ -31,7 +31,7 @@ _MOST_DRAWINGS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class _NodeDrawing:
     """One drawing and the nodes that it shows."""
 
     nodes: tuple[str, ...]
@@ -39,7 +39,10 @@ class _Drawn:
 
 
 def write_report(
-    examination: Examination, expected: Sequence[Expected], path: Path, labels: Mapping[str, LabelsAnswer] | None = None
+    examination: Examination,
+    expected: Sequence[NcclExpectation],
+    path: Path,
+    labels: Mapping[str, LabelsAnswer] | None = None,
 ) -> None:
     """Write the page. labels: what stands on each node, by name. Raises InputError where the file can't be written."""
     write_whole(path, report_html(page_of(examination, expected, labels or {})))
@@ -52,7 +55,7 @@ def report_html(page: Mapping[str, Any]) -> str:
 
 
 def page_of(
-    examination: Examination, expected: Sequence[Expected] = (), labels: Mapping[str, LabelsAnswer] | None = None
+    examination: Examination, expected: Sequence[NcclExpectation] = (), labels: Mapping[str, LabelsAnswer] | None = None
 ) -> dict[str, Any]:
     """What the template draws."""
     nodes = examination.cluster.nodes
@@ -83,7 +86,7 @@ def page_of(
     }
 
 
-def _finding(group: Group, number: int, nodes: int) -> dict[str, Any]:
+def _finding(group: FindingGroup, number: int, nodes: int) -> dict[str, Any]:
     finding = group.finding
     return {
         "number": number,
@@ -100,7 +103,7 @@ def _finding(group: Group, number: int, nodes: int) -> dict[str, Any]:
     }
 
 
-def _marks(node: Node, groups: Sequence[Group]) -> dict[str, Mark]:
+def _marks(node: Node, groups: Sequence[FindingGroup]) -> dict[str, Mark]:
     """What is wrong with which device of a node; the most severe finding counts, since they come in that order."""
     marks: dict[str, Mark] = {}
     for number, group in enumerate(groups, 1):
@@ -132,7 +135,7 @@ def _picture(node: Node, marks: Mapping[str, Mark]) -> Picture:
     )
 
 
-def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> Iterator[_Drawn]:
+def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> Iterator[_NodeDrawing]:
     """A drawing for each kind of node: those with marks first, alike ones once."""
     kinds: list[tuple[Picture, list[str]]] = []
     for node in nodes:
@@ -143,7 +146,7 @@ def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) ->
         else:
             known.append(node.name)
     for drawn, names in sorted(kinds, key=lambda kind: not any(marks[name] for name in kind[1])):
-        yield _Drawn(tuple(names), without_addresses(drawn) if len(names) > 1 else drawn)
+        yield _NodeDrawing(tuple(names), without_addresses(drawn) if len(names) > 1 else drawn)
 
 
 def _network(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> dict[str, Any]:

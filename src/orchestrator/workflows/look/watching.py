@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.watching import Difference, Known, difference, growths, known, notices
+from orchestrator.monitoring.watching import FindingsChange, KnownFinding, difference, growths, known, notices
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer
 from orchestrator.records import audit
@@ -23,7 +23,7 @@ from orchestrator.workflows.monitor.notify import Notifier
 
 
 @dataclass
-class Watch:
+class DoctorWatch:
     """Look by look. command: for the audit log; accept, nodes: as of `doctor`."""
 
     inventory: Inventory
@@ -33,7 +33,7 @@ class Watch:
     nodes: Collection[str] = ()
     _counters: Mapping[str, GaugesAnswer] = field(default_factory=dict)
 
-    def look(self) -> Difference:
+    def look(self) -> FindingsChange:
         """Examine every node, tell and keep what has changed. Raises InputError where nothing can be kept."""
         seen = examine_inventory(self.inventory, accept=self.accept, nodes=self.nodes)
         file = looks_file(self.inventory.path)
@@ -56,7 +56,7 @@ class Watch:
         left = {node.name for node in self.inventory.nodes if self.nodes and node.name not in self.nodes}
         return left | {""} if left else left
 
-    def _note(self, found: Difference) -> None:
+    def _note(self, found: FindingsChange) -> None:
         """In the audit log of this machine: the nodes' own logs record commands that changed them."""
         gangs = {node.name: node.gang for node in self.inventory.nodes}
         holder = {"who": user(), "host": socket.gethostname(), "command": self.command, "pid": this_process()["pid"]}
@@ -65,9 +65,9 @@ class Watch:
                 audit.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
 
 
-def _known(kept: Mapping[str, object]) -> Known:
+def _known(kept: Mapping[str, object]) -> KnownFinding:
     devices = kept.get("devices")
-    return Known(
+    return KnownFinding(
         id=str(kept["id"]),
         severity=str(kept["severity"]),
         node=str(kept["node"]),

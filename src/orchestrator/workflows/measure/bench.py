@@ -15,8 +15,8 @@ from orchestrator.bench import text
 from orchestrator.bench.machines import State, grown, state_of, throttled
 from orchestrator.bench.text import Dataset
 from orchestrator.bench.verdict import (
+    BenchVerdict,
     Judged,
-    Verdict,
     applying,
     causes,
     gravest,
@@ -26,12 +26,12 @@ from orchestrator.bench.verdict import (
     overall,
 )
 from orchestrator.engines import bench_client, greedy
-from orchestrator.engines.bench_client import DecodeLog, Result
+from orchestrator.engines.bench_client import BenchResult, DecodeLog
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.benchmark import FIGURES, Expected, Load
+from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -70,7 +70,7 @@ _GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class BenchOptions:
     """What to run. timeout_s: for each of the two runs; dataset: None for our own text."""
 
     gangs: tuple[str, ...] = ()
@@ -91,13 +91,13 @@ class Benched:
     record: Mapping[str, Any]
     file: str
     judged: tuple[Judged, ...]
-    verdict: Verdict
+    verdict: BenchVerdict
     against: str
-    expected: Expected | None
+    expected: ExpectedSpeeds | None
     causes: tuple[str, ...]
 
 
-def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
+def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Benched:
     """Run the client twice on one gang's leader, keep the second run, and judge it.
 
     Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
@@ -128,7 +128,9 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> Benched:
     return _judged(gang, record, view, request, order.load)
 
 
-def sweep_now(inventory: Inventory, order: Order, requests: Sequence[int], progress: Progress) -> tuple[Benched, ...]:
+def sweep_now(
+    inventory: Inventory, order: BenchOptions, requests: Sequence[int], progress: Progress
+) -> tuple[Benched, ...]:
     """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was
     measured before that is recorded."""
 
@@ -188,7 +190,7 @@ class _UnderLoad:
 class _Ran:
     """One run of the client. log: decoding as the leader's log has it; text: of the result file"""
 
-    result: Result
+    result: BenchResult
     log: DecodeLog | None
     text: str
 
@@ -205,7 +207,11 @@ def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: Sta
         figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
     judged = judge(record["serving"], figures)
     verdict = overall(judged)
-    why = () if verdict in (Verdict.EXPECTED, Verdict.NONE) else _causes(gang, view, request, record, load, entries)
+    why = (
+        ()
+        if verdict in (BenchVerdict.EXPECTED, BenchVerdict.NONE)
+        else _causes(gang, view, request, record, load, entries)
+    )
     kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
     file = write_bench(kept)
     return Benched(
@@ -219,7 +225,7 @@ def _causes(
     request: StagingRequest,
     record: Mapping[str, Any],
     load: Load,
-    entries: Sequence[Expected],
+    entries: Sequence[ExpectedSpeeds],
 ) -> tuple[str, ...]:
     return causes(
         transport=[str(finding["title"]) for finding in record["transport"]],
@@ -260,7 +266,7 @@ def _run(
     gang: GangSpec,
     request: StagingRequest,
     view: GangView,
-    order: Order,
+    order: BenchOptions,
     progress: Callable[[int, int], None],
 ) -> _Ran:
     """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
@@ -321,7 +327,7 @@ def _record(
     gang: GangSpec,
     request: StagingRequest,
     view: GangView,
-    order: Order,
+    order: BenchOptions,
     ran: _Ran,
     *,
     gpu: str,
@@ -350,7 +356,7 @@ def _record(
     }
 
 
-def _figures(result: Result, log: DecodeLog | None, load: Load) -> dict[str, float]:
+def _figures(result: BenchResult, log: DecodeLog | None, load: Load) -> dict[str, float]:
     """With the speed of decoding alone where all requests were sent at once."""
     client = result.decode_tok_s if _at_once(load) else None
     told = {"decode_tok_s": client, "decode_log_tok_s": log.tok_s if log is not None else None}
@@ -361,7 +367,7 @@ def _at_once(load: Load) -> bool:
     return min(load.concurrency, load.rate) >= load.prompts
 
 
-def expectations(model: str) -> tuple[Expected, ...]:
+def expectations(model: str) -> tuple[ExpectedSpeeds, ...]:
     """None if the profile is not on this machine: another operator may have started it."""
     try:
         return load_profile(model).expected
@@ -501,7 +507,7 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _expected_json(entry: Expected) -> dict[str, Any]:
+def _expected_json(entry: ExpectedSpeeds) -> dict[str, Any]:
     return {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)}
 
 

@@ -13,7 +13,7 @@ from orchestrator.bench import chart as charts
 from orchestrator.bench.chart import Chart, Point, Series
 from orchestrator.bench.verdict import applying, held_against, judge
 from orchestrator.loading.templates import templates
-from orchestrator.model.benchmark import FIGURES, Expected, Load
+from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
 from orchestrator.model.errors import InputError
 from orchestrator.rendering import report_page
 from orchestrator.topology.speed import BATCHES, Traffic, decode_speed
@@ -86,7 +86,7 @@ def _case(record: Mapping[str, Any]) -> str:
 
 
 def _charts(
-    records: Sequence[Mapping[str, Any]], cases: Sequence[str], known: Mapping[str, Sequence[Expected]]
+    records: Sequence[Mapping[str, Any]], cases: Sequence[str], known: Mapping[str, Sequence[ExpectedSpeeds]]
 ) -> Iterator[Chart]:
     for title, across, up in _DRAWN:
         ours = [
@@ -102,7 +102,7 @@ def _charts(
             yield drawn
 
 
-def _entries(known: Mapping[str, Sequence[Expected]], across: str, up: str) -> Iterator[Series]:
+def _entries(known: Mapping[str, Sequence[ExpectedSpeeds]], across: str, up: str) -> Iterator[Series]:
     """What the profiles expect, a point each."""
     for entries in known.values():
         for entry in entries:
@@ -121,7 +121,7 @@ def _points(records: Iterable[Mapping[str, Any]], across: str, up: str) -> Itera
         yield Point(float(x), float(serving[up]), str(load.get("concurrency", "")) if across else "", words)
 
 
-def _as_record(entry: Expected) -> dict[str, Any]:
+def _as_record(entry: ExpectedSpeeds) -> dict[str, Any]:
     return {"id": entry.name, "load": asdict(entry.load), "serving": dict(entry.figures)}
 
 
@@ -142,7 +142,7 @@ def _axis(name: str) -> str:
     return f"{figure.title}, {figure.unit}"
 
 
-def _run(record: Mapping[str, Any], entries: Sequence[Expected]) -> dict[str, Any]:
+def _run(record: Mapping[str, Any], entries: Sequence[ExpectedSpeeds]) -> dict[str, Any]:
     """One row, and what it is beside the profile's entry for this very case."""
     load = record["load"]
     whole = Load(**load) if load.keys() == asdict(Load()).keys() else None
@@ -163,7 +163,7 @@ def _run(record: Mapping[str, Any], entries: Sequence[Expected]) -> dict[str, An
     }
 
 
-def _entry(model: str, entry: Expected) -> dict[str, Any]:
+def _entry(model: str, entry: ExpectedSpeeds) -> dict[str, Any]:
     load = asdict(entry.load)
     return {
         "name": entry.name,

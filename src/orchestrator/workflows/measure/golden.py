@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.engines import greedy
 from orchestrator.golden import document
-from orchestrator.golden.compare import Answer, Compared, Verdict, accept, compare, overall
+from orchestrator.golden.compare import Answer, AnswerComparison, GoldenVerdict, accept, compare, overall
 from orchestrator.golden.document import Baseline, Subject
 from orchestrator.golden.prompts import MAX_TOKENS, PROMPTS, Prompt
 from orchestrator.model.chosen import chosen_gangs
@@ -41,8 +41,8 @@ class Golden:
     gang: str
     subject: Subject
     file: str
-    verdict: Verdict
-    compared: tuple[Compared, ...] = ()
+    verdict: GoldenVerdict
+    compared: tuple[AnswerComparison, ...] = ()
     accepted_at: float = 0.0
     varies: tuple[str, ...] = ()
     """Prompts whose answer the accepted engine varied by itself."""
@@ -77,7 +77,7 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     subject = _subject(fleet, gang)
     baseline = _baseline(subject)
     if baseline is None:
-        return Golden(gang=gang.name, subject=subject, file=str(_file(subject)), verdict=Verdict.NONE)
+        return Golden(gang=gang.name, subject=subject, file=str(_file(subject)), verdict=GoldenVerdict.NONE)
     url = _url(fleet, gang)
     prompts = [prompt for prompt in PROMPTS if prompt.id in baseline.prompts]
     compared = _compared(fleet, gang, url, prompts, baseline, progress)
@@ -94,9 +94,9 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
 
 def _compared(
     fleet: Fleet, gang: GangSpec, url: str, prompts: Sequence[Prompt], baseline: Baseline, progress: Progress
-) -> tuple[Compared, ...]:
+) -> tuple[AnswerComparison, ...]:
     """A difference counts when it is there each time: requests of others change the batch, and that the last digit."""
-    found: dict[str, Compared] = {}
+    found: dict[str, AnswerComparison] = {}
     for _ in range(REPEATS):
         open_ = [prompt for prompt in prompts if prompt.id not in found or not found[prompt.id].same]
         for prompt, answer in zip(open_, _asked(fleet, gang, url, open_, progress), strict=True):
@@ -135,7 +135,7 @@ def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         gang=gang.name,
         subject=subject,
         file=str(_file(subject)),
-        verdict=Verdict.SAME,
+        verdict=GoldenVerdict.SAME,
         accepted_at=baseline.made_at,
         varies=_varies(baseline),
     )
@@ -148,7 +148,7 @@ def _shown(fleet: Fleet, gang: GangSpec) -> tuple[Golden, Baseline | None]:
         gang=gang.name,
         subject=subject,
         file=str(_file(subject)),
-        verdict=Verdict.NONE,
+        verdict=GoldenVerdict.NONE,
         accepted_at=baseline.made_at if baseline else 0.0,
         varies=_varies(baseline) if baseline else (),
     )
@@ -240,7 +240,7 @@ def _answer(gang: str, leader: str, url: str, prompt: Prompt, answered: HttpAnsw
 def golden_json(found: Sequence[Golden]) -> dict[str, Any]:
     """The document of `golden accept|check --json`."""
     verdicts = [one.verdict for one in found]
-    verdict = next((v for v in (Verdict.DIFFERS, Verdict.NONE) if v in verdicts), Verdict.SAME)
+    verdict = next((v for v in (GoldenVerdict.DIFFERS, GoldenVerdict.NONE) if v in verdicts), GoldenVerdict.SAME)
     return {
         "verdict": verdict.value,
         "prompts": [prompt for one in found for prompt in _prompts(one)],

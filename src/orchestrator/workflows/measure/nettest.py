@@ -21,12 +21,12 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
-from orchestrator.nettest.expected import Machine, expectations
+from orchestrator.nettest.expected import NodeHardware, expectations
 from orchestrator.nettest.halves import bisected
-from orchestrator.nettest.report import Result, Shape
+from orchestrator.nettest.report import ModelShape, NettestResult
 from orchestrator.nettest.schedule import Between, Place, schedule, verification
-from orchestrator.nettest.verdict import HALF, Expectation, Measured, Verdict, judge_links, judge_tests
-from orchestrator.nettest.verification import Compared, Verification, verified
+from orchestrator.nettest.verdict import HALF, Expectation, Measurement, NettestVerdict, judge_links, judge_tests
+from orchestrator.nettest.verification import TransferCheck, Verification, verified
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
 from orchestrator.protocol.network import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
@@ -53,7 +53,7 @@ REACH_S = 60.0
 STEP_S = 60.0
 GRACE_S = 1.0
 """After the first sign of a failure, for what the others say of it."""
-UNKNOWN_SHAPE = Shape(hidden_size=7168, layers=61)
+UNKNOWN_SHAPE = ModelShape(hidden_size=7168, layers=61)
 """DeepSeek-V3's, used if the model is unknown."""
 Progress = Callable[[str, int, int], None]
 """(gang, steps done, of)."""
@@ -63,7 +63,7 @@ _TORN = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class NettestOptions:
     """What to test. model: None for what the gang ran last; enough: share of what is expected; timeout_s: of a gang
 
     verify_only: compare data, and time nothing
@@ -82,12 +82,12 @@ class Order:
 class Tested:
     """One gang's test, as it was kept. file: where"""
 
-    result: Result
+    result: NettestResult
     record: Mapping[str, Any]
     file: str
 
 
-def run_now(inventory: Inventory, order: Order, progress: Progress) -> tuple[Tested, ...]:
+def run_now(inventory: Inventory, order: NettestOptions, progress: Progress) -> tuple[Tested, ...]:
     """Test gang after gang, each in the place of its engine.
 
     Raises InputError where a gang runs or nobody knows what it will run, LockHeld, and why a node's ranks did not get
@@ -98,7 +98,7 @@ def run_now(inventory: Inventory, order: Order, progress: Progress) -> tuple[Tes
         return tuple(_one(inventory, fleet, gang, order, progress) for gang in chosen)
 
 
-def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progress: Progress) -> Tested:
+def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptions, progress: Progress) -> Tested:
     begin = time.monotonic()
     refuse_running(
         fleet,
@@ -114,7 +114,7 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: Order, progr
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
             planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
             topologies = planned.topologies
-        ground = Ground(
+        ground = NettestSetup(
             gang=gang,
             requests=requests,
             topologies=topologies,
@@ -136,18 +136,18 @@ def _topologies(fleet: Fleet, gang: GangSpec) -> Mapping[str, Topology]:
     return {name: build(snapshot) for name, snapshot in look(fleet, gang.nodes).all().items()}
 
 
-def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> Shape:
+def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> ModelShape:
     """The model's, by its profile; that of DeepSeek-V3 where there is none at hand."""
     name = model or next(iter(requests.values())).model
     try:
         dimensions = load_profile(name).dimensions
     except DeployError:
         return UNKNOWN_SHAPE
-    return Shape(hidden_size=dimensions.hidden_size, layers=dimensions.num_hidden_layers)
+    return ModelShape(hidden_size=dimensions.hidden_size, layers=dimensions.num_hidden_layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class NettestSetup:
     """What a test stands on. requests: as the engine would be staged, by node; timeout_s: for its ranks
 
     verify_only: nothing is to be timed
@@ -156,12 +156,14 @@ class Ground:
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
     topologies: Mapping[str, Topology]
-    shape: Shape
+    shape: ModelShape
     timeout_s: float = NETTEST_S
     verify_only: bool = False
 
 
-def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, begin: float | None = None) -> Tested:
+def test(
+    fleet: Fleet, ground: NettestSetup, *, enough: float, progress: Progress, begin: float | None = None
+) -> Tested:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
     places = _places(ground)
@@ -170,20 +172,22 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
                          fix="nothing: it can be started")  # fmt: skip
     compare = verification(places, ground.shape.hidden_size)
     steps = () if ground.verify_only else schedule(places, ground.shape.hidden_size, len(compare))
-    heard = _Heard(ground.gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
+    heard = _NettestAnswers(
+        ground.gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress
+    )
     began_ranks = time.monotonic()
     _run(fleet, ground, places, heard)
     began_ports = time.monotonic()
     right = _verified(heard, places)
     timed = bool(steps) and not right.corrupt
-    ports, broke = _ports(fleet, ground, enough) if timed else (rails.Measured(note=""), None)
+    ports, broke = _ports(fleet, ground, enough) if timed else (rails.RailMeasurements(note=""), None)
     ports_s = time.monotonic() - began_ports
     request = ground.requests[ground.gang.leader.name]
     expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
     if request.device == "cuda":
         before = last_good(ground.gang, request.stack, sum(len(p.ranks) for p in places))
         expected = {**_as_before(before, places, steps), **expected}
-    result = Result(
+    result = NettestResult(
         gang=ground.gang.name,
         nodes=tuple(ground.requests),
         ranks=sum(len(place.ranks) for place in places),
@@ -220,7 +224,7 @@ def test(fleet: Fleet, ground: Ground, *, enough: float, progress: Progress, beg
     return Tested(result=result, record=record, file=file)
 
 
-def _verified(heard: _Heard, places: Sequence[Place]) -> Verification:
+def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:
     """Raises NodeError where a rank has ended well and did not say what it was to compare: that is not right data."""
     try:
         return verified(heard.schedule, heard.compared, places, heard.compared_s)
@@ -229,15 +233,15 @@ def _verified(heard: _Heard, places: Sequence[Place]) -> Verification:
                         fix="l40s-deploy nettest again") from None  # fmt: skip
 
 
-def _ports(fleet: Fleet, ground: Ground, enough: float) -> tuple[rails.Measured, DeployError | None]:
+def _ports(fleet: Fleet, ground: NettestSetup, enough: float) -> tuple[rails.RailMeasurements, DeployError | None]:
     """What was measured of the RDMA ports, and what ended that early: the ranks' figures are not lost with it."""
     try:
         return rails.measure(fleet, ground.gang, ground.requests, ground.topologies, enough=enough), None
     except DeployError as failure:
-        return rails.Measured(note=f"RDMA ports were not measured: {failure.where}: {failure.what}"), failure
+        return rails.RailMeasurements(note=f"RDMA ports were not measured: {failure.where}: {failure.what}"), failure
 
 
-def _places(ground: Ground) -> tuple[Place, ...]:
+def _places(ground: NettestSetup) -> tuple[Place, ...]:
     places, first = [], 0
     for name, request in ground.requests.items():
         count = len(request.gpus) or len(request.tp_ranks)
@@ -256,14 +260,14 @@ def _places(ground: Ground) -> tuple[Place, ...]:
     return tuple(places)
 
 
-def _machines(ground: Ground) -> dict[str, Machine]:
+def _machines(ground: NettestSetup) -> dict[str, NodeHardware]:
     found = {}
     for name, request in ground.requests.items():
         if name not in ground.topologies:
             continue
         network, topology = request.network, ground.topologies[name]
         named = network.ports  # one that is down is missing from what was planned
-        found[name] = Machine(
+        found[name] = NodeHardware(
             topology=topology,
             nccl=nccl_version(request.stack),
             rdma=network.rdma,
@@ -308,7 +312,7 @@ def _as_before(
 
 
 @dataclass
-class _Heard:
+class _NettestAnswers:
     """What the nodes have said, together. Written by one thread a node."""
 
     gang: str
@@ -316,8 +320,8 @@ class _Heard:
     ranks: Mapping[str, Sequence[int]]
     """Of each node."""
     progress: Progress
-    figures: list[Measured] = field(default_factory=list)
-    compared: list[Compared] = field(default_factory=list)
+    figures: list[Measurement] = field(default_factory=list)
+    compared: list[TransferCheck] = field(default_factory=list)
     compared_s: float = 0.0
     """Until the last of them."""
     seconds: float = 0.0
@@ -338,11 +342,11 @@ class _Heard:
         with self._lock:
             if line.step >= 0 and line.wrong >= 0:
                 self.compared.append(
-                    Compared(step=line.step, group=line.group, rank=line.rank, bytes=line.bytes, wrong=line.wrong)
+                    TransferCheck(step=line.step, group=line.group, rank=line.rank, bytes=line.bytes, wrong=line.wrong)
                 )
             elif line.step >= 0:
                 self.figures.append(
-                    Measured(
+                    Measurement(
                         step=line.step,
                         group=line.group,
                         bytes=line.bytes,
@@ -401,7 +405,7 @@ class _Heard:
         return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
 
 
-def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], heard: _Heard) -> None:
+def _run(fleet: Fleet, ground: NettestSetup, places: Sequence[Place], heard: _NettestAnswers) -> None:
     program, leader = template(PROGRAM), ground.gang.leader
     address = ground.requests[leader.name].leader.address
     rendezvous = Endpoint(address=address, port=leader.ports.dist_init)
@@ -443,7 +447,7 @@ def _run(fleet: Fleet, ground: Ground, places: Sequence[Place], heard: _Heard) -
         raise failure
 
 
-def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
+def _follow(session: Session, request: NettestRequest, heard: _NettestAnswers) -> None:
     """Until the node's ranks have ended, or any rank has failed: the node stops ours when we stop reading."""
     with closing(messages(session, "nettest", request, NettestLine)) as lines:
         for line in lines:
@@ -457,7 +461,7 @@ def _follow(session: Session, request: NettestRequest, heard: _Heard) -> None:
 
 
 def _failure(
-    ground: Ground, places: Sequence[Place], heard: _Heard, failures: Mapping[str, DeployError]
+    ground: NettestSetup, places: Sequence[Place], heard: _NettestAnswers, failures: Mapping[str, DeployError]
 ) -> DeployError | None:
     """The one cause: a node that is lost, what a node refused, a rank that died, a rank that failed by itself."""
     first = lost_first(failures) if failures else None
@@ -482,11 +486,11 @@ def _failure(
     return None
 
 
-def _port(ground: Ground) -> int:
+def _port(ground: NettestSetup) -> int:
     return ground.gang.leader.ports.dist_init
 
 
-def _at(heard: _Heard) -> str:
+def _at(heard: _NettestAnswers) -> str:
     return f"in step {heard.step + 1} of {heard.steps}" if heard.step else "before the first step was done"
 
 
@@ -496,11 +500,11 @@ def _of_rank(places: Sequence[Place], node: str, rank: int, what: str, fix: str)
     return NodeError(f"rank {rank} of the network test {what}; all ranks were stopped", where=f"{node}{gpu}", fix=fix)
 
 
-def _lines(heard: _Heard, node: str) -> list[str]:
+def _lines(heard: _NettestAnswers, node: str) -> list[str]:
     return heard.logs[node].splitlines()
 
 
-def _transport(ground: Ground, heard: _Heard) -> dict[str, str]:
+def _transport(ground: NettestSetup, heard: _NettestAnswers) -> dict[str, str]:
     found = {}
     for name, request in ground.requests.items():
         if request.device == "cuda":
@@ -512,7 +516,7 @@ def _transport(ground: Ground, heard: _Heard) -> dict[str, str]:
     return found
 
 
-def _moved(ground: Ground, heard: _Heard) -> tuple[Any, ...]:
+def _moved(ground: NettestSetup, heard: _NettestAnswers) -> tuple[Any, ...]:
     cuda = {name: request for name, request in ground.requests.items() if request.device == "cuda"}
     if not cuda or not all(name in ground.topologies for name in cuda):
         return ()
@@ -542,7 +546,7 @@ def nettest_json(found: Sequence[Tested]) -> dict[str, Any]:
     """The document of `nettest --json`: each gang's figures below `gangs`; at the top those of the first gang with
     wrong data, of the first slow one, of the first one where none is."""
     documents = [{**one.record, "file": one.file} for one in found]
-    bad = (Verdict.FAILED.value, Verdict.SLOW.value, Verdict.OK.value)
+    bad = (NettestVerdict.FAILED.value, NettestVerdict.SLOW.value, NettestVerdict.OK.value)
     worst = min(documents, key=lambda one: bad.index(one["verdict"]))
     top = {key: worst[key] for key in ("verification", "verdict", "transport", "tests", "links", "odd", "findings")}
     return {**top, "judged": any(one["judged"] for one in documents), "gangs": documents}

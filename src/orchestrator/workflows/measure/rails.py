@@ -12,8 +12,8 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
-from orchestrator.nettest.rails import RailPort, Said, Way, alone, judge, played, ways
-from orchestrator.nettest.verdict import Link
+from orchestrator.nettest.rails import PerftestOutput, PortPair, RailPort, alone, judge, played, ways
+from orchestrator.nettest.verdict import LinkResult
 from orchestrator.protocol.network import takes
 from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
 from orchestrator.protocol.staging import StagingRequest
@@ -31,10 +31,10 @@ PACKAGE = "perftest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class RailMeasurements:
     """links: every path that was measured; note: what was not, and what to do, as text"""
 
-    links: tuple[Link, ...] = ()
+    links: tuple[LinkResult, ...] = ()
     note: str = ""
 
 
@@ -45,18 +45,18 @@ def measure(
     topologies: Mapping[str, Topology],
     *,
     enough: float,
-) -> Measured:
+) -> RailMeasurements:
     """Between every two nodes port after port, where there are RDMA ports and perftest. Raises the failure of a node
     that is lost, before that of one that refuses."""
     ports = {name: _ports(name, request, topologies.get(name)) for name, request in requests.items()}
     addresses = {name: address for request in requests.values() for address, name in request.addresses.items()}
     if (without := _without(ports, addresses)) is not None:
-        return Measured(note=without)
+        return RailMeasurements(note=without)
     order = ways(ports)
-    heard = _Heard(order)
+    heard = _RailsAnswers(order)
     fenced = fence(fleet, gang.name)
 
-    def one(session: Session, turn: Sequence[Way]) -> None:
+    def one(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
         runs = tuple(
             RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid,
@@ -85,7 +85,7 @@ def measure(
             raise lost_first(done.failures)
         if heard.missing:
             break
-    return Measured(links=judge(order, heard.said, enough=enough), note=heard.note())
+    return RailMeasurements(links=judge(order, heard.said, enough=enough), note=heard.note())
 
 
 def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tuple[RailPort, ...]:
@@ -128,11 +128,11 @@ def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, 
 
 
 @dataclass
-class _Heard:
+class _RailsAnswers:
     """What the nodes have said, together. Written by one thread a node."""
 
-    order: tuple[Way, ...]
-    said: dict[int, Said] = field(default_factory=dict)
+    order: tuple[PortPair, ...]
+    said: dict[int, PerftestOutput] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     left: dict[str, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -155,7 +155,7 @@ class _Heard:
                     fix="l40s-deploy nettest again",
                 )
             if node == way.start.node or (line.status and way.id not in self.said):
-                self.said[way.id] = Said(line.text, line.status)
+                self.said[way.id] = PerftestOutput(line.text, line.status)
 
     def note(self) -> str:
         """What was not measured; '' where all was."""
@@ -175,7 +175,7 @@ class _Heard:
         return "; ".join(words)
 
 
-def _follow(session: Session, request: RailsRequest, heard: _Heard) -> None:
+def _follow(session: Session, request: RailsRequest, heard: _RailsAnswers) -> None:
     """Until the node's runs are over, or a node turns out to lack the program: it ends ours when we stop reading."""
     with closing(messages(session, "rails", request, RailsLine)) as lines:
         for line in lines:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orchestrator.gang.view import GangView
-from orchestrator.golden.compare import Verdict
+from orchestrator.golden.compare import GoldenVerdict
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -17,7 +17,7 @@ from orchestrator.workflows.status.reports import as_they_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class GoldenCheck:
     """What became of it on one gang. finding: None where the answers are the accepted ones, or none were accepted"""
 
     gang: str
@@ -27,7 +27,7 @@ class Asked:
     """Why it could not be asked."""
 
 
-def after_start(inventory: Inventory, views: Iterable[GangView], progress: Progress) -> tuple[Asked, ...]:
+def after_start(inventory: Inventory, views: Iterable[GangView], progress: Progress) -> tuple[GoldenCheck, ...]:
     """Every gang of these that serves and that answers were accepted for; raises no DeployError."""
     serving = {view.name for view in views if view.serves}
     if not any_baseline():  # spares the operator who waits for the start four logins and two rounds
@@ -38,15 +38,15 @@ def after_start(inventory: Inventory, views: Iterable[GangView], progress: Progr
     return tuple(one for one in asked if one.error is not None or one.golden is not None)
 
 
-def ask_again(fleet: Fleet, gang: GangSpec, progress: Progress = lambda *_: None) -> Asked:
+def ask_again(fleet: Fleet, gang: GangSpec, progress: Progress = lambda *_: None) -> GoldenCheck:
     """One gang. Nothing is asked where nothing was accepted; raises nothing."""
     try:
         golden = check_gang(fleet, gang, progress)
     except DeployError as error:
-        return Asked(gang=gang.name, error=error)
-    if golden.verdict is Verdict.NONE:
-        return Asked(gang=gang.name)
-    return Asked(gang=gang.name, golden=golden, finding=_finding(gang, golden))
+        return GoldenCheck(gang=gang.name, error=error)
+    if golden.verdict is GoldenVerdict.NONE:
+        return GoldenCheck(gang=gang.name)
+    return GoldenCheck(gang=gang.name, golden=golden, finding=_finding(gang, golden))
 
 
 def _finding(gang: GangSpec, golden: Golden) -> Finding | None:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.family import Family, Kind
+from orchestrator.monitoring.family import Family, MetricKind
 from orchestrator.monitoring.metrics import metrics
 from orchestrator.workflows.http_server import listen
 from orchestrator.workflows.monitor.scraper import Scraper
@@ -24,7 +24,7 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
     is taken."""
     with Scraper(inventory, chosen_gangs(inventory, gangs)) as scraper:
         registry = CollectorRegistry()
-        registry.register(_Scene(scraper))
+        registry.register(_SceneCollector(scraper))
         server = listen(make_wsgi_app(registry), host, port)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -39,14 +39,14 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
 def client_metric(family: Family) -> Metric:
     """A family as the client library has it."""
     metric = family.metric
-    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     made = kind(metric.name, metric.help, labels=metric.labels)
     for labels, value in family.samples:
         made.add_metric(labels, value)
     return made
 
 
-class _Scene(Collector):
+class _SceneCollector(Collector):
     def __init__(self, scraper: Scraper) -> None:
         self._scraper = scraper
 

@@ -18,7 +18,7 @@ from orchestrator.gang.history import PastRun, past_runs
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.monitoring.past import last_failure, more, phases, restarts
-from orchestrator.monitoring.scene import Failure, Looked, Measured, Past, RouterSeen, Scene
+from orchestrator.monitoring.scene import GangFailure, KeptMeasurements, LastCheck, Past, RouterSeen, Scene
 from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
@@ -26,21 +26,21 @@ from orchestrator.records.benches import all_benches
 from orchestrator.records.findings import last_look, looks_file
 from orchestrator.records.nettests import newest_nettests
 from orchestrator.records.starts import last_start
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S, SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_ROUTER_S, SCRAPE_S
 from orchestrator.workflows.router.host import router_ask, router_gang
 from orchestrator.workflows.status.reports import views_of, where
 
-PATIENCE = Patience(least_s=1.0, times=3.0)
+PATIENCE = StragglerWait(least_s=1.0, times=3.0)
 AGAIN_S = 1.0
 """Two readers within this time see the same scrape."""
 MEASURED_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _RunCounts:
     """What was counted of a gang's runs. runs: ids of those that count already; newest: the one that runs."""
 
     newest: str
@@ -58,8 +58,8 @@ class Scraper:
         self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=SCRAPE_CONNECT_S)
         routers = router_gang(inventory.router).nodes if inventory.router else ()
         self._routers = Fleet(routers, connect_deadline_s=SCRAPE_CONNECT_S)
-        self._known: dict[str, _Known] = {}
-        self._measured: tuple[float, Measured] | None = None
+        self._known: dict[str, _RunCounts] = {}
+        self._measured: tuple[float, KeptMeasurements] | None = None
         self._last: tuple[float, Scene] | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -111,18 +111,21 @@ class Scraper:
         answer = next(iter(answers.values.values()), None)
         return (RouterSeen(node=self._router.node.name, workers=_workers(answer)),)
 
-    def _looked(self) -> Looked | None:
+    def _looked(self) -> LastCheck | None:
         kept = last_look(self._looks)
         if kept is None:
             return None
         at, findings = kept
-        return Looked(at=at, findings=tuple((one["id"], one["severity"], one["node"]) for one in findings))
+        return LastCheck(at=at, findings=tuple((one["id"], one["severity"], one["node"]) for one in findings))
 
-    def _documents(self) -> Measured:
+    def _documents(self) -> KeptMeasurements:
         now = time.monotonic()
         if self._measured is None or now - self._measured[0] > MEASURED_EVERY_S:
             newest = {(one["gang"], one["model"], one["stack"], str(one["load"])): one for one in all_benches()}
-            self._measured = (now, Measured(benches=tuple(newest.values()), nettests=newest_nettests(self._gangs)))
+            self._measured = (
+                now,
+                KeptMeasurements(benches=tuple(newest.values()), nettests=newest_nettests(self._gangs)),
+            )
         return self._measured[1]
 
     def _past(self, gang: GangSpec, view: GangView) -> Past:
@@ -144,10 +147,10 @@ class Scraper:
             phases=phases(last_start(view.name, view.model, view.stack)),
         )
         ids = frozenset(run.run_id for run in runs) | (known.runs if known is not None else frozenset())
-        self._known[gang.name] = _Known(mark, ids, past)
+        self._known[gang.name] = _RunCounts(mark, ids, past)
         return past
 
-    def _failure(self, known: _Known | None, runs: tuple[PastRun, ...], clock: float) -> Failure | None:
+    def _failure(self, known: _RunCounts | None, runs: tuple[PastRun, ...], clock: float) -> GangFailure | None:
         """One that is known keeps its time: clocks drift, and a series must not move for that."""
         found = last_failure(runs, time.time(), clock)
         before = known.past.failure if known is not None else None

@@ -11,14 +11,14 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.layout import degrees_of
-from orchestrator.planning.offers import L40S_BYTES, Fit, offer
+from orchestrator.planning.offers import L40S_BYTES, LayoutFit, offer
 from orchestrator.planning.page_cache import FAST_DISK
 from orchestrator.workflows.plan.measured import planned_network
 from orchestrator.workflows.plan.models import costs_json, speeds_json
 from orchestrator.workflows.plan.plan import Planned, PlanRequest
 
 
-def layouts_of(inventory: Inventory, request: PlanRequest, planned: Planned) -> dict[str, tuple[Fit, ...]]:
+def layouts_of(inventory: Inventory, request: PlanRequest, planned: Planned) -> dict[str, tuple[LayoutFit, ...]]:
     """By gang: every layout that fits its GPUs. Gangs of a plan whose profile or stack is not at hand are left out."""
     found = {}
     for gang in inventory.gangs:
@@ -29,7 +29,7 @@ def layouts_of(inventory: Inventory, request: PlanRequest, planned: Planned) -> 
     return found
 
 
-def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: Planned) -> tuple[Fit, ...]:
+def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: Planned) -> tuple[LayoutFit, ...]:
     profile, stack = load_profile(request.model), load_stack(plan.stack)
     return offer(
         profile,
@@ -47,12 +47,12 @@ def _gpu_name(gang: GangSpec, planned: Planned) -> str:
     return names[0] if names else ""
 
 
-def chosen(fits: tuple[Fit, ...], gang: GangPlan) -> Fit | None:
+def chosen(fits: tuple[LayoutFit, ...], gang: GangPlan) -> LayoutFit | None:
     """The one that the plan takes."""
     return next((fit for fit in fits if fit.degrees == degrees_of(gang.layout)), None)
 
 
-def fit_words(fit: Fit) -> str:
+def fit_words(fit: LayoutFit) -> str:
     """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 41 to 983 tokens/s at 1 and 128 requests,
     172 GB to read on each node (34 s at 5 GB/s)'."""
     groups = f" in each of {fit.degrees.attention} groups" if fit.degrees.attention > 1 else ""
@@ -67,7 +67,7 @@ def fit_words(fit: Fit) -> str:
     return f"{fit.degrees}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"
 
 
-def layouts_json(fits: tuple[Fit, ...]) -> list[dict[str, Any]]:
+def layouts_json(fits: tuple[LayoutFit, ...]) -> list[dict[str, Any]]:
     """The key `layouts` of a gang in `plan --json`."""
     return [
         {

@@ -18,7 +18,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.offers import Fit, Offer, offer
+from orchestrator.planning.offers import LayoutFit, ModelOffer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.rendering import profile_file
 from orchestrator.workflows.files import write_whole
@@ -33,7 +33,7 @@ class Listed:
     """One profile and what each gang can do with it."""
 
     profile: ModelProfile
-    offers: tuple[Offer, ...]
+    offers: tuple[ModelOffer, ...]
 
 
 def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[Listed, ...]:
@@ -45,7 +45,7 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[Listed, .
     return tuple(listed)
 
 
-def _offered(profile: ModelProfile, stack: Stack, gang: GangSpec) -> Offer:
+def _offered(profile: ModelProfile, stack: Stack, gang: GangSpec) -> ModelOffer:
     return offer(profile, stack, gang, network=assumed_network(gang, stack.name, profile))
 
 
@@ -71,7 +71,7 @@ def _model(listed: Listed) -> dict[str, Any]:
     }
 
 
-def _offer(each: Offer) -> dict[str, Any]:
+def _offer(each: ModelOffer) -> dict[str, Any]:
     return {
         "gang": each.gang,
         "nodes": each.nodes,
@@ -99,7 +99,7 @@ def _offer(each: Offer) -> dict[str, Any]:
     }
 
 
-def costs_json(fit: Fit) -> dict[str, Any]:
+def costs_json(fit: LayoutFit) -> dict[str, Any]:
     """What a layout costs the network and a start, calculated: bytes, and seconds of reading from two kinds of disk."""
     return {
         "network_bytes_per_token": fit.sent,
@@ -110,7 +110,7 @@ def costs_json(fit: Fit) -> dict[str, Any]:
     }
 
 
-def speeds_json(fit: Fit) -> dict[str, Any]:
+def speeds_json(fit: LayoutFit) -> dict[str, Any]:
     """Decode speed of a layout, as it was calculated; null where nothing can be said."""
     found = fit.speeds
     if found is None:

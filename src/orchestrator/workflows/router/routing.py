@@ -34,9 +34,9 @@ from orchestrator.planning.digest import short_digest
 from orchestrator.planning.redaction import fingerprint
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
-from orchestrator.workflows.gang.down import Stopped, stop_gangs
+from orchestrator.workflows.gang.down import StopResult, stop_gangs
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.raising import Rising, Watcher, raise_all
 from orchestrator.workflows.router.host import (
@@ -236,7 +236,7 @@ def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> Gang
     `up` does; why a gang could not be taken in is said."""
     with Fleet(inventory.nodes) as fleet:
         _refuse_expired(router.spec)
-        gangs = see(fleet, inventory.gangs, patience=Patience())
+        gangs = see(fleet, inventory.gangs, patience=StragglerWait())
         rising = _rising(router, _health_path(router, inventory, gangs), _front(router.spec))
         raise_all(router.fleet, [rising], watcher, timeout_s=ROUTER_START_S)
         take_in_serving(router, fleet, inventory, watcher)
@@ -270,7 +270,7 @@ def _why_not_in(router: Router, url: str) -> DeployError | None:
 
 def stop_router(
     inventory: Inventory, *, command: str, now: bool = False, timeout_s: float = STOP_S
-) -> tuple[Stopped, ...]:
+) -> tuple[StopResult, ...]:
     """Stop it; requests that run get up to 60 s. timeout_s: how long its end is waited for. Raises RunsElsewhere."""
     with Router(wanted_router(inventory)) as router, ExitStack() as opened:
         refuse_elsewhere([router.view()])

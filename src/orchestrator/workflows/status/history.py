@@ -20,7 +20,7 @@ from orchestrator.workflows.status.reports import where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class GangHistory:
     """One gang. audit: lines of the first node that answered; failures: nodes that did not."""
 
     gang: str
@@ -29,16 +29,16 @@ class Kept:
     failures: Mapping[str, DeployError]
 
 
-def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[Kept, ...]:
+def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistory, ...]:
     """Ask every node of the chosen gangs, and the router's, once."""
-    found: list[Kept] = []
+    found: list[GangHistory] = []
     for chosen in gangs_and_router(inventory, gangs):
         with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
             found += [_kept(fleet, gang) for gang in chosen]
     return tuple(found)
 
 
-def _kept(fleet: Fleet, gang: GangSpec) -> Kept:
+def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
     def one(session: Session) -> HistoryAnswer:
         request = HistoryRequest(**where(session.spec, gang.name), audit=True)
         return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
@@ -49,7 +49,7 @@ def _kept(fleet: Fleet, gang: GangSpec) -> Kept:
         for name, answer in answers.values.items()
     }
     audit = {name: answer.audit for name, answer in answers.values.items()}
-    return Kept(
+    return GangHistory(
         gang=gang.name,
         runs=past_runs(gang.name, reports, audit),
         audit=next(iter(audit.values()), ()),

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.engines.serving import METRICS, Serving, serving
-from orchestrator.gang.begun import Begun
+from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.rates import growth, port_rates
-from orchestrator.gang.timeline import Happened
+from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, Unreachable
@@ -51,7 +51,7 @@ class Moment:
     seen: Overview
     nodes: Mapping[str, NodeLoad] = field(default_factory=dict)
     gangs: Mapping[str, GangLoad] = field(default_factory=dict)
-    events: Mapping[str, tuple[Happened, ...]] = field(default_factory=dict)
+    events: Mapping[str, tuple[TimelineEvent, ...]] = field(default_factory=dict)
 
 
 class Watching:
@@ -68,10 +68,10 @@ class Watching:
         self._failures: dict[str, DeployError] = {}
         self._asked: dict[str, float] = {}
         self._glance: RouterGlance | None = None
-        self._begun: tuple[Begun, ...] = ()
+        self._begun: tuple[GangOperation, ...] = ()
         self._nodes: dict[str, NodeLoad] = {}
         self._loads: dict[str, GangLoad] = {}
-        self._events: dict[str, tuple[Happened, ...]] = {}
+        self._events: dict[str, tuple[TimelineEvent, ...]] = {}
         self._defects: list[BaseException] = []
 
     def __enter__(self) -> Watching:

@@ -14,7 +14,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
 from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.gauges import GaugesAnswer
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S, WATCH_NVML_S
@@ -74,7 +74,7 @@ def read_gauges(session: Session) -> GaugesAnswer:
 def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:
     """Every node of the chosen gangs, read once."""
     with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
-        answers = fleet.on_every(read_gauges, patience=Patience(least_s=WATCH_NVML_S + 1))
+        answers = fleet.on_every(read_gauges, patience=StragglerWait(least_s=WATCH_NVML_S + 1))
     return _loads(answers.values, answers.failures)
 
 

@@ -22,7 +22,7 @@ MOST_WAITING = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One line of one node's engine log, or why it could not be read."""
 
     node: str
@@ -32,26 +32,26 @@ class Line:
 
 def logs(
     inventory: Inventory, *, gangs: tuple[str, ...] = (), nodes: tuple[str, ...] = (), lines: int, follow: bool
-) -> Iterator[Line]:
+) -> Iterator[LogLine]:
     """All nodes side by side; without `follow` node after node. No gang or node named means all, without
     the router.
 
     Raises InputError for an unknown gang or node.
     """
     chosen = _chosen(inventory, gangs, nodes)
-    arrived: queue.Queue[Line | None] = queue.Queue(MOST_WAITING)
+    arrived: queue.Queue[LogLine | None] = queue.Queue(MOST_WAITING)
 
     def one(session: Session) -> None:
         request = LogsRequest(**where(session.spec), lines=lines, follow=follow)
         for raw in stream(session, "logs", request, endless=follow):
-            arrived.put(Line(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
+            arrived.put(LogLine(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
 
     with Fleet(chosen) as fleet:
 
         def all_of_them() -> None:
             answers = fleet.on_every(one)
             for name, failure in answers.failures.items():
-                arrived.put(Line(name, "", failure))
+                arrived.put(LogLine(name, "", failure))
             arrived.put(None)
 
         threading.Thread(target=all_of_them, daemon=True).start()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from orchestrator.gang.begun import Begun
+from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, named_gangs
@@ -17,7 +17,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.workflows.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.workflows.gang.standing import standing_gangs
 from orchestrator.workflows.status.reports import everything, see, views_of
@@ -70,10 +70,10 @@ class Overview:
 
     views: tuple[GangView, ...]
     router: RouterGlance | None = None
-    interrupted: tuple[Begun, ...] = ()
+    interrupted: tuple[GangOperation, ...] = ()
     """What was begun on these gangs and no command works on any more."""
 
-    def begun(self, view: GangView) -> Begun | None:
+    def begun(self, view: GangView) -> GangOperation | None:
         """What was interrupted on this gang."""
         return next((begun for begun in self.interrupted if begun.gang == view.name), None)
 
@@ -120,7 +120,7 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
     """Look once at these gangs, or at their replicas where they stand as such; a node that does not answer is
     unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
     with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
-        answers = everything(fleet, patience=Patience())
+        answers = everything(fleet, patience=StragglerWait())
         standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="--gang")
         views = views_of(standing, answers.values, answers.failures)
         answering = [node.name for view in views for node in view.nodes if node.error is None]

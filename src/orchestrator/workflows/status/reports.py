@@ -18,7 +18,7 @@ from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.release import is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
-from orchestrator.remote.fleet import Fleet, Patience
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import ANSWER_S
@@ -39,7 +39,11 @@ def because(cause: Cause | None) -> Because | None:
 
 
 def see(
-    fleet: Fleet, gangs: Iterable[GangSpec], *, seen: dict[str, str] | None = None, patience: Patience | None = None
+    fleet: Fleet,
+    gangs: Iterable[GangSpec],
+    *,
+    seen: dict[str, str] | None = None,
+    patience: StragglerWait | None = None,
 ) -> tuple[GangView, ...]:
     """Every gang as it is now, one question a node.
 
@@ -53,7 +57,7 @@ def see(
     return views_of(chosen, answers.values, answers.failures)
 
 
-def everything(fleet: Fleet, *, patience: Patience | None = None) -> PerNode[ReportAnswer]:
+def everything(fleet: Fleet, *, patience: StragglerWait | None = None) -> PerNode[ReportAnswer]:
     """What every node of the fleet reports of all gangs that it knows."""
     return _told(fleet, list(fleet.nodes), _ask_all, _ask_all, patience)
 
@@ -63,7 +67,7 @@ def _told(
     names: Sequence[str],
     question: Callable[[Session], ReportAnswer],
     once_more: Callable[[Session], ReportAnswer],
-    patience: Patience | None,
+    patience: StragglerWait | None,
 ) -> PerNode[ReportAnswer]:
     began = time.monotonic()
     answers = fleet.on_every(question, only=names, patience=patience)
@@ -76,7 +80,7 @@ def _told(
 def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:
     """Each gang on the nodes of its newest run: a gang that goes on without a node restarts without it."""
     chosen = tuple(gangs)
-    views = see(fleet, chosen, patience=Patience())
+    views = see(fleet, chosen, patience=StragglerWait())
     return tuple(as_it_runs(gang, view) for gang, view in zip(chosen, views, strict=True))
 
 
@@ -106,7 +110,7 @@ def views_of(
 
 def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
     """The state of each node's part of its gang in one word, before something is done to it; raises nothing."""
-    asked = fleet.on_every(ask_report, only=gang_of, patience=Patience()).values
+    asked = fleet.on_every(ask_report, only=gang_of, patience=StragglerWait()).values
     return {node: _word_of(fleet.nodes[node], gang, asked.get(node)) for node, gang in gang_of.items()}
 
 

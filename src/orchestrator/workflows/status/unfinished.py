@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from orchestrator.gang.begun import Begun, read, together
+from orchestrator.gang.begun import GangOperation, read, together
 from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.remote.fleet import Fleet
@@ -14,7 +14,9 @@ from orchestrator.workflows.gang.holder import has_ended
 from orchestrator.workflows.status.reports import where
 
 
-def interrupted(fleet: Fleet, gangs: Iterable[GangSpec], *, only: Collection[str] | None = None) -> tuple[Begun, ...]:
+def interrupted(
+    fleet: Fleet, gangs: Iterable[GangSpec], *, only: Collection[str] | None = None
+) -> tuple[GangOperation, ...]:
     """What was begun on these gangs and no command works on any more. only: names of the nodes to ask."""
     return tuple(begun for begun, held in _kept(fleet, tuple(gangs), only) if not any(map(_at_work, held)))
 
@@ -26,7 +28,7 @@ def begun_on(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[str, ...]:
 
 def _kept(
     fleet: Fleet, gangs: Sequence[GangSpec], only: Collection[str] | None
-) -> Iterator[tuple[Begun, Sequence[LockHolder | None]]]:
+) -> Iterator[tuple[GangOperation, Sequence[LockHolder | None]]]:
     """The nodes' records of each gang, and who holds its lock there. If a node does not answer, the records of the
     other nodes count."""
     names = [node.name for gang in gangs for node in gang.nodes if only is None or node.name in only]

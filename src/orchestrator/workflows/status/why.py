@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.gang.last_failure import Kept, Verdict, last_verdict
-from orchestrator.gang.timeline import Happened, NodeEvents, timeline
+from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict
+from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Report
@@ -23,12 +23,12 @@ from orchestrator.workflows.status.status import cause_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class Explanation:
     """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for."""
 
     gang: str
-    verdict: Verdict | None
-    events: tuple[Happened, ...] = ()
+    verdict: FailureVerdict | None
+    events: tuple[TimelineEvent, ...] = ()
     failures: Mapping[str, DeployError]
 
 
@@ -36,14 +36,14 @@ class Account:
 class Excerpt:
     """Log lines of the node that failed first. marked: which of them shows the failure, -1 for none of them."""
 
-    verdict: Verdict
+    verdict: FailureVerdict
     lines: tuple[str, ...]
     marked: int
 
 
-def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False) -> tuple[Account, ...]:
+def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False) -> tuple[Explanation, ...]:
     """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run."""
-    accounts: list[Account] = []
+    accounts: list[Explanation] = []
     for chosen in gangs_and_router(inventory, gangs):
         with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
             accounts += [_account(fleet, gang, events=events) for gang in chosen]
@@ -67,7 +67,7 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
     return tuple(found)
 
 
-def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
+def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Explanation:
     answers = fleet.on_every(
         lambda session: ask(
             session, "history", HistoryRequest(**where(session.spec, gang.name)), HistoryAnswer, deadline_s=ANSWER_S
@@ -79,7 +79,7 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Account:
         for node in gang.nodes
     }
     verdict = last_verdict(gang.name, kept)
-    return Account(
+    return Explanation(
         gang=gang.name,
         verdict=verdict,
         events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
@@ -92,7 +92,7 @@ def _reports(answer: HistoryAnswer) -> list[Report]:
     return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
 
 
-def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...]:
+def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[TimelineEvent, ...]:
     """What the nodes have written down of one run, by our clock; a node that does not answer is left out."""
 
     def one(session: Session) -> NodeEvents:
@@ -106,7 +106,7 @@ def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[Happened, ...
     return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
 
 
-def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt:
+def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:
     def one(session: Session) -> ExcerptAnswer:
         request = ExcerptRequest(
             **where(session.spec, verdict.gang),
@@ -128,12 +128,12 @@ def _excerpt(fleet: Fleet, verdict: Verdict, before: int, after: int) -> Excerpt
     return Excerpt(verdict=verdict, lines=answer.lines, marked=answer.marked)
 
 
-def why_json(accounts: Sequence[Account]) -> dict[str, Any]:
+def why_json(accounts: Sequence[Explanation]) -> dict[str, Any]:
     """The document of `why --json`."""
     return {"gangs": [_json(account) for account in accounts]}
 
 
-def _json(account: Account) -> dict[str, Any]:
+def _json(account: Explanation) -> dict[str, Any]:
     verdict = account.verdict
     return {
         "name": account.gang,

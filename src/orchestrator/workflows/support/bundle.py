@@ -44,7 +44,7 @@ KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class SupportBundle:
     """What was written. missing: what is not in it, with the reason."""
 
     path: Path
@@ -55,7 +55,7 @@ class Bundle:
 
 def bundle(
     inventory: Inventory, gangs: tuple[str, ...], out: Path, step: Callable[[str], None] = lambda _: None
-) -> Bundle:
+) -> SupportBundle:
     """Ask the nodes, remove secrets and names, and write one archive of mode 0600.
 
     Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
@@ -82,7 +82,7 @@ def bundle(
                 where="support-bundle",
                 fix="nothing was written. Report this bug without the bundle",
             )
-    return Bundle(path=out, files=tuple(sorted(found)), missing=scrubbed, bytes=_write(out, found))
+    return SupportBundle(path=out, files=tuple(sorted(found)), missing=scrubbed, bytes=_write(out, found))
 
 
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushRequest:
+class TuningPushRequest:
     """What to push. pack: None with `remove`, which undoes what was installed; check: report what would be done"""
 
     pack: Path | None = None
@@ -111,7 +111,7 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
     return Pulled(node=spec.name, pack=pack, left=tuple((part, flaw.text) for part, flaw in left))
 
 
-def push(inventory: Inventory, request: PushRequest) -> PerNode[Put]:
+def push(inventory: Inventory, request: TuningPushRequest) -> PerNode[Put]:
     """Install a pack on every node, or remove it. Nothing is written before every node has agreed to accept it.
 
     Raises InputError for a pack that can't be used, and the first failure of a node that can't accept it.

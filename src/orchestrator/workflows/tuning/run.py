@@ -47,7 +47,7 @@ ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRunRequest:
+class TuneOptions:
     """What to tune.
 
     out: the pack; batches: () for SGLang's own; most: candidates a job, None for all; again: forget earlier results
@@ -83,7 +83,7 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TuningProgress:
     """How far it is. left_s: None before the first job is done; trying: what each tuner tries, as text"""
 
     done: int
@@ -92,10 +92,10 @@ class Pace:
     trying: Mapping[str, str]
 
 
-Progress = Callable[[Pace], None]
+Progress = Callable[[TuningProgress], None]
 
 
-def run_tuning(inventory: Inventory, request: TuneRunRequest, progress: Progress) -> Tuned:
+def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -> Tuned:
     """Tune on every GPU of one gang, and write the pack.
 
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
@@ -114,7 +114,7 @@ def run_tuning(inventory: Inventory, request: TuneRunRequest, progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
+class _TuningSetup:
     """requests: as the engine would be staged, by node; wanted: the files; key: of the kept results"""
 
     gang: GangSpec
@@ -128,7 +128,7 @@ class _Ground:
     key: str
 
 
-def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneRunRequest) -> _Ground:
+def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOptions) -> _TuningSetup:
     asked = PlanRequest(
         model=request.model,
         stack=request.stack,
@@ -166,7 +166,7 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneRun
         )
     spaces = {one.name: candidates(one.name, request.most) for one in wanted if not one.optional}
     marks = (stack.engine_version, versions.get("triton", ""), gpu, stack.device, request.most, sorted(spaces))
-    return _Ground(
+    return _TuningSetup(
         gang=gang,
         stack=stack,
         requests=requests,
@@ -179,14 +179,14 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneRun
     )
 
 
-def _tune(fleet: Fleet, ground: _Ground, request: TuneRunRequest, progress: Progress) -> Tuned:
+def _tune(fleet: Fleet, ground: _TuningSetup, request: TuneOptions, progress: Progress) -> Tuned:
     begin = time.monotonic()
     if request.again:
         forget_results(ground.key)
     kept = kept_results(ground.key)
     results = {job.id: kept[job.id] for job in ground.jobs if job.id in kept}
     before = len(results)
-    run = _Run(ground, results, progress, fence(fleet, ground.gang.name))
+    run = _TuneRun(ground, results, progress, fence(fleet, ground.gang.name))
     answers = fleet.on_every(run.on_node)
     if run.open and answers.failures and not answers.values:
         raise next(iter(answers.failures.values()))
@@ -206,10 +206,10 @@ def _tune(fleet: Fleet, ground: _Ground, request: TuneRunRequest, progress: Prog
 
 
 @dataclass
-class _Run:
+class _TuneRun:
     """One run on all nodes. Written by one thread a node."""
 
-    ground: _Ground
+    ground: _TuningSetup
     results: dict[str, Mapping[str, Any]]
     progress: Progress
     token: str
@@ -293,10 +293,10 @@ class _Run:
         jobs, over = len(self.ground.jobs), len(self.results) + len(self.failed)
         pace = (time.monotonic() - self._begin) / self._found if self._found else None
         left = None if pace is None else pace * (jobs - over)
-        self.progress(Pace(done=over, jobs=jobs, left_s=left, trying=dict(self._trying)))
+        self.progress(TuningProgress(done=over, jobs=jobs, left_s=left, trying=dict(self._trying)))
 
 
-def _pack(ground: _Ground, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:
+def _pack(ground: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:
     """Every file with a result, judged once more as any other file is."""
     texts, left = dict[str, str](), dict[str, str]()
     rules, own = engine_of(ground.stack).tuned, moe_directory(ground.gang.leader, ground.stack)

@@ -92,7 +92,7 @@ def tuning_status(inventory: Inventory | None, request: TuningRequest) -> tuple[
     gangs = chosen_gangs(inventory, request.gangs) if inventory else (REFERENCE,)
     stacks = _stacks(request.stack)
     if inventory is None or request.offline:
-        kits = [_kit(gang, stack, profile, request, Seen({}, {}, {})) for gang in gangs for stack in stacks]
+        kits = [_kit(gang, stack, profile, request, TunedHoldings({}, {}, {})) for gang in gangs for stack in stacks]
     else:
         kits = _asked(gangs, stacks, profile, request)
     if all(kit.refusal for kit in kits):
@@ -105,7 +105,7 @@ def kits_of(
 ) -> tuple[Kit, ...]:
     """The same of what nodes have said already. gpu: their GPUs' name"""
     profile = load_profile(request.model)
-    seen = Seen(dict.fromkeys(holdings, gpu), holdings, {})
+    seen = TunedHoldings(dict.fromkeys(holdings, gpu), holdings, {})
     return tuple(
         _kit(gang, stack, profile, request, seen)
         for gang in chosen_gangs(inventory, request.gangs)
@@ -114,7 +114,7 @@ def kits_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TunedHoldings:
     """What nodes said: GPU names, holdings, failures."""
 
     gpus: Mapping[str, str]
@@ -138,7 +138,7 @@ def _asked(
         kits = []
         for stack in stacks:
             held = ask_holdings(fleet, looked.values, stack, gpus)
-            seen = Seen(gpus, held.holdings, {**looked.failures, **held.failures})
+            seen = TunedHoldings(gpus, held.holdings, {**looked.failures, **held.failures})
             kits += [_kit(gang, stack, profile, request, seen) for gang in gangs]
     return sorted(kits, key=lambda kit: [gang.name for gang in gangs].index(kit.gang))
 
@@ -149,7 +149,7 @@ def gpu_of(snapshot: Snapshot) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping[str, str]) -> Seen:
+def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping[str, str]) -> TunedHoldings:
     """What the named nodes have of tuned configs for their GPU, below the stack's environment."""
     rules = engine_of(stack).tuned
 
@@ -165,7 +165,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
         return node_app.ask(session, "tuned", request, Holdings, deadline_s=TUNED_S)
 
     asked = fleet.on_every(ask, only=set(names))
-    return Seen(gpus, asked.values, asked.failures)
+    return TunedHoldings(gpus, asked.values, asked.failures)
 
 
 def moe_directory(spec: NodeSpec, stack: Stack) -> str:
@@ -179,7 +179,7 @@ def _kit(
     stack: Stack,
     profile: ModelProfile,
     request: TuningRequest,
-    seen: Seen,
+    seen: TunedHoldings,
 ) -> Kit:
     rules = engine_of(stack).tuned
     mine = {node.name: node for node in gang.nodes}

@@ -41,7 +41,7 @@ MOST_DRAWINGS = 16
 """Nodes whose inside is on the page; of the others there is the row of their GPUs."""
 
 
-class Kept:
+class CachedValue:
     """A value that is read on a thread of its own, at most once in `every_s`; callers never wait for it."""
 
     def __init__(self, read: Callable[[], Any], every_s: float) -> None:
@@ -82,10 +82,10 @@ class Pages:
         self._source = source
         self._style = templates("page.css", "node_drawing.css", "curves.css", "live.css", "dark.css")
         self._part = templates("node_drawing.html.j2", "curves.html.j2", "live_part.html.j2")
-        self._runs = Kept(lambda: history(inventory, gangs), RECORDS_S)
-        self._why = Kept(lambda: why_json(why(inventory, gangs))["gangs"], RECORDS_S)
-        self._inside = Kept(lambda: _inside(inventory), DOCTOR_S)
-        self._bench = Kept(lambda: newest_curves(listed()), RECORDS_S)
+        self._runs = CachedValue(lambda: history(inventory, gangs), RECORDS_S)
+        self._why = CachedValue(lambda: why_json(why(inventory, gangs))["gangs"], RECORDS_S)
+        self._inside = CachedValue(lambda: _inside(inventory), DOCTOR_S)
+        self._bench = CachedValue(lambda: newest_curves(listed()), RECORDS_S)
 
     def page(self, nonce: str) -> str:
         """The page, with its first picture in it. nonce: what lets its one script run."""

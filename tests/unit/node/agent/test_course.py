@@ -16,10 +16,10 @@ from orchestrator.node.agent.course import (
     LEADERS_CHECKS_S,
     LINK_S,
     AskEngineToEnd,
-    Course,
     Effect,
     Enter,
     Facts,
+    Lifecycle,
     LinkFacts,
     Look,
     Send,
@@ -28,30 +28,30 @@ from orchestrator.node.agent.course import (
 )
 from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.network.broken import RECONNECT_S
-from orchestrator.node.network.link_events import Event, Joined, Left, Said
+from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
-from orchestrator.protocol.run_files import Order
+from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.verbs import Because
 
 ANCHOR = (1e9, 0.0)
 COMPLETE = Facts(complete=True)
 KILLED = Cause(node="b", tp_rank=2, signal=9, text="TP2 was killed", at=1.0)
-RESET = Left("b", "Connection reset by peer", broken=True)
+RESET = LinkClosed("b", "Connection reset by peer", broken=True)
 
 
-def part(node: str, state: str = "ready", **more: Any) -> Course:
+def part(node: str, state: str = "ready", **more: Any) -> Lifecycle:
     """a leads; its only member b has joined at second 100."""
-    made = Course(linked_run(node, **{"lease_s": 20.0, **more}), ANCHOR)
+    made = Lifecycle(linked_run(node, **{"lease_s": 20.0, **more}), ANCHOR)
     made.step(100.0, course.Checked())
-    made.step(100.0, Joined("b" if node == "a" else "a"))
+    made.step(100.0, LinkOpened("b" if node == "a" else "a"))
     made.state, made.engine_runs = AgentState(state), state in ("starting", "warming", "ready", "draining")
     return made
 
 
-def says(node: str, message: Message) -> Said:
-    return Said(node, message.as_json())
+def says(node: str, message: Message) -> MessageReceived:
+    return MessageReceived(node, message.as_json())
 
 
 def sent(effects: Sequence[Effect]) -> list[Message]:
@@ -63,18 +63,18 @@ def entered(effects: Sequence[Effect]) -> list[str]:
 
 
 def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
-    leader, member = (Course(linked_run(node), ANCHOR) for node in "ab")
+    leader, member = (Lifecycle(linked_run(node), ANCHOR) for node in "ab")
     assert leader.step(1.0, Tick()) == [], "its checks go on"
     assert entered(leader.step(2.0, course.Checked())) == ["armed"]
     assert entered(member.step(2.0, course.Checked())) == []
     assert entered(member.step(2.0, Tick())) == []
-    member.step(3.0, Joined("a"))
+    member.step(3.0, LinkOpened("a"))
     assert entered(member.step(3.0, Tick())) == ["armed"]
 
 
 @pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
 def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patience_s: float) -> None:
-    member = Course(linked_run("b"), ANCHOR)
+    member = Lifecycle(linked_run("b"), ANCHOR)
     member.step(100.0, course.Checked())
     facts = Facts(link=LinkFacts(reached=reached, trouble="connection refused" if reached else ""))
     assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
@@ -84,7 +84,7 @@ def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patien
 
 
 def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:
-    member = Course(linked_run("b"), ANCHOR)
+    member = Lifecycle(linked_run("b"), ANCHOR)
     member.step(100.0, course.Checked())
     misfit = "is l40s-deploy 7.1.0, newer than this one (0.1.0)"
     member.step(100.1, Tick(), Facts(link=LinkFacts(misfit=misfit)))
@@ -101,7 +101,7 @@ def test_armed_and_forgotten_it_ends() -> None:
 
 def test_go_starts_the_leaders_engine_and_everybody_elses() -> None:
     leader, member = part("a", "armed"), part("b", "armed")
-    go = course.Ordered(Order(goal="run"))
+    go = course.Ordered(GoalOrder(goal="run"))
     assert leader.step(101.0, go) == [StartEngine(), Enter(AgentState.STARTING), Send(Go())]
     assert leader.step(101.1, go) == [], "the order lies there still"
     assert member.step(101.0, says("a", Go())) == [StartEngine(), Enter(AgentState.STARTING)]
@@ -111,7 +111,7 @@ def test_ready_is_when_every_rank_of_every_node_lives_and_the_canary_was_accepte
     leader, member = part("a", "starting"), part("b", "starting")
     assert entered(leader.step(101.0, course.Healthy())) == ["warming"]
     assert entered(member.step(101.0, says("a", Pulse(state=AgentState.WARMING)), COMPLETE)) == ["warming"]
-    assert leader.step(102.0, course.Accepted(), COMPLETE) == [], "another's ranks are missing"
+    assert leader.step(102.0, course.CanaryAccepted(), COMPLETE) == [], "another's ranks are missing"
     leader.step(102.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
     assert leader.step(102.5, Tick()) == [], "its own rank is missing"
     assert entered(leader.step(103.0, Tick(), COMPLETE)) == ["ready"]
@@ -124,7 +124,7 @@ def test_a_complete_gang_is_ready_at_its_canary_and_not_at_the_next_tick() -> No
     leader.step(101.0, course.Healthy())
     leader.step(101.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
     assert leader.step(102.0, Tick(), COMPLETE) == []
-    assert entered(leader.step(102.1, course.Accepted(), COMPLETE)) == ["ready"]
+    assert entered(leader.step(102.1, course.CanaryAccepted(), COMPLETE)) == ["ready"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_complete_gang_is_ready_at_its_canary_and_not_at_the_next_tick() -> No
     [("armed", []), ("starting", [Go()]), ("ready", [Go()]), ("draining", [Drain()]), ("stopping", [End(now=True)])],
 )
 def test_one_that_connects_again_is_told_what_it_missed(state: str, missed: list[Message]) -> None:
-    effects = part("a", state).step(101.0, Joined("b"))
+    effects = part("a", state).step(101.0, LinkOpened("b"))
     assert [(effect.message, effect.only) for effect in effects if isinstance(effect, Send)] == [
         (message, "b") for message in missed
     ]
@@ -141,16 +141,16 @@ def test_one_that_connects_again_is_told_what_it_missed(state: str, missed: list
 def test_one_that_connects_after_the_verdict_hears_it() -> None:
     leader = part("a")
     leader.step(101.0, course.Broke(KILLED))
-    assert sent(leader.step(102.0, Joined("b"))) == [End(verdict=KILLED)]
+    assert sent(leader.step(102.0, LinkOpened("b"))) == [End(verdict=KILLED)]
 
 
 def test_a_death_is_told_the_leader_asks_and_rules_once() -> None:
     leader, member = part("a"), part("b")
     statement = Statement(KILLED, Weight.SEEN)
-    told = member.step(101.0, verdicts.Happened(statement))
+    told = member.step(101.0, verdicts.OwnFailure(statement))
     assert sent(told) == [statement.account()] and entered(told) == ["failed"]
     assert leader.step(101.0, says("b", statement.account())) == [Send(Ask()), Look()]
-    ruled = leader.step(101.0, verdicts.Looked())
+    ruled = leader.step(101.0, verdicts.LookDone())
     assert sent(ruled) == [End(verdict=KILLED)] and entered(ruled) == ["failed"]
     assert leader.verdict == KILLED and leader.cause is not None and leader.cause.secondary
     assert member.step(101.2, says("a", End(verdict=KILLED))) == [] and member.verdict == KILLED
@@ -160,17 +160,17 @@ def test_a_death_while_the_link_is_made_again_is_told_once_it_is() -> None:
     """Found under load: the member's rank died between its connection and the leader's welcome; the leader was not
     informed, and its ranks kept running for ever."""
     member = part("b")
-    member.step(101.0, Left("a", "Connection reset by peer", broken=True))
-    told = member.step(102.0, verdicts.Happened(Statement(KILLED, Weight.SEEN)))
+    member.step(101.0, LinkClosed("a", "Connection reset by peer", broken=True))
+    told = member.step(102.0, verdicts.OwnFailure(Statement(KILLED, Weight.SEEN)))
     assert sent(told) == [] and entered(told) == ["failed"]
-    assert sent(member.step(102.0, Joined("a"))) == [Account(type="failed", cause=KILLED)]
+    assert sent(member.step(102.0, LinkOpened("a"))) == [Account(type="failed", cause=KILLED)]
 
 
 @pytest.mark.parametrize("cause", [KILLED, None])
 def test_a_member_that_has_ended_ends_the_gang_whatever_was_lost_on_the_way(cause: Cause | None) -> None:
     leader = part("a")
     leader.step(101.0, says("b", Ended(state=AgentState.FAILED, cause=cause)))
-    leader.step(101.0, verdicts.Looked())
+    leader.step(101.0, verdicts.LookDone())
     leader.step(101.0 + verdicts.SETTLE_S, Tick())
     assert leader.state is AgentState.FAILED and leader.verdict is not None
     assert leader.verdict == cause or "without a reported cause" in leader.verdict.text
@@ -184,7 +184,7 @@ def test_a_member_that_was_stopped_stops_the_gang() -> None:
 
 def test_stop_drains_the_leaders_engine_first_and_the_others_follow() -> None:
     leader, member = part("a"), part("b")
-    stop = course.Ordered(Order(goal="stop"))
+    stop = course.Ordered(GoalOrder(goal="stop"))
     assert member.step(101.0, stop) == [Send(Stop()), Enter(AgentState.DRAINING)]
     assert leader.step(101.0, says("b", Stop())) == [Enter(AgentState.DRAINING), Send(Drain()), AskEngineToEnd()]
     assert leader.step(102.0, Tick()) == []
@@ -208,11 +208,11 @@ def test_a_drain_ends_where_nothing_runs_any_more_or_nobody_leads() -> None:
 
 def test_stop_at_once_tells_everybody_and_an_order_may_name_what_nobody_saw() -> None:
     for node, message in (("a", End(now=True)), ("b", Stop(now=True))):
-        effects = part(node).step(101.0, course.Ordered(Order(goal="stop-now")))
+        effects = part(node).step(101.0, course.Ordered(GoalOrder(goal="stop-now")))
         assert effects == [Send(message), Enter(AgentState.STOPPING)]
     leader = part("a")
     because = Because(node="b", text="it was lost", fix="look there")
-    leader.step(101.0, course.Ordered(Order(goal="stop-now", because=because)))
+    leader.step(101.0, course.Ordered(GoalOrder(goal="stop-now", because=because)))
     assert leader.state is AgentState.FAILED
     assert leader.verdict is not None and (leader.verdict.node, leader.verdict.text) == ("b", "it was lost")
 
@@ -234,7 +234,7 @@ def test_what_is_over_starts_nothing_and_fails_no_more(state: str) -> None:
     for node, other in ("ab", "ba"):
         one = part(node, state)
         for event in (
-            course.Ordered(Order(goal="run")), course.Ordered(Order(goal="stop")), course.Broke(KILLED), Tick(),
+            course.Ordered(GoalOrder(goal="run")), course.Ordered(GoalOrder(goal="stop")), course.Broke(KILLED), Tick(),
             says(other, Go()), says(other, Stop()), says(other, Drain()), says(other, AgentEnded()),
         ):  # fmt: skip
             effects = one.step(500.0, event)

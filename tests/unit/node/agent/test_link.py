@@ -18,7 +18,7 @@ from tests.support.linked_run import linked_run
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
 from orchestrator.node.network.link import MOST_STRANGERS, Hub, Spoke
-from orchestrator.node.network.link_events import Event, Joined, Left, Message, Said
+from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.protocol.link import Ended, Go, Stop
 from orchestrator.protocol.report import AgentState
 
@@ -51,7 +51,7 @@ def turn(*sides: Hub | Spoke, until: Any, deadline_s: float = 5.0) -> list[Event
 
 
 def joined_twice(events: list[Event]) -> bool:
-    return sum(isinstance(event, Joined) for event in events) == 2
+    return sum(isinstance(event, LinkOpened) for event in events) == 2
 
 
 def test_both_sides_prove_the_key_and_talk(run: Run, hub: Hub) -> None:
@@ -60,11 +60,11 @@ def test_both_sides_prove_the_key_and_talk(run: Run, hub: Hub) -> None:
     hub.send(Go())
     spoke.send(Stop(now=True))
     events = turn(hub, spoke, until=lambda events: len(events) == 2)
-    assert Said("a", Go().as_json()) in events
-    assert Said("b", Stop(now=True).as_json()) in events
+    assert MessageReceived("a", Go().as_json()) in events
+    assert MessageReceived("b", Stop(now=True).as_json()) in events
     spoke.close()
     (left,) = turn(hub, until=lambda events: events)
-    assert isinstance(left, Left) and left.broken
+    assert isinstance(left, LinkClosed) and left.broken
 
 
 def test_a_member_without_the_key_does_not_get_in(run: Run, hub: Hub) -> None:
@@ -88,7 +88,7 @@ def test_a_leader_without_the_key_is_not_obeyed(run: Run) -> None:
     spoke = Spoke(run, KEY, "a")
     events = turn(false, spoke, until=lambda _: "does not have the run's key" in spoke.trouble)
     assert not spoke.joined
-    assert not any(isinstance(event, Joined) and event.node == "a" for event in events)
+    assert not any(isinstance(event, LinkOpened) and event.node == "a" for event in events)
     spoke.close()
     false.close()
 
@@ -195,7 +195,9 @@ def test_a_members_flood_is_handed_over_in_portions(run: Run, hub: Hub) -> None:
         assert len(portion) <= wire.MOST_LINES
         seen += portion
         spoke.step(time.monotonic())
-    assert [event.message["left_behind"][0] for event in seen if isinstance(event, Said)] == list(range(5000))
+    assert [event.message["left_behind"][0] for event in seen if isinstance(event, MessageReceived)] == list(
+        range(5000)
+    )
     spoke.close()
 
 
@@ -237,5 +239,5 @@ def test_the_leader_is_waited_for(run: Run) -> None:
     turn(hub, spoke, until=joined_twice)
     hub.close()
     (left,) = turn(spoke, until=lambda events: events)
-    assert isinstance(left, Left) and left.broken
+    assert isinstance(left, LinkClosed) and left.broken
     spoke.close()

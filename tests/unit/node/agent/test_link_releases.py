@@ -20,7 +20,7 @@ from orchestrator import __version__
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
 from orchestrator.node.network.link import Hub, Spoke
-from orchestrator.node.network.link_events import Said
+from orchestrator.node.network.link_events import MessageReceived
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Pulse, Stop, from_leader, from_member
 from orchestrator.protocol.release import side
 from orchestrator.protocol.report import AgentState
@@ -65,12 +65,12 @@ def old(node: str, run: Run) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def heard(ours: Hub | Spoke) -> list[Said]:
+def heard(ours: Hub | Spoke) -> list[MessageReceived]:
     """The first message from the other side."""
-    found: list[Said] = []
+    found: list[MessageReceived] = []
 
     def step() -> bool:
-        found.extend(event for event in ours.step(time.monotonic()) if isinstance(event, Said))
+        found.extend(event for event in ours.step(time.monotonic()) if isinstance(event, MessageReceived))
         return bool(found)
 
     until(step, 20.0, "a message")

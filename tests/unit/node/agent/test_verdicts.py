@@ -15,20 +15,20 @@ from orchestrator.node.agent.verdicts import (
     ANSWER_S,
     HOLD_S,
     SETTLE_S,
-    Ask,
-    Asked,
+    AccountReceived,
+    AskMembers,
     Effect,
     Fail,
     Gone,
-    Happened,
-    Heard,
     Inquest,
+    LeaderAsked,
     Look,
-    Looked,
-    Rule,
-    Ruled,
+    LookDone,
+    OwnFailure,
+    SendVerdict,
     Tell,
     Tick,
+    VerdictReceived,
     Witness,
     choose,
 )
@@ -53,7 +53,7 @@ def followed(node: str, *blames: str) -> Statement:
 
 
 def rulings(effects: Sequence[Effect]) -> list[str]:
-    return [effect.verdict.node for effect in effects if isinstance(effect, Rule)]
+    return [effect.verdict.node for effect in effects if isinstance(effect, SendVerdict)]
 
 
 def only(effects: Sequence[Effect]) -> Any:
@@ -64,21 +64,21 @@ def only(effects: Sequence[Effect]) -> Any:
 def test_a_secondary_account_asks_everybody_and_the_killed_ranks_node_is_named() -> None:
     """As recorded on four H200: node3 is the first to fail, node1's rank was killed before."""
     inquest = Inquest("node0")
-    assert inquest.step(10.0, Heard("node3", followed("node3", "node1")), OTHERS) == [Ask(), Look()]
-    assert inquest.step(10.0, Looked(), OTHERS) == []
-    assert inquest.step(10.002, Heard("node2", None), OTHERS) == []
-    ruled = inquest.step(10.003, Heard("node1", seen("node1", tp_rank=1)), OTHERS)
+    assert inquest.step(10.0, AccountReceived("node3", followed("node3", "node1")), OTHERS) == [AskMembers(), Look()]
+    assert inquest.step(10.0, LookDone(), OTHERS) == []
+    assert inquest.step(10.002, AccountReceived("node2", None), OTHERS) == []
+    ruled = inquest.step(10.003, AccountReceived("node1", seen("node1", tp_rank=1)), OTHERS)
     assert rulings(ruled) == ["node1"]
     rule = only(ruled)
     assert (rule.verdict.tp_rank, rule.verdict.signal) == (1, 9)
     assert rule.cause.secondary and rule.cause.node == "node0"
-    assert inquest.step(10.1, Heard("node2", seen("node2")), OTHERS) == [], "it rules once"
+    assert inquest.step(10.1, AccountReceived("node2", seen("node2")), OTHERS) == [], "it rules once"
 
 
 def test_a_first_hand_account_waits_for_all_answers_within_a_bound() -> None:
     inquest = Inquest("node0")
-    inquest.step(10.0, Heard("node1", seen("node1")), OTHERS)
-    assert inquest.step(10.01, Heard("node2", None), OTHERS) == []
+    inquest.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
+    assert inquest.step(10.01, AccountReceived("node2", None), OTHERS) == []
     assert inquest.step(10.0 + ANSWER_S / 2, Tick(), OTHERS) == [], "node3 has not answered"
     assert rulings(inquest.step(10.0 + ANSWER_S, Tick(), OTHERS)) == ["node1"]
 
@@ -86,17 +86,20 @@ def test_a_first_hand_account_waits_for_all_answers_within_a_bound() -> None:
 @pytest.mark.parametrize("lost", [(Gone("node3"), OTHERS), (Tick(), OTHERS - {"node3"})])
 def test_nobody_waits_for_a_node_that_is_gone(lost: Any) -> None:
     inquest = Inquest("node0")
-    inquest.step(10.0, Heard("node1", seen("node1")), OTHERS)
-    inquest.step(10.0, Heard("node2", None), OTHERS)
+    inquest.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
+    inquest.step(10.0, AccountReceived("node2", None), OTHERS)
     event, joined = lost
     assert rulings(inquest.step(10.01, event, joined)) == ["node1"]
 
 
 def test_without_a_first_hand_account_the_bound_is_waited_for() -> None:
     inquest = Inquest("node0")
-    inquest.step(10.0, Happened(followed("node0", "node2")), OTHERS)
+    inquest.step(10.0, OwnFailure(followed("node0", "node2")), OTHERS)
     for node in OTHERS:
-        assert inquest.step(10.1, Heard(node, followed(node, "node2") if node == "node1" else None), OTHERS) == []
+        assert (
+            inquest.step(10.1, AccountReceived(node, followed(node, "node2") if node == "node1" else None), OTHERS)
+            == []
+        )
     assert inquest.step(10.0 + SETTLE_S - 0.01, Tick(), OTHERS) == []
     rule = only(inquest.step(10.0 + SETTLE_S, Tick(), OTHERS))
     assert rule.verdict.node == "node2" and rule.verdict.secondary
@@ -106,16 +109,16 @@ def test_without_a_first_hand_account_the_bound_is_waited_for() -> None:
 def test_the_leaders_own_first_hand_cause_is_its_own() -> None:
     inquest = Inquest("node0")
     own = seen("node0", tp_rank=0)
-    assert inquest.step(1.0, Happened(own), frozenset()) == [Ask(), Look()]
-    rule = only(inquest.step(1.0, Looked(), frozenset()))
-    assert rule == Rule(own.cause, own.cause)
+    assert inquest.step(1.0, OwnFailure(own), frozenset()) == [AskMembers(), Look()]
+    rule = only(inquest.step(1.0, LookDone(), frozenset()))
+    assert rule == SendVerdict(own.cause, own.cause)
 
 
 def test_a_later_and_nearer_account_of_a_node_replaces_its_first() -> None:
     inquest = Inquest("node0")
-    inquest.step(1.0, Heard("node1", unsure("node1")), OTHERS)
-    inquest.step(1.1, Heard("node1", seen("node1", tp_rank=4)), OTHERS)
-    inquest.step(1.1, Heard("node1", followed("node1")), OTHERS)
+    inquest.step(1.0, AccountReceived("node1", unsure("node1")), OTHERS)
+    inquest.step(1.1, AccountReceived("node1", seen("node1", tp_rank=4)), OTHERS)
+    inquest.step(1.1, AccountReceived("node1", followed("node1")), OTHERS)
     rule = only(inquest.step(1.0 + SETTLE_S, Tick(), OTHERS))
     assert rule.verdict.tp_rank == 4
 
@@ -142,42 +145,42 @@ LEADER = frozenset({"node0"})
 
 def test_a_member_says_what_it_saw_first_hand_and_fails_at_once() -> None:
     own = seen("node1")
-    assert Witness("node1").step(5.0, Happened(own), LEADER) == [Tell(own), Fail(own.cause)]
+    assert Witness("node1").step(5.0, OwnFailure(own), LEADER) == [Tell(own), Fail(own.cause)]
 
 
 @pytest.mark.parametrize("own", [unsure("node1"), followed("node1", "node2")])
 def test_a_member_that_is_unsure_waits_for_the_verdict(own: Statement) -> None:
     witness = Witness("node1")
-    assert witness.step(5.0, Happened(own), LEADER) == [Tell(own)]
-    assert witness.step(5.5, Happened(own), LEADER) == [], "said once"
-    end = only(witness.step(5.6, Ruled(seen("node2").cause), LEADER))
+    assert witness.step(5.0, OwnFailure(own), LEADER) == [Tell(own)]
+    assert witness.step(5.5, OwnFailure(own), LEADER) == [], "said once"
+    end = only(witness.step(5.6, VerdictReceived(seen("node2").cause), LEADER))
     assert isinstance(end, Fail) and end.cause.secondary and "node2 failed" in end.cause.text
 
 
 def test_a_member_that_is_named_keeps_its_own_account_and_one_that_only_followed_does_not() -> None:
     for own, kept in ((unsure("node1"), True), (followed("node1"), False)):
         witness = Witness("node1")
-        witness.step(5.0, Happened(own), LEADER)
-        end = only(witness.step(5.1, Ruled(replace(own.cause, text="in the leader's words")), LEADER))
+        witness.step(5.0, OwnFailure(own), LEADER)
+        end = only(witness.step(5.1, VerdictReceived(replace(own.cause, text="in the leader's words")), LEADER))
         assert isinstance(end, Fail) and (end.cause == own.cause) is kept
 
 
 def test_a_member_without_a_word_from_its_leader_names_what_it_has() -> None:
     witness = Witness("node1")
     own = followed("node1")
-    witness.step(5.0, Happened(own), LEADER)
+    witness.step(5.0, OwnFailure(own), LEADER)
     assert witness.step(5.0 + HOLD_S - 0.1, Tick(), LEADER) == []
     assert witness.step(5.0 + HOLD_S, Tick(), LEADER) == [Fail(own.cause)]
-    assert Witness("node1").step(5.0, Happened(own), frozenset()) == [Fail(own.cause)], "not connected"
+    assert Witness("node1").step(5.0, OwnFailure(own), frozenset()) == [Fail(own.cause)], "not connected"
 
 
 def test_a_member_looks_before_it_answers() -> None:
     witness = Witness("node1")
-    assert witness.step(5.0, Asked(), LEADER) == [Look()]
-    assert witness.step(5.0, Looked(), LEADER) == [Tell(None)]
+    assert witness.step(5.0, LeaderAsked(), LEADER) == [Look()]
+    assert witness.step(5.0, LookDone(), LEADER) == [Tell(None)]
     own = unsure("node1")
-    witness.step(5.1, Happened(own), LEADER)
-    assert witness.step(5.2, Looked(), LEADER) == [Tell(own)]
+    witness.step(5.1, OwnFailure(own), LEADER)
+    assert witness.step(5.2, LookDone(), LEADER) == [Tell(own)]
 
 
 @pytest.mark.parametrize("own", [seen("a"), unsure("a", "b"), followed("a", "b", "c")])

@@ -71,8 +71,8 @@ def test_room_is_what_is_available_less_what_system_and_ranks_need() -> None:
 
 def test_files_without_room_are_counted_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = weight_files.of_checkpoint(str(checkpoint(tmp_path / "model")))
-    monkeypatch.setattr(reader.Memory, "of_node", classmethod(lambda cls: cls(4 * 2500, 5000)))
-    chosen, taken, skipped = reader.Reading(8).chosen(paths)
+    monkeypatch.setattr(reader.HostMemory, "of_node", classmethod(lambda cls: cls(4 * 2500, 5000)))
+    chosen, taken, skipped = reader.ReadCounter(8).chosen(paths)
     assert (names(chosen), taken) == (["model-0.safetensors", "model-1.safetensors"], 2001)
     assert skipped == 1002 + 1003 + 1004 + 1005
 
@@ -81,8 +81,8 @@ def test_reading_stops_when_the_memory_is_needed(tmp_path: Path, monkeypatch: py
     (tmp_path / "large").write_bytes(b"x" * 1_000_000)
     monkeypatch.setattr(reader, "CHUNK", 1000)
     monkeypatch.setattr(reader, "LOOK_EVERY_BYTES", 10_000)
-    monkeypatch.setattr(reader.Memory, "of_node", classmethod(lambda cls: cls(4000, 1000)))
-    reading = reader.Reading(8)
+    monkeypatch.setattr(reader.HostMemory, "of_node", classmethod(lambda cls: cls(4000, 1000)))
+    reading = reader.ReadCounter(8)
     reading.read(str(tmp_path / "large"))
     assert reading.done == 10_000
     assert reading.why

@@ -20,7 +20,7 @@ from orchestrator.gang.view import GangView, view
 from orchestrator.node.agent import causes
 from orchestrator.node.engine import ras
 from orchestrator.node.engine.ras import Inquiry, status
-from orchestrator.node.engine.ras_words import Member, RasVerdict, Seen, judge, read
+from orchestrator.node.engine.ras_words import Member, RasAnswer, RasVerdict, judge, read
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report
 
 MISSING = """{
@@ -174,10 +174,10 @@ NODES = {"172.16.64.213": "node2", "172.16.64.245": "node7", "127.0.0.1": "node0
 
 
 def test_the_manual_s_answers_are_read() -> None:
-    assert read(MISSING) == Seen("2.29.1", 2, ((Member(1, "172.16.64.245", 1524345, 1), False),))
-    assert read(INCOMPLETE) == Seen("", 32, ((replace(LOST, rank=21), False),))
-    assert read(DEAD) == Seen("", 32, ((LOST, True),))
-    assert read(FINE) == Seen("", 4)
+    assert read(MISSING) == RasAnswer("2.29.1", 2, ((Member(1, "172.16.64.245", 1524345, 1), False),))
+    assert read(INCOMPLETE) == RasAnswer("", 32, ((replace(LOST, rank=21), False),))
+    assert read(DEAD) == RasAnswer("", 32, ((LOST, True),))
+    assert read(FINE) == RasAnswer("", 4)
     behind = read(MISMATCH).behind
     assert [(one.rank, one.pid, name, count, most) for one, name, count, most in behind][:2] == [
         (0, 483072, "AllReduce", 6649, 6650),

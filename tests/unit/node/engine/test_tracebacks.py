@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.engine.tracebacks import Raised, Tracebacks
+from orchestrator.node.engine.tracebacks import RankException, Tracebacks
 
 LOG = """\
 [2026-11-22 12:27:45 TP3] Scheduler hit an exception: Traceback (most recent call last):
@@ -35,7 +35,7 @@ def test_a_traceback_belongs_to_the_rank_that_logged_it_to_its_last_line() -> No
     tracebacks = Tracebacks()
     owners = [tracebacks.feed(line, rank_of(line), 5.0) for line in LOG.splitlines()]
     assert owners == [3] * 10 + [None, None]
-    assert tracebacks.raised == Raised(3, LAST, "/srt/layers/attention/registry.py:77", 5.0)
+    assert tracebacks.raised == RankException(3, LAST, "/srt/layers/attention/registry.py:77", 5.0)
 
 
 def test_a_traceback_without_a_prefix_belongs_to_nobody_and_another_record_ends_one() -> None:
@@ -44,7 +44,7 @@ def test_a_traceback_without_a_prefix_belongs_to_nobody_and_another_record_ends_
         assert tracebacks.feed(line, rank_of(line), 1.0) == rank_of(line) or line.startswith("  File")
     assert tracebacks.feed("Traceback (most recent call last):", None, 1.0) is None
     assert tracebacks.feed("KeyError: 'x'", None, 2.0) is None
-    assert tracebacks.raised == Raised(None, "KeyError: 'x'", "", 2.0)
+    assert tracebacks.raised == RankException(None, "KeyError: 'x'", "", 2.0)
 
 
 @given(st.lists(st.sampled_from([*LOG.splitlines(), "", " ", "Error:", "[", "\x00"]), max_size=40))

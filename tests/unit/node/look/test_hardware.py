@@ -9,13 +9,13 @@ from tests.support.machine_files import MachineFiles, reference_machine
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.node.look.hardware import PARTS, one_block_a_socket
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.topology.build import build
 
 
 def read(machine: MachineFiles, root: Path) -> Snapshot:
     machine.put_below(root)
-    reader = Reader(root=str(root))
+    reader = SnapshotReader(root=str(root))
     for part in PARTS:
         part.read(reader)
     return machine.snapshot(files=reader.files, links=reader.links, errors=reader.errors)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.node.look.kept_child import Standing
+from orchestrator.node.look.kept_child import KeptChild
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 DIES = "import sys; sys.stdin.readline(); print('{\"n\": 1}', flush=True)"
@@ -21,26 +21,26 @@ for number, line in enumerate(sys.stdin):
 
 
 @pytest.fixture
-def children() -> Iterator[list[Standing]]:
-    started: list[Standing] = []
+def children() -> Iterator[list[KeptChild]]:
+    started: list[KeptChild] = []
     yield started
     for child in started:
         child.close()
 
 
-def standing(children: list[Standing], source: str) -> Standing:
-    children.append(Standing([sys.executable, "-c", source], "the driver"))
+def standing(children: list[KeptChild], source: str) -> KeptChild:
+    children.append(KeptChild([sys.executable, "-c", source], "the driver"))
     return children[-1]
 
 
-def test_one_child_answers_again_and_again(children: list[Standing]) -> None:
+def test_one_child_answers_again_and_again(children: list[KeptChild]) -> None:
     child = standing(children, ECHO)
     for number in range(3):
         child.ask({"number": number})
         assert child.answer(20) == {"number": number}
 
 
-def test_one_that_hangs_is_asked_no_more_and_no_second_one_is_started(children: list[Standing]) -> None:
+def test_one_that_hangs_is_asked_no_more_and_no_second_one_is_started(children: list[KeptChild]) -> None:
     child = standing(children, "import time; time.sleep(60)")
     child.ask({})
     assert "the driver did not respond within" in child.answer(0.1)["error"]
@@ -49,7 +49,7 @@ def test_one_that_hangs_is_asked_no_more_and_no_second_one_is_started(children: 
     assert "did not respond" in child.answer(0.0)["error"] and child._child is process
 
 
-def test_a_late_answer_is_not_taken_for_the_next_one(children: list[Standing]) -> None:
+def test_a_late_answer_is_not_taken_for_the_next_one(children: list[KeptChild]) -> None:
     child = standing(children, SLOW)
     child.ask({"question": 1})
     assert "error" in child.answer(0.0)
@@ -61,7 +61,7 @@ def test_a_late_answer_is_not_taken_for_the_next_one(children: list[Standing]) -
     assert until(asked_again, 20)
 
 
-def test_one_that_has_ended_is_started_again(children: list[Standing]) -> None:
+def test_one_that_has_ended_is_started_again(children: list[KeptChild]) -> None:
     child = standing(children, DIES)
     child.ask({})
     assert child.answer(20) == {"n": 1}
@@ -72,7 +72,7 @@ def test_one_that_has_ended_is_started_again(children: list[Standing]) -> None:
     assert child.answer(20) == {"n": 1}
 
 
-def test_one_that_ends_without_an_answer_says_so(children: list[Standing]) -> None:
+def test_one_that_ends_without_an_answer_says_so(children: list[KeptChild]) -> None:
     child = standing(children, "raise SystemExit(3)")
     child.ask({})
     assert child.answer(20) == {"error": "the process that queries the driver exited without an answer"}

@@ -13,22 +13,22 @@ from tests.support.waiting import slack
 
 from orchestrator.node import processes
 from orchestrator.node.look import patience as patience_of
-from orchestrator.node.look.hardware import Part
-from orchestrator.node.look.patience import Heartbeat, Patience, read_hardware
-from orchestrator.node.look.reading import Reader
+from orchestrator.node.look.hardware import HardwarePart
+from orchestrator.node.look.patience import ProgressPage, StallTimer, read_hardware
+from orchestrator.node.look.reading import SnapshotReader
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*multi-threaded.*:DeprecationWarning"
 )  # pytest has threads, a node has none
 
 
-def plain(reader: Reader) -> None:
+def plain(reader: SnapshotReader) -> None:
     reader.text("/sys/before")
     reader.text("/sys/stuck")
     reader.text("/sys/after")
 
 
-def last(reader: Reader) -> None:
+def last(reader: SnapshotReader) -> None:
     reader.text("/sys/last")
 
 
@@ -64,7 +64,7 @@ def test_a_whole_machine_is_read(tmp_path: Path) -> None:
 def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)
     started = time.monotonic()
-    read = read_hardware(str(root), parts=[Part("a", plain), Part("b", last)], file_deadline_s=0.2)
+    read = read_hardware(str(root), parts=[HardwarePart("a", plain), HardwarePart("b", last)], file_deadline_s=0.2)
     assert read["errors"] == {"/sys/stuck": "ETIMEDOUT"}
     assert read["files"] == {"/sys/before": "before", "/sys/after": "after", "/sys/last": "last"}
     assert time.monotonic() - started < 5 * slack()
@@ -73,7 +73,7 @@ def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch
 def test_the_whole_has_a_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)
     started = time.monotonic()
-    parts = [Part("first", last), Part("second", plain)]
+    parts = [HardwarePart("first", last), HardwarePart("second", plain)]
     read = read_hardware(str(root), parts=parts, file_deadline_s=60, deadline_s=0.3)
     assert read["files"]["/sys/last"] == "last"
     assert read["errors"]["second"] == "ETIMEDOUT"
@@ -97,7 +97,7 @@ def test_only_sleep_and_processor_time_count(
     monkeypatch.setattr(processes, "read", lambda _: process_in(state))
     had = iter([0.0, used, used])
     monkeypatch.setattr(processes, "processor_s", lambda _: next(had))
-    patience = Patience(1)
+    patience = StallTimer(1)
     assert patience.spent_s(None) == pytest.approx(counted)
     assert patience.spent_s("/the/next/path") == 0.0
 
@@ -107,23 +107,25 @@ def test_a_reader_without_a_processor_does_not_hang_at_a_path(root: Path, monkey
     monkeypatch.setattr(processes, "read", lambda _: process_in("R"))
     monkeypatch.setattr(processes, "processor_s", lambda _: 0.0)
     hung: dict[str, str] = {}
-    parts = [Part("first", last), Part("second", plain)]
+    parts = [HardwarePart("first", last), HardwarePart("second", plain)]
     read = read_hardware(str(root), parts=parts, file_deadline_s=0.1, deadline_s=0.5, hung=hung)
     assert {"second"} <= set(read["errors"]) <= {"first", "second"}
     assert hung == {}
 
 
 def test_a_folder_that_hangs_is_left_alone_the_next_time(root: Path) -> None:
-    reader = Reader(root=str(root), skip={"/sys": "ETIMEDOUT"})
+    reader = SnapshotReader(root=str(root), skip={"/sys": "ETIMEDOUT"})
     assert not reader.is_folder("/sys")
     assert reader.errors == {"/sys": "ETIMEDOUT"}
 
 
 def test_a_part_that_dies_does_not_take_the_others_along(root: Path) -> None:
-    def dies(_: Reader) -> None:
+    def dies(_: SnapshotReader) -> None:
         os._exit(7)
 
-    read = read_hardware(str(root), parts=[Part("a", last), Part("dies", dies), Part("b", plain)])
+    read = read_hardware(
+        str(root), parts=[HardwarePart("a", last), HardwarePart("dies", dies), HardwarePart("b", plain)]
+    )
     assert read["errors"] == {"dies": "ECHILD"}
     assert set(read["files"]) == {"/sys/last", "/sys/before", "/sys/stuck", "/sys/after"}
 
@@ -140,13 +142,13 @@ def ours() -> set[int]:
 
 def test_no_child_and_no_descriptor_is_left(root: Path) -> None:
     before, children = descriptors(), ours()
-    read_hardware(str(root), parts=[Part("a", plain)])
+    read_hardware(str(root), parts=[HardwarePart("a", plain)])
     assert descriptors() == before
     assert ours() <= children
 
 
 def test_the_heartbeat_says_where_and_how_far() -> None:
-    beat = Heartbeat()
+    beat = ProgressPage()
     assert beat.now() == (0, "")
     beat.begin("/sys/\udcff")
     assert beat.now() == (1, "/sys/\udcff")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.engine.vitality import Patience
+from orchestrator.node.engine.vitality import ProbeTimes
 from orchestrator.node.network.rails import Rails
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import ProbeOrder
@@ -91,7 +91,7 @@ def test_without_failover_nothing_is_looked_at(root: Path) -> None:
 
 def test_hung_is_judged_only_after_nccl_has_had_its_time() -> None:
     probe = ProbeOrder(hung_after_s=20.0)
-    assert Patience.of(probe, {}).hung_s == 20.0
-    assert Patience.of(probe, {}, NOTICE_S).hung_s > 2 * NOTICE_S
-    assert Patience.of(ProbeOrder(), {}, NOTICE_S).hung_s > 2 * NOTICE_S
-    assert Patience.of(ProbeOrder(hung_after_s=300.0), {}, NOTICE_S).hung_s == 300.0
+    assert ProbeTimes.of(probe, {}).hung_s == 20.0
+    assert ProbeTimes.of(probe, {}, NOTICE_S).hung_s > 2 * NOTICE_S
+    assert ProbeTimes.of(ProbeOrder(), {}, NOTICE_S).hung_s > 2 * NOTICE_S
+    assert ProbeTimes.of(ProbeOrder(hung_after_s=300.0), {}, NOTICE_S).hung_s == 300.0

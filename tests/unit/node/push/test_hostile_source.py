@@ -18,8 +18,8 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.node.failure import Failure
 from orchestrator.node.push import target as push_target
 from orchestrator.workflows.checkpoint import push as workflow
-from orchestrator.workflows.checkpoint.chain import Link
-from orchestrator.workflows.checkpoint.push import Hop, PushRequest, push
+from orchestrator.workflows.checkpoint.chain import VerbStream
+from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, push
 
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 
@@ -103,14 +103,14 @@ def test_a_list_that_names_a_file_elsewhere_is_refused_and_nothing_is_written(
     here = NodeSpec(name=workflow.HERE, gang="", node_rank=0, reach=reach)
     monkeypatch.setattr(workflow, "_here", lambda: here)
     if controller != "checks":
-        monkeypatch.setattr(Link, "files", lambda link: [push_target.Entry(*one) for one in link._listed])
+        monkeypatch.setattr(VerbStream, "files", lambda link: [push_target.FileEntry(*one) for one in link._listed])
     before = outside(tmp_path)
     if controller == "checks":
         with pytest.raises(NodeError, match="list of files is not valid") as told:
-            push(inventory, PushRequest(source=str(source)), Nobody())
+            push(inventory, CheckpointPushRequest(source=str(source)), Nobody())
         assert told.value.where == workflow.HERE
     else:
-        failure = push(inventory, PushRequest(source=str(source)), Nobody()).nodes.failures["a"]
+        failure = push(inventory, CheckpointPushRequest(source=str(source)), Nobody()).nodes.failures["a"]
         assert "list of files is refused" in failure.what
         assert failure.fix
     assert outside(tmp_path) == before
@@ -158,7 +158,7 @@ def test_a_link_that_leads_out_of_the_place_is_refused(tmp_path: Path, place: st
     elsewhere.mkdir()
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).symlink_to(elsewhere)
-    target = push_target.Target(tmp_path / "M", [push_target.Entry("sub/file", "file", 4)])
+    target = push_target.PushTarget(tmp_path / "M", [push_target.FileEntry("sub/file", "file", 4)])
     arrived = tmp_path / "arrived"
     arrived.write_text("evil")
     with pytest.raises(Failure, match="is a symbolic link"):
@@ -172,7 +172,7 @@ def test_what_arrived_as_a_link_or_as_a_second_name_of_a_file_is_never_touched(t
     secret = tmp_path / "secret"
     secret.write_text("root's")
     secret.chmod(0o600)
-    target = push_target.Target(tmp_path / "M", [push_target.Entry("file", "file", 6)])
+    target = push_target.PushTarget(tmp_path / "M", [push_target.FileEntry("file", "file", 6)])
     target.open()
     for make in ("symlink_to", "hardlink_to"):
         arrived = target.arriving / "file"

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.failure import Failure
-from orchestrator.node.push.target import Entry, Target
+from orchestrator.node.push.target import FileEntry, PushTarget
 
 
 def test_a_directory_that_lacks_an_empty_file_is_another_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "M"
     directory.mkdir()
     (directory / "config.json").write_text("{}")
-    entries = [Entry("config.json", "config.json", 2), Entry("empty", "empty", 0)]
+    entries = [FileEntry("config.json", "config.json", 2), FileEntry("empty", "empty", 0)]
     with pytest.raises(Failure, match="empty is missing there") as told:
-        Target(directory, entries).open()
+        PushTarget(directory, entries).open()
     assert told.value.kind == "target-differs"
     (directory / "empty").touch()
-    target = Target(directory, entries)
+    target = PushTarget(directory, entries)
     target.open()
     assert target.there
     assert target.bytes_here() == 2

@@ -7,7 +7,7 @@ from tests.support.reference_cluster import gang, node
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.workflows.checkpoint.push import PushRequest, destinations
+from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, destinations
 
 MANNED = Inventory(
     path="hosts.yml",
@@ -16,13 +16,17 @@ MANNED = Inventory(
 
 
 def test_a_spare_gets_what_its_gang_gets_below_its_own_model_root() -> None:
-    to = destinations(MANNED, PushRequest(source="node0:/workspace/V3"))
+    to = destinations(MANNED, CheckpointPushRequest(source="node0:/workspace/V3"))
     assert to == {"node1": "/workspace/V3", "node9": "/srv/V3"}
-    assert destinations(MANNED, PushRequest(source="node0:/workspace/V3", to=("node9",))) == {"node9": "/srv/V3"}
-    assert set(destinations(MANNED, PushRequest(source="node9:/srv/V3"))) == {"node0", "node1"}, "it can be the source"
+    assert destinations(MANNED, CheckpointPushRequest(source="node0:/workspace/V3", to=("node9",))) == {
+        "node9": "/srv/V3"
+    }
+    assert set(destinations(MANNED, CheckpointPushRequest(source="node9:/srv/V3"))) == {"node0", "node1"}, (
+        "it can be the source"
+    )
 
 
 def test_a_node_that_is_not_there_is_refused_with_the_spares_name_among_the_known() -> None:
     with pytest.raises(InputError, match="no node is called 'node8'") as caught:
-        destinations(MANNED, PushRequest(source="node0:/workspace/V3", to=("node8",)))
+        destinations(MANNED, CheckpointPushRequest(source="node0:/workspace/V3", to=("node8",)))
     assert "node9" in caught.value.fix

@@ -20,7 +20,7 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.checkpoint import chain as push_chain
 from orchestrator.workflows.checkpoint import push as push_workflow
 from orchestrator.workflows.checkpoint import verify as verify_workflow
-from orchestrator.workflows.checkpoint.push import Hop, Pushed, PushRequest, push
+from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, Pushed, push
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.checkpoint.verify import verify
 
@@ -68,12 +68,12 @@ def test_push_onto_one_shared_directory_sends_it_once_and_verify_reads_it_once(t
     (source / "config.json").write_text("{}")
     inventory = cluster(node("a", root), node("b", root, 1))
     watcher = Silent()
-    pushed = push(inventory, PushRequest(source=str(source)), watcher)
+    pushed = push(inventory, CheckpointPushRequest(source=str(source)), watcher)
     assert set(pushed.nodes.values) == {"a"}
     assert pushed.shared == {"b": "a"}
     assert watcher.said == ["b: has the same directory as a (shared file system); nothing to send"]
     assert (root / "M" / "config.json").read_text() == "{}"
-    again = push(inventory, PushRequest(source=f"a:{root}/M"), Silent())
+    again = push(inventory, CheckpointPushRequest(source=f"a:{root}/M"), Silent())
     assert again.shared == {"b": "a"}
     assert not again.nodes.values
     verified = verify(inventory, "M", to=(), fresh=False, report=lambda *_: None)
@@ -157,12 +157,12 @@ def test_a_node_without_forwarding_is_left_out_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_chain, "port_forward", OneWithoutForwarding("a"))
-    links: list[push_chain.Link] = []
+    links: list[push_chain.VerbStream] = []
     chain = push_chain.Chain(
         fleet=Fleet([]),
         specs={"a": replace(node("a", tmp_path), reach=Reach(host="a", connection="ssh"))},
-        origin=push_chain.Link(Fleet([]), "here", "push-offer", OfferRequest(directory="/", address="")),
-        offer=push_chain.Offer([], "127.0.0.1", 1, "s"),
+        origin=push_chain.VerbStream(Fleet([]), "here", "push-offer", OfferRequest(directory="/", address="")),
+        offer=push_chain.SourceOffer([], "127.0.0.1", 1, "s"),
         local=True,
         addresses={},
         requests={"a": ReceiveRequest(directory="/", files=[], upstream=Giving(), address="")},

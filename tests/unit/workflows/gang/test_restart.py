@@ -20,7 +20,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.node import processes
 from orchestrator.workflows.gang import restart as restart_module
-from orchestrator.workflows.gang.down import DownRequest, Stopped, down
+from orchestrator.workflows.gang.down import DownRequest, StopResult, down
 from orchestrator.workflows.gang.restart import RestartRequest, refuse_leftovers, restart
 from orchestrator.workflows.status.why import why
 
@@ -148,11 +148,11 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (Stopped(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not exit"),
-        (Stopped(gang="g", node="a", state="stopping", alive=True), "its agent does not exit"),
-        (Stopped(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
+        (StopResult(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not exit"),
+        (StopResult(gang="g", node="a", state="stopping", alive=True), "its agent does not exit"),
+        (StopResult(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
     ],
 )
-def test_what_is_in_the_way_is_named(left: Stopped, words: str) -> None:
+def test_what_is_in_the_way_is_named(left: StopResult, words: str) -> None:
     with pytest.raises(GangFailed, match=words):
         refuse_leftovers([left])

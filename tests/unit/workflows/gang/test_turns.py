@@ -13,8 +13,8 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.staging import CacheOrder
 from orchestrator.workflows.gang import raising, turns
-from orchestrator.workflows.gang.raising import Raised, Rising
-from orchestrator.workflows.gang.turns import Address, Turn, Turns
+from orchestrator.workflows.gang.raising import Rising, StartedGangs
+from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence
 from orchestrator.workflows.weights_ahead import Reads
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
@@ -40,9 +40,9 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
     def noted(word: str) -> Any:
         return lambda *_, **__: order.append(word)
 
-    def raised(*_: Any, **__: Any) -> Raised:
+    def raised(*_: Any, **__: Any) -> StartedGangs:
         order.append("start")
-        return Raised(views=(), ready_before=frozenset(), seconds=0.0)
+        return StartedGangs(views=(), ready_before=frozenset(), seconds=0.0)
 
     monkeypatch.setattr(turns, "weights_ahead", weights_ahead)
     for name in ("set_aside", "take_out", "stop", "put_back"):
@@ -50,9 +50,9 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
     monkeypatch.setattr(raising, "raise_all", raised)
     operation = SimpleNamespace(turn=noted("turn"), finished=noted("finished"))
     start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {}, reads=READS)
-    turn = Turn(
+    turn = GangRestart(
         places=(Address(gang=GANG, url="u"),), start=(start,), drain_s=9, timeout_s=9, now=now, work=noted("work")
     )
-    Turns(SimpleNamespace(), None, SimpleNamespace(), operation).take(turn)  # type: ignore[arg-type]
+    RestartSequence(SimpleNamespace(), None, SimpleNamespace(), operation).take(turn)  # type: ignore[arg-type]
     drained = ["take_out", "stop"] if now else ["read on node0", "set_aside", "stop", "no more on node0"]
     assert order == ["turn", *drained, "work", "start", "put_back", "finished"]

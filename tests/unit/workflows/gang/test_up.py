@@ -17,7 +17,7 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang import up as up_module
 from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.raising import Ground, UpRequest, UpResult
+from orchestrator.workflows.gang.raising import StagedFleet, UpRequest, UpResult
 from orchestrator.workflows.gang.restart import stop
 from orchestrator.workflows.plan.plan import PlanRequest
 from orchestrator.workflows.status.reports import see
@@ -47,10 +47,10 @@ def up(
     """`up` from the point where it makes the plan."""
 
     @contextmanager
-    def ground(*_: object) -> Iterator[Ground]:
+    def ground(*_: object) -> Iterator[StagedFleet]:
         with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
             gangs = (gang.gang,)
-            yield Ground(
+            yield StagedFleet(
                 fleet=fleet,
                 gangs=gangs,
                 standing={"gang0": gang.gang},

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.workflows.guard.test_guard_posts import Quiet
 
-from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import FindingsError, GangFailed, InputError, Unreachable
 from orchestrator.model.finding import Finding, Severity
@@ -50,7 +50,7 @@ class Cluster(Quiet):
     asked: list[list[str]] = field(default_factory=list)
     without: list[tuple[str, ...]] = field(default_factory=list)
     returns: int = 0
-    decided_on: list[Decision] = field(default_factory=list)
+    decided_on: list[GuardDecision] = field(default_factory=list)
 
     @property
     def gang(self) -> GangSpec:
@@ -100,7 +100,7 @@ class Cluster(Quiet):
         error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
         return Against(error=error, outdated=True) if self.off else None
 
-    def decided(self, gang: str, decision: Decision) -> None:
+    def decided(self, gang: str, decision: GuardDecision) -> None:
         self.decided_on.append(decision)
 
 
@@ -124,7 +124,7 @@ def test_a_survivor_with_a_stop_finding_is_left_out_too_and_that_counts_no_resta
     cluster = Cluster(lost=("node0",), sick=("node1",))
     post = guarded(cluster, monkeypatch, looks=1)
     assert (post.memory.restarts, cluster.without) == (0, [])
-    assert post.decision.do is Do.WAIT and "GPU-MISSING" in post.decision.why
+    assert post.decision.do is GuardAction.WAIT and "GPU-MISSING" in post.decision.why
     post._look()
     assert (post.memory.restarts, cluster.without) == (1, [("node0", "node1")])
 
@@ -146,7 +146,7 @@ def test_a_refusal_of_the_start_itself_counts_nothing(spares: Sequence[str], mon
     refused = FindingsError("RAIL-SUBNETS: rails differ", where="the cluster", fix="look")
     post = guarded(Cluster(lost=("node0",), spares=tuple(spares), ends=refused), monkeypatch, looks=1)
     assert (post.memory.restarts, post.memory.unfit, post.memory.held_back) == (0, (), 1)
-    assert post.decision.do is Do.WAIT and "RAIL-SUBNETS" in post.decision.why
+    assert post.decision.do is GuardAction.WAIT and "RAIL-SUBNETS" in post.decision.why
 
 
 def test_a_start_that_failed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatc
     post._look()
     cluster.state = GangState.READY
     post._look()
-    assert (post.decision.do, cluster.returns) == (Do.RETURN, 0)
+    assert (post.decision.do, cluster.returns) == (GuardAction.RETURN, 0)
     assert "node2: all of it uses TCP; half as fast" in cluster.decided_on[-1].why
     for off, returns in (("node1",), 0), ((), 0), ((), 1):
         cluster.off, post.memory = off, replace(post.memory, return_at=0.0)
@@ -241,4 +241,4 @@ def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_de
 def test_a_doctor_that_can_not_be_asked_holds_back_and_ends_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(lost=("node0",), breaks=Unreachable("no answer", where="node1", fix="look"))
     post = guarded(cluster, monkeypatch, looks=1)
-    assert (post.decision.do, post.memory.restarts, cluster.without) == (Do.WAIT, 0, [])
+    assert (post.decision.do, post.memory.restarts, cluster.without) == (GuardAction.WAIT, 0, [])

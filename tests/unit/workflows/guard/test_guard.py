@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
@@ -33,7 +33,7 @@ Local = Callable[..., "LocalGang"]
 
 @dataclass
 class Told:
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[GuardDecision] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
 
     def planned(self, plan: object) -> None:
@@ -45,11 +45,11 @@ class Told:
     def seen(self, views: object) -> None:
         pass
 
-    def decided(self, gang: str, decision: Decision) -> None:
+    def decided(self, gang: str, decision: GuardDecision) -> None:
         self.decisions.append(decision)
 
 
-def look(gang: LocalGang, **words: Any) -> tuple[Told, GangState, Do]:
+def look(gang: LocalGang, **words: Any) -> tuple[Told, GangState, GuardAction]:
     told = Told()
     (left,) = guard(gang.inventory, GuardRequest(once=True, **words), told)
     return told, left.view.state, left.decision.do
@@ -67,7 +67,7 @@ def failed(local: Local, *, rank: int) -> LocalGang:
 def test_a_dead_rank_brings_the_whole_gang_back(local: Local, tmp_path: Path) -> None:
     gang = local()
     gang.up()
-    assert look(gang)[1:] == (GangState.READY, Do.NOTHING)
+    assert look(gang)[1:] == (GangState.READY, GuardAction.NOTHING)
     before = gang.view().run_id
     gang.kill_rank(3)
     gang.nothing_left()
@@ -84,32 +84,32 @@ def test_what_an_operator_stopped_stays_stopped(local: Local) -> None:
     gang = local()
     gang.up()
     gang.stop_all(clear=True)
-    assert look(gang)[1:] == (GangState.ABSENT, Do.NOTHING)
+    assert look(gang)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
 
 
 def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, findings: list[Finding]) -> None:
     gang = failed(local, rank=0)
     findings.append(Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look"))
     told, state, do = look(gang)
-    assert (state, do) == (GangState.FAILED, Do.WAIT)
+    assert (state, do) == (GangState.FAILED, GuardAction.WAIT)
     assert "a GPU is gone" in told.decisions[-1].why
     gang.nothing_left()
     findings.clear()
-    assert look(gang)[1:] == (GangState.READY, Do.RESTART)
+    assert look(gang)[1:] == (GangState.READY, GuardAction.RESTART)
 
 
 def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = failed(local, rank=0)
     (gang.model / "config.json").unlink()
     told, state, do = look(gang)
-    assert (state, do) == (GangState.FAILED, Do.WAIT), "what its start would be refused for holds it back"
+    assert (state, do) == (GangState.FAILED, GuardAction.WAIT), "what its start would be refused for holds it back"
     assert "has no config.json" in told.decisions[-1].why
     monkeypatch.setattr(guarding, "against_starts", lambda *_: None)  # as if it went after the checks
     told = Told()
     policy = Policy(limit=2, first_pause_s=0.1)
     (left,) = guard(gang.inventory, GuardRequest(policy=policy), told)
-    assert left.decision.do is Do.GIVE_UP
-    assert [decision.do for decision in told.decisions].count(Do.RESTART) >= 1
+    assert left.decision.do is GuardAction.GIVE_UP
+    assert [decision.do for decision in told.decisions].count(GuardAction.RESTART) >= 1
     gang.nothing_left()
 
 
@@ -149,7 +149,7 @@ def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_t
     assert seen.state is GangState.FAILED
     assert seen.cause is not None and seen.cause.tp_rank == 3
     down.down(gang.inventory, down.DownRequest())
-    assert look(gang)[1:] == (GangState.ABSENT, Do.NOTHING)
+    assert look(gang)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
 
 
 def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_restart_that_lost_a_node_while_staging_is_tried_again(local: Local, m
     assert seen.state is GangState.FAILED
     assert seen.cause is not None and "connection lost" in seen.cause.text
     _, state, do = look(gang)
-    assert (state, do) == (GangState.READY, Do.RESTART)
+    assert (state, do) == (GangState.READY, GuardAction.RESTART)
 
 
 def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_next(
@@ -183,9 +183,9 @@ def test_what_a_killed_guard_left_between_staging_and_go_is_restarted_by_the_nex
         patched.setattr(raising._Rise, "undo", lambda *_, **__: None)  # SIGKILL would leave no time for it
         with pytest.raises(KeyboardInterrupt):
             look(gang)
-    assert look(gang)[1:] == (GangState.ARMED, Do.NOTHING)
+    assert look(gang)[1:] == (GangState.ARMED, GuardAction.NOTHING)
     _, state, do = look(gang, policy=Policy(left_s=0.0))
-    assert (state, do) == (GangState.READY, Do.RESTART)
+    assert (state, do) == (GangState.READY, GuardAction.RESTART)
 
 
 def test_a_restart_that_is_out_of_time_leaves_a_failed_gang(local: Local) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gang.guarding import Decision, Do, Policy
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
-from orchestrator.protocol.report import Cause, Rail
+from orchestrator.protocol.report import Cause, RailChange
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, guard
 from orchestrator.workflows.router import routing
@@ -35,7 +35,7 @@ class Quiet:
     def seen(self, views: object) -> None:
         pass
 
-    def decided(self, gang: str, decision: Decision) -> None:
+    def decided(self, gang: str, decision: GuardDecision) -> None:
         pass
 
 
@@ -84,7 +84,7 @@ def test_a_gang_that_is_given_up_is_guarded_again_beside_the_others(monkeypatch:
     script = Script(monkeypatch, last="b", a=[FAILED, FAILED, READY, READY, FAILED], b=[READY, FAILED])
     left = guard(inventory("a", "b"), GuardRequest(policy=BUSY), Quiet())
     assert sorted(script.told) == ["failed a", "failed a", "failed b"]
-    assert [one.decision.do for one in left] == [Do.GIVE_UP, Do.GIVE_UP]
+    assert [one.decision.do for one in left] == [GuardAction.GIVE_UP, GuardAction.GIVE_UP]
     assert all("TP0 died" in one.decision.why for one in left)
 
 
@@ -136,7 +136,7 @@ def test_a_router_that_failed_or_hangs_is_restarted_as_a_gang_is(
         for _ in range(3):
             post.stand()
     assert (stopped, raised) == (ended, ["router"])
-    assert script.told == ["ready router", "failed router"] and post.decision.do is Do.GIVE_UP
+    assert script.told == ["ready router", "failed router"] and post.decision.do is GuardAction.GIVE_UP
 
 
 def test_a_router_that_another_guard_watches_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,9 @@ def test_a_router_that_another_guard_watches_is_left_to_it(monkeypatch: pytest.M
 
 def on_rails(run_id: str, *, up: bool) -> GangView:
     """It serves although a port failed, which may be back."""
-    node = NodeView(name="node1", node_rank=0, state=NodeState.READY, rails=(Rail(port="mlx5_1:1", up=up, at=1.0),))
+    node = NodeView(
+        name="node1", node_rank=0, state=NodeState.READY, rails=(RailChange(port="mlx5_1:1", up=up, at=1.0),)
+    )
     return GangView(name="", state=READY, run_id=run_id, service_healthy=True, nodes=(node,))
 
 

@@ -17,7 +17,7 @@ from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.ports import free_port
 
 from orchestrator.model.errors import NodeError
-from orchestrator.model.inventory import NodeSpec, Ports, Reach
+from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.ways import Listening
@@ -77,7 +77,7 @@ def port() -> int:
 
 @pytest.fixture
 def fleet(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    ports = Ports(dist_init=port, agent=free_port())
+    ports = GangPorts(dist_init=port, agent=free_port())
     spec = NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host=HERE), ports=ports)
     made = Nodes({"a": Node(spec)})
     monkeypatch.setattr(node_app, "stream", lambda node, _, request: node.lines(request))

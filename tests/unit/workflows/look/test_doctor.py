@@ -342,9 +342,9 @@ def test_a_watch_of_one_node_leaves_the_findings_of_the_others(monkeypatch: pyte
 
     monkeypatch.setattr(watching, "examine_inventory", examine)
     told = SimpleNamespace(tell=lambda _: None)
-    first = watching.Watch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
+    first = watching.DoctorWatch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
     assert ("LIMITS", "node1") in {(one.id, one.node) for one in first.new}
-    alone = watching.Watch(inventory, told, "doctor --watch 10m", nodes=("node2",)).look()  # type: ignore[arg-type]
+    alone = watching.DoctorWatch(inventory, told, "doctor --watch 10m", nodes=("node2",)).look()  # type: ignore[arg-type]
     assert asked == [(), ("node2",)] and not alone.gone and not alone.silent
-    again = watching.Watch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
+    again = watching.DoctorWatch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
     assert not again.new and not again.gone

@@ -10,8 +10,8 @@ from orchestrator.workflows.measure import nettest
 STEP = NettestStep(id=0, kind=ALL_REDUCE, between="all ranks", groups=((0, 1),), bytes=(8, 16), box_s=1.0)
 
 
-def heard() -> nettest._Heard:
-    return nettest._Heard("gang0", [STEP], {"a": (0,), "b": (1,)}, lambda *_: None)
+def heard() -> nettest._NettestAnswers:
+    return nettest._NettestAnswers("gang0", [STEP], {"a": (0,), "b": (1,)}, lambda *_: None)
 
 
 @pytest.mark.parametrize("line", [NettestLine(done=0), NettestLine(done=1), NettestLine(step=0, group=0, us=1.0)])

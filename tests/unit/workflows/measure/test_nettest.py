@@ -19,9 +19,9 @@ from tests.support.reference_cluster import gang, topologies
 from orchestrator.model.errors import DeployError, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.per_node import PerNode
-from orchestrator.nettest.report import Result, as_json
+from orchestrator.nettest.report import NettestResult, as_json
 from orchestrator.nettest.schedule import Between, schedule, verification
-from orchestrator.nettest.verdict import HALF, End, Expectation, Link, Verdict
+from orchestrator.nettest.verdict import HALF, Expectation, LinkEnd, LinkResult, NettestVerdict
 from orchestrator.nettest.verification import Corrupt, Verification
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestRequest
 from orchestrator.protocol.network import NodeNetwork, Transport
@@ -57,8 +57,8 @@ def requests(*, device: str = "cuda", ranks: int = 8, network: NodeNetwork = RDM
     }
 
 
-def ground(**more: Any) -> nettest.Ground:
-    return nettest.Ground(
+def ground(**more: Any) -> nettest.NettestSetup:
+    return nettest.NettestSetup(
         gang=GANG, requests=requests(**more), topologies=TOPOLOGIES, shape=nettest.UNKNOWN_SHAPE, timeout_s=240.0
     )
 
@@ -145,7 +145,7 @@ node0:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRan
 )
 def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, words: list[str]) -> None:
     here = ground(**more)
-    heard = nettest._Heard("gang0", (), {}, lambda *_: None)
+    heard = nettest._NettestAnswers("gang0", (), {}, lambda *_: None)
     heard.logs["node0"] = log
     found = nettest._transport(here, heard)
     assert found.keys() == here.requests.keys()
@@ -156,27 +156,27 @@ def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, word
 # several gangs
 
 
-CORRUPT = Corrupt(start=End("a", 0, 0), end=End("b", 1, 0), bytes=3)
+CORRUPT = Corrupt(start=LinkEnd("a", 0, 0), end=LinkEnd("b", 1, 0), bytes=3)
 
 
-def found_of(gang_name: str, verdict: Verdict) -> nettest.Tested:
-    failed = verdict is Verdict.FAILED
+def found_of(gang_name: str, verdict: NettestVerdict) -> nettest.Tested:
+    failed = verdict is NettestVerdict.FAILED
     links = () if failed else (link(gang_name, verdict),)
-    result = Result(gang=gang_name, nodes=("a", "b"), ranks=2, links=links, tests=(),
+    result = NettestResult(gang=gang_name, nodes=("a", "b"), ranks=2, links=links, tests=(),
                             transport={"a": gang_name}, moved=(), shape=nettest.UNKNOWN_SHAPE, seconds=1.0,
                             steps_s=1.0, verification=Verification(pairs=2, least=1 << 26, seconds=0.1,
                                                                    corrupt=(CORRUPT,) * failed))  # fmt: skip
     return nettest.Tested(result=result, record=as_json(result), file=f"/{gang_name}.json")
 
 
-def link(name: str, verdict: Verdict) -> Link:
-    limit = 0.0 if verdict is Verdict.NONE else 50.0
-    gbps = 1.0 if verdict is Verdict.SLOW else 60.0
-    return Link(start=End(f"{name}-a", 0), end=End(f"{name}-b", 1), between=Between.NODES, gbps=(gbps,),
+def link(name: str, verdict: NettestVerdict) -> LinkResult:
+    limit = 0.0 if verdict is NettestVerdict.NONE else 50.0
+    gbps = 1.0 if verdict is NettestVerdict.SLOW else 60.0
+    return LinkResult(start=LinkEnd(f"{name}-a", 0), end=LinkEnd(f"{name}-b", 1), between=Between.NODES, gbps=(gbps,),
                 expected=None, limit=limit, verdict=verdict)  # fmt: skip
 
 
-OK, SLOW, NONE, FAILED = Verdict.OK, Verdict.SLOW, Verdict.NONE, Verdict.FAILED
+OK, SLOW, NONE, FAILED = NettestVerdict.OK, NettestVerdict.SLOW, NettestVerdict.NONE, NettestVerdict.FAILED
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ OK, SLOW, NONE, FAILED = Verdict.OK, Verdict.SLOW, Verdict.NONE, Verdict.FAILED
     ],
 )
 def test_at_the_top_is_the_gang_with_wrong_data_or_that_is_slow(
-    verdicts: tuple[Verdict, ...], verdict: str, judged: bool, top: str
+    verdicts: tuple[NettestVerdict, ...], verdict: str, judged: bool, top: str
 ) -> None:
     found = nettest.nettest_json([found_of(f"g{number}", one) for number, one in enumerate(verdicts)])
     assert (found["verdict"], found["judged"]) == (verdict, judged)
@@ -208,11 +208,11 @@ def test_at_the_top_is_the_gang_with_wrong_data_or_that_is_slow(
 
 @pytest.mark.parametrize("verdict", [OK, SLOW, NONE, FAILED])
 def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
-    monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+    monkeypatch: pytest.MonkeyPatch, verdict: NettestVerdict
 ) -> None:
-    asked: list[tuple[nettest.Ground, float]] = []
+    asked: list[tuple[nettest.NettestSetup, float]] = []
 
-    def test(_: object, here: nettest.Ground, *, enough: float, progress: object) -> nettest.Tested:
+    def test(_: object, here: nettest.NettestSetup, *, enough: float, progress: object) -> nettest.Tested:
         asked.append((here, enough))
         return found_of("gang0", verdict)
 
@@ -322,9 +322,9 @@ def test_nothing_is_timed_after_wrong_data_or_where_data_alone_was_asked_for(
 ) -> None:
     ports = list[object]()
 
-    def measure(*_: object, **__: object) -> rails.Measured:
+    def measure(*_: object, **__: object) -> rails.RailMeasurements:
         ports.append(1)
-        return rails.Measured(note="")
+        return rails.RailMeasurements(note="")
 
     monkeypatch.setattr(rails, "measure", measure)
     found = outcome(monkeypatch, verify_only=verify_only, wrong=wrong)
@@ -355,7 +355,7 @@ def test_what_no_rank_compared_is_not_right(monkeypatch: pytest.MonkeyPatch, no_
 def test_a_result_that_is_none_of_the_test_is_refused(line: NettestLine) -> None:
     places = nettest._places(ground(device="cpu", ranks=1))
     steps = (*verification(places, 64), *schedule(places, 64, 9))
-    heard = nettest._Heard("gang0", steps, {"node1": (1,)}, lambda *_: None)
+    heard = nettest._NettestAnswers("gang0", steps, {"node1": (1,)}, lambda *_: None)
     assert heard.odd("node1", line)
     assert not heard.odd("node1", NettestLine(step=0, group=0, rank=1, wrong=0))
     assert heard.odd("node1", replace(line, step=0, group=0, rank=1, wrong=0)) == ""

@@ -9,7 +9,7 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.gang.view import GangView
-from orchestrator.golden.compare import Compared, Verdict
+from orchestrator.golden.compare import AnswerComparison, GoldenVerdict
 from orchestrator.golden.document import Subject
 from orchestrator.model.errors import NodeError
 from orchestrator.model.finding import Severity
@@ -19,11 +19,11 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.measure import still_right
 from orchestrator.workflows.measure.golden import Golden
 
-RIGHT = Compared(id="english-fact", verdict=Verdict.SAME)
-WRONG = Compared(id="code", verdict=Verdict.DIFFERS, position=2, expected="return x", found="return y")
+RIGHT = AnswerComparison(id="english-fact", verdict=GoldenVerdict.SAME)
+WRONG = AnswerComparison(id="code", verdict=GoldenVerdict.DIFFERS, position=2, expected="return x", found="return y")
 
 
-def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> still_right.Asked:
+def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> still_right.GoldenCheck:
     def check(*_: Any) -> Golden:
         if isinstance(answer, NodeError):
             raise answer
@@ -33,13 +33,13 @@ def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> still_right.
     return still_right.ask_again(Fleet([]), gang())
 
 
-def golden(verdict: Verdict, *compared: Compared) -> Golden:
+def golden(verdict: GoldenVerdict, *compared: AnswerComparison) -> Golden:
     subject = Subject(model="m", stack="s", layout="TP32")
     return Golden(gang="gang0", subject=subject, file="/f", verdict=verdict, compared=compared)
 
 
 def test_a_difference_is_a_finding_with_prompt_and_both_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = asked(monkeypatch, golden(Verdict.DIFFERS, RIGHT, WRONG)).finding
+    finding = asked(monkeypatch, golden(GoldenVerdict.DIFFERS, RIGHT, WRONG)).finding
     assert finding is not None
     assert (finding.id, finding.severity, finding.node) == ("GOLDEN-DIFFERS", Severity.STOP, "node0")
     assert "1 of 2" in finding.title
@@ -47,17 +47,17 @@ def test_a_difference_is_a_finding_with_prompt_and_both_texts(monkeypatch: pytes
 
 
 def test_the_accepted_answers_are_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = asked(monkeypatch, golden(Verdict.SAME, RIGHT))
+    one = asked(monkeypatch, golden(GoldenVerdict.SAME, RIGHT))
     assert (one.finding, one.error) == (None, None) and one.golden is not None
 
 
 def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, golden(Verdict.NONE)) == still_right.Asked(gang="gang0")
+    assert asked(monkeypatch, golden(GoldenVerdict.NONE)) == still_right.GoldenCheck(gang="gang0")
 
 
 def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     error = NodeError("no answer", where="node0", fix="look")
-    assert asked(monkeypatch, error) == still_right.Asked(gang="gang0", error=error)
+    assert asked(monkeypatch, error) == still_right.GoldenCheck(gang="gang0", error=error)
 
 
 def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.receiver import receiver
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.notify import Event, Kind, Mail, Notice, Recipient
+from orchestrator.model.notify import Event, Mail, Notice, ReceiverKind, Recipient
 from orchestrator.workflows.monitor import notify
 from orchestrator.workflows.monitor.notify import Notifier, send, shown, trial
 
@@ -35,8 +35,8 @@ def private(folder: Path, text: str, mode: int = 0o600) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.EMAIL])
-def test_a_webhook_whose_address_is_in_a_private_file(kind: Kind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in ReceiverKind if kind is not ReceiverKind.EMAIL])
+def test_a_webhook_whose_address_is_in_a_private_file(kind: ReceiverKind, tmp_path: Path) -> None:
     with receiver() as there:
         there.answer = {"errcode": 0}
         recipient = Recipient(kind=kind, url_file=private(tmp_path, f"{there.url}/hook?key=s3cret"))
@@ -48,22 +48,24 @@ def test_a_webhook_whose_address_is_in_a_private_file(kind: Kind, tmp_path: Path
 
 def test_a_file_that_others_may_read_is_refused_and_nothing_is_sent(tmp_path: Path) -> None:
     with receiver() as there:
-        words = send(Recipient(kind=Kind.SLACK, url_file=private(tmp_path, f"{there.url}/s3cret", 0o644)), trial())
+        words = send(
+            Recipient(kind=ReceiverKind.SLACK, url_file=private(tmp_path, f"{there.url}/s3cret", 0o644)), trial()
+        )
     assert "may be read by others" in words and "s3cret" not in words and there.got == []
 
 
 def test_what_a_receiver_refuses_is_told(tmp_path: Path) -> None:
     with receiver() as there:
         there.status = 403
-        assert send(Recipient(kind=Kind.SLACK, url=there.url), trial()) == "HTTP 403"
+        assert send(Recipient(kind=ReceiverKind.SLACK, url=there.url), trial()) == "HTTP 403"
         there.status, there.answer = 200, {"errcode": 310000, "errmsg": "sign not match"}
-        assert "sign not match" in send(Recipient(kind=Kind.DINGTALK, url=there.url), trial())
-    assert "ConnectionRefusedError" in send(Recipient(kind=Kind.SLACK, url=there.url), trial())
+        assert "sign not match" in send(Recipient(kind=ReceiverKind.DINGTALK, url=there.url), trial())
+    assert "ConnectionRefusedError" in send(Recipient(kind=ReceiverKind.SLACK, url=there.url), trial())
 
 
 def test_one_message_an_event_and_none_again_after_a_restart_of_the_guard(tmp_path: Path) -> None:
     with receiver() as there:
-        recipients = [Recipient(kind=Kind.WEBHOOK, url=there.url)]
+        recipients = [Recipient(kind=ReceiverKind.WEBHOOK, url=there.url)]
         troubles: list[str] = []
         for _ in range(2):
             with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as notifier:
@@ -82,8 +84,8 @@ def test_a_recipient_hears_of_its_events_only_and_a_dead_one_is_told_of(tmp_path
         gone = dead.url
     with receiver() as there:
         recipients = [
-            Recipient(kind=Kind.SLACK, url=gone),
-            Recipient(kind=Kind.WEBHOOK, url=there.url, events=frozenset({Event.GIVEN_UP})),
+            Recipient(kind=ReceiverKind.SLACK, url=gone),
+            Recipient(kind=ReceiverKind.WEBHOOK, url=there.url, events=frozenset({Event.GIVEN_UP})),
         ]
         troubles: list[str] = []
         with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as notifier:
@@ -135,7 +137,7 @@ def test_mail_is_sent_by_smtp_with_the_password_out_of_its_file(tmp_path: Path) 
             server="127.0.0.1", port=port, sender="l40s@example.org", to=("ops@example.org", "b@example.org"),
             tls="none", user="l40s", password_file=private(tmp_path, "s3cret"),
         )  # fmt: skip
-        recipient = Recipient(kind=Kind.EMAIL, mail=mail)
+        recipient = Recipient(kind=ReceiverKind.EMAIL, mail=mail)
         assert send(recipient, Notice(event=Event.FAILED, subject="gang0", text="node1 TP3: killed")) == ""
     assert "Subject: [l40s-deploy] gang0: failed" in lines and "node1 TP3: killed" in lines
     assert "rcpt TO:<b@example.org>" in lines
@@ -149,5 +151,5 @@ def test_a_server_without_starttls_gets_no_password(tmp_path: Path) -> None:
             server="127.0.0.1", port=port, sender="a@example.org", to=("b@example.org",), user="l40s",
             password_file=private(tmp_path, "s3cret"),
         )  # fmt: skip
-        assert "SMTPNotSupportedError" in send(Recipient(kind=Kind.EMAIL, mail=mail), trial())
+        assert "SMTPNotSupportedError" in send(Recipient(kind=ReceiverKind.EMAIL, mail=mail), trial())
     assert not any(line.startswith("AUTH") for line in lines)

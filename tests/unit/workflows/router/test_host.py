@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.engines import router as words
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.router import routing
@@ -41,7 +41,7 @@ def test_the_router_is_found_by_its_name_and_beside_all_gangs() -> None:
 
 def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
     reach = Reach(connection="local", host="localhost")
-    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=Ports(), state_dir=str(tmp_path))
+    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path))
     spec = RouterSpec(node=node)
     gang = tmp_path / "gangs" / GANG
     with Fleet(router_gang(spec).nodes) as fleet:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.certificates import certified_key
 
 from orchestrator.engines.router import Worker
-from orchestrator.gang.begun import Begun
+from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
     DeployError,
@@ -25,7 +25,7 @@ from orchestrator.model.errors import (
     Unreachable,
 )
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Ports, Reach, RouterSpec
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
 from orchestrator.workflows.gang import rolling, turns
 from orchestrator.workflows.gang.rolling import RollingRequest
@@ -36,7 +36,7 @@ from orchestrator.workflows.status.overview import Overview, RouterGlance
 
 def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
     reach = Reach(connection="local", host="localhost")
-    return NodeSpec(name=name, gang=gang, node_rank=0, reach=reach, ports=Ports(), stack=stack)
+    return NodeSpec(name=name, gang=gang, node_rank=0, reach=reach, ports=GangPorts(), stack=stack)
 
 
 GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b", "c"))
@@ -107,9 +107,9 @@ class Lock:
     """Always held by us. kept: records of what was begun, per gang."""
 
     gang: GangSpec
-    kept: ClassVar[dict[str, Begun]] = {}
+    kept: ClassVar[dict[str, GangOperation]] = {}
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, begun: GangOperation) -> None:
         self.kept[self.gang.name] = begun
 
     def finish(self) -> None:

@@ -28,7 +28,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.remote import node_app
 from orchestrator.tuning.pack import Pack
-from orchestrator.workflows.tuning.carry import PullRequest, PushRequest, pull, push
+from orchestrator.workflows.tuning.carry import PullRequest, TuningPushRequest, pull, push
 from orchestrator.workflows.tuning.packs import load_pack, save_pack
 
 STACK = "sglang-0.5.23"
@@ -74,21 +74,21 @@ def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sit
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}"]
     assert (pulled.pack.engine_version, pulled.pack.triton) == ("0.5.23", "3.8.0")
 
-    would = push(cluster, PushRequest(pack=tmp_path / name, check=True)).all()
+    would = push(cluster, TuningPushRequest(pack=tmp_path / name, check=True)).all()
     assert [len(put.written) for put in would.values()] == [0, 3, 3]
     assert [everything(site) for site in sites] == before, "a check writes nothing"
 
-    push(cluster, PushRequest(pack=tmp_path / name)).all()
+    push(cluster, TuningPushRequest(pack=tmp_path / name)).all()
     for site in sites:
         for place in (f"{MOE}/triton_3_8_0/{UP}", f"{LINEAR}/{QKV}", f"{LINEAR}/{ELSEWHERE}"):
             assert (site / place).read_bytes() == (sites[0] / place).read_bytes()
     after = [everything(site) for site in sites]
 
-    again = push(cluster, PushRequest(pack=tmp_path / name)).all()
+    again = push(cluster, TuningPushRequest(pack=tmp_path / name)).all()
     assert [(len(put.written), len(put.unchanged)) for put in again.values()] == [(0, 3)] * 3
     assert [everything(site) for site in sites] == after, "a second push changes nothing"
 
-    back = push(cluster, PushRequest(remove=True)).all()
+    back = push(cluster, TuningPushRequest(remove=True)).all()
     assert [(len(put.restored), len(put.removed)) for put in back.values()] == [(0, 0), (1, 2), (0, 3)]
     # the first node's own files existed before: no undo may remove them
     assert [everything(site) for site in sites] == before
@@ -220,7 +220,7 @@ def test_a_wrong_pack_is_refused_and_nothing_is_written(
     spoil(pack)
     before = [everything(site) for site in sites]
     with pytest.raises(InputError, match=reason.replace("(", r"\(")):
-        push(cluster, PushRequest(pack=pack))
+        push(cluster, TuningPushRequest(pack=pack))
     assert [everything(site) for site in sites] == before
 
 
@@ -232,9 +232,9 @@ def test_a_tar_that_leaves_its_folder_is_refused(tmp_path: Path, cluster: Invent
         load_pack(tmp_path / "bad.tar")
     (tmp_path / "no.tar").write_text("no tar")
     with pytest.raises(InputError, match="the pack is not valid"):
-        push(cluster, PushRequest(pack=tmp_path / "no.tar"))
+        push(cluster, TuningPushRequest(pack=tmp_path / "no.tar"))
     with pytest.raises(InputError, match="can't be read"):
-        push(cluster, PushRequest(pack=tmp_path / "nowhere"))
+        push(cluster, TuningPushRequest(pack=tmp_path / "nowhere"))
     whole = made(tmp_path, "whole.tar.gz").read_bytes()
     (tmp_path / "damaged.tar.gz").write_bytes(whole[:40] + b"\xff" * 40 + whole[80:])
     with pytest.raises(InputError, match="the pack is not valid"):
@@ -248,24 +248,24 @@ def test_one_node_that_can_not_take_it_keeps_all_from_being_written(
     (sites[2] / "sglang-0.5.23.dist-info").rename(sites[2] / "sglang-0.5.24.dist-info")
     before = everything(sites[1])
     with pytest.raises(NodeError, match=r"sglang 0\.5\.24 is installed, but the pack is for 0\.5\.23"):
-        push(cluster, PushRequest(pack=pack))
+        push(cluster, TuningPushRequest(pack=pack))
     assert everything(sites[1]) == before
 
 
 def test_a_pack_for_another_stack_is_refused(tmp_path: Path, cluster: Inventory) -> None:
     with pytest.raises(InputError, match=r"the pack is for sglang-0\.5"):
-        push(cluster, PushRequest(pack=made(tmp_path), stack="sglang-0.4.4-l40s"))
+        push(cluster, TuningPushRequest(pack=made(tmp_path), stack="sglang-0.4.4-l40s"))
 
 
 def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     pack = made(tmp_path)
-    push(cluster, PushRequest(pack=pack)).all()
+    push(cluster, TuningPushRequest(pack=pack)).all()
     config(sites[2] / LINEAR / QKV, num_stages=5)
     with pytest.raises(NodeError, match="has been changed since"):
-        push(cluster, PushRequest(pack=made(tmp_path, "second", num_stages=4)))
-    back = push(cluster, PushRequest(remove=True)).all()
+        push(cluster, TuningPushRequest(pack=made(tmp_path, "second", num_stages=4)))
+    back = push(cluster, TuningPushRequest(remove=True)).all()
     assert list(back["node2"].left) == [str(sites[2] / LINEAR / QKV)]
     assert json.loads((sites[2] / LINEAR / QKV).read_text())["1"]["num_stages"] == 5
 
@@ -274,17 +274,19 @@ def test_a_changed_files_original_is_kept_until_that_file_is_gone(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     before, place = everything(sites[1]), sites[1] / LINEAR / QKV
-    push(cluster, PushRequest(pack=made(tmp_path))).all()
+    push(cluster, TuningPushRequest(pack=made(tmp_path))).all()
     config(place, num_stages=5)
-    (why,) = push(cluster, PushRequest(remove=True)).all()["node1"].left.values()
+    (why,) = push(cluster, TuningPushRequest(remove=True)).all()["node1"].left.values()
     (original,) = (sites[1].parents[2] / "share/l40s-tuning/originals").iterdir()
     assert str(original) in why
     with pytest.raises(NodeError, match="has been changed since"):
-        push(cluster, PushRequest(pack=tmp_path / "pack"))
+        push(cluster, TuningPushRequest(pack=tmp_path / "pack"))
     place.unlink()
-    assert push(cluster, PushRequest(pack=tmp_path / "pack")).all()["node1"].written, "the advice was to delete it"
+    assert push(cluster, TuningPushRequest(pack=tmp_path / "pack")).all()["node1"].written, (
+        "the advice was to delete it"
+    )
     place.unlink()
-    assert push(cluster, PushRequest(remove=True)).all()["node1"].restored == (str(place),)
+    assert push(cluster, TuningPushRequest(remove=True)).all()["node1"].restored == (str(place),)
     assert everything(sites[1]) == before
 
 
@@ -292,10 +294,10 @@ def test_a_newer_pack_replaces_an_older_one_and_the_first_original_comes_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     original = (sites[1] / LINEAR / QKV).read_bytes()
-    push(cluster, PushRequest(pack=made(tmp_path))).all()
-    push(cluster, PushRequest(pack=made(tmp_path, "second", num_stages=4))).all()
+    push(cluster, TuningPushRequest(pack=made(tmp_path))).all()
+    push(cluster, TuningPushRequest(pack=made(tmp_path, "second", num_stages=4))).all()
     assert json.loads((sites[1] / LINEAR / QKV).read_text())["1"]["num_stages"] == 4
-    push(cluster, PushRequest(remove=True)).all()
+    push(cluster, TuningPushRequest(remove=True)).all()
     assert (sites[1] / LINEAR / QKV).read_bytes() == original
 
 
@@ -305,10 +307,10 @@ def test_a_directory_of_the_variables_is_made_with_configs_in_it(
     pack = made(tmp_path)
     own = Overrides(env=(("SGLANG_MOE_CONFIG_DIR", str(tmp_path / "own")),))
     moved = inventory(node(2, tmp_path, stack=STACK, overrides=own))
-    push(moved, PushRequest(pack=pack)).all()
+    push(moved, TuningPushRequest(pack=pack)).all()
     assert (tmp_path / "own" / "configs" / "triton_3_8_0" / UP).is_file()
     assert not (sites[2] / MOE / "triton_3_8_0").exists()
-    push(moved, PushRequest(remove=True)).all()
+    push(moved, TuningPushRequest(remove=True)).all()
     assert not (tmp_path / "own").exists()
 
 
@@ -317,7 +319,7 @@ def test_another_tritons_configs_are_told_to_be_a_fallback(
 ) -> None:
     pack = made(tmp_path)
     (sites[2] / "triton-3.8.0.dist-info").rename(sites[2] / "triton-3.9.0.dist-info")
-    done = push(cluster, PushRequest(pack=pack)).all()
+    done = push(cluster, TuningPushRequest(pack=pack)).all()
     assert not done["node1"].remarks
     assert "only as a fallback" in done["node2"].remarks[0]
 
@@ -327,14 +329,14 @@ def test_a_kill_between_the_record_and_the_file_is_taken_back(
 ) -> None:
     """The record is written before the files: a file found then is the original, or there is none."""
     pack = made(tmp_path)
-    push(cluster, PushRequest(pack=pack)).all()
+    push(cluster, TuningPushRequest(pack=pack)).all()
     (sites[2] / LINEAR / QKV).unlink()
     originals = sites[1].parents[2] / "share" / "l40s-tuning" / "originals"
     (only,) = originals.iterdir()
     (sites[1] / LINEAR / QKV).write_bytes(only.read_bytes())
-    push(cluster, PushRequest(pack=pack)).all()
+    push(cluster, TuningPushRequest(pack=pack)).all()
     assert (sites[2] / LINEAR / QKV).read_bytes() == (sites[0] / LINEAR / QKV).read_bytes()
-    back = push(cluster, PushRequest(remove=True)).all()
+    back = push(cluster, TuningPushRequest(remove=True)).all()
     assert not back["node1"].left
     assert not back["node2"].left
 
@@ -348,7 +350,7 @@ def test_nodes_of_another_gpu_are_refused(
     monkeypatch.setattr(tuning_carry, "gpu_of", lambda snapshot: "NVIDIA L20" if snapshot.node == "node2" else "")
     before = everything(sites[1])
     with pytest.raises(InputError, match="node2 has NVIDIA L20"):
-        push(cluster, PushRequest(pack=pack))
+        push(cluster, TuningPushRequest(pack=pack))
     assert everything(sites[1]) == before
 
 
@@ -398,7 +400,7 @@ def test_a_link_in_the_environment_is_not_followed(
         place.mkdir(parents=True, exist_ok=True)
         (place / QKV).symlink_to(elsewhere / "secret")
     with pytest.raises(NodeError, match="is a symbolic link"):
-        push(cluster, PushRequest(pack=tmp_path / "pack"))
+        push(cluster, TuningPushRequest(pack=tmp_path / "pack"))
     assert [path.name for path in elsewhere.iterdir()] == ["secret"]
 
 
@@ -407,12 +409,12 @@ def test_a_record_that_names_another_file_takes_nothing_back(
 ) -> None:
     """The record is in the environment, whose owner need not be root."""
     pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
-    push(cluster, PushRequest(pack=tmp_path / "pack")).all()
+    push(cluster, TuningPushRequest(pack=tmp_path / "pack")).all()
     record = sites[2].parents[2] / "share" / "l40s-tuning" / "record.json"
     other = tmp_path / "passwd"
     other.write_text("root's")
     digest = hashlib.sha256(b"root's").hexdigest()
     record.write_text(json.dumps({"files": {str(other): {"sha256": digest, "original": ""}}, "folders": []}))
     with pytest.raises(NodeError, match="not a path for a tuned config"):
-        push(cluster, PushRequest(remove=True)).all()
+        push(cluster, TuningPushRequest(remove=True)).all()
     assert other.read_text() == "root's"
