@@ -352,4 +352,4 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 
     if far := re.search(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>", output):
         raise PluginError(f"{page.file.src_uri} loads {far.group()}")
-    return output
+    return output.replace('<html lang="en"', '<html lang="zh"') if page.file.src_uri.startswith("zh/") else output

@@ -1,7 +1,7 @@
 """The next start's weight files are read into the nodes' page caches while the engine before it drains.
 
 It costs the running engine nothing: the nodes read what their free memory holds, at the lowest priority (docs/agent.md,
-"Reading ahead"). Whatever goes wrong with it, the start reads for itself.
+"States"). Whatever goes wrong with it, the start reads for itself.
 """
 
 from __future__ import annotations
