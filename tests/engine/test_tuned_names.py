@@ -20,8 +20,8 @@ from orchestrator.engines.registry import dialect
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.layout import Layout
 from orchestrator.node.look.reading import LARGEST_TEXT
+from orchestrator.protocol.layout import Layout
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]

@@ -22,11 +22,11 @@ from tests.support.podman import own_podman, root_image
 from tests.support.waiting import until
 
 from orchestrator.loading.templates import template
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
 from orchestrator.node.agent.run import run_of
+from orchestrator.protocol.layout import Layout
 from orchestrator.rendering import launch_script, launch_template
 
 pytestmark = [

@@ -13,9 +13,9 @@ from tests.support.ports import free_port
 
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
+from orchestrator.protocol.layout import Layout
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.raising import UpRequest, UpResult, raise_gangs
 from orchestrator.workflows.plan.plan import PlanRequest

@@ -7,7 +7,6 @@ entry (log-probability, token id, text or null) (srt/managers/tokenizer_manager.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from orchestrator.golden.compare import Answer
@@ -53,18 +52,3 @@ def _margin(place: int, meta: Mapping[str, Any]) -> float:
     top = (meta.get("output_top_logprobs") or [])[place : place + 1]
     likely = sorted((float(entry[0]) for entry in top[0]), reverse=True) if top and top[0] else []
     return likely[0] - likely[1] if len(likely) > 1 else float("inf")
-
-
-def layout_of(argv: list[str]) -> str:
-    """The layout in an engine's command line, as text: `TP8 PP4`. Flags as both versions spell them."""
-    names = {
-        "TP": ("--tp", "--tp-size", "--tensor-parallel-size"),
-        "PP": ("--pp", "--pp-size", "--pipeline-parallel-size"),
-        "EP": ("--ep", "--ep-size", "--expert-parallel-size"),
-        "DP": ("--dp", "--dp-size", "--data-parallel-size", "--attn-dp-size", "--attention-data-parallel-size"),
-    }
-    found = {
-        letters: next((value for flag, value in pairwise(argv) if flag in flags), "1")
-        for letters, flags in names.items()
-    }
-    return " ".join(f"{letters}{count}" for letters, count in found.items() if count != "1" or letters == "TP")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.model.layout import Layout
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.report import RankReport
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orchestrator.model.finding import Finding
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Canary
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import NodeNetwork
 
 
@@ -52,6 +52,7 @@ class NodePlan:
 
     argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one. They
     are made from what was decided, which stands beside them; nobody reads them back.
+    graph_batch: the largest batch that is captured as a CUDA graph; None where the engine chooses
     sources: for each env variable and flag, where its value comes from, so that an operator can check it
     """
 
@@ -69,6 +70,7 @@ class NodePlan:
     http_url: str
     network: NodeNetwork = field(default_factory=NodeNetwork)
     container: Container | None = None
+    graph_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,9 @@ class GangPlan:
     model_bytes: int
     canary: Canary
     nodes: tuple[NodePlan, ...]
+    device: str = "cuda"
+    nccl_port: int | None = None
+    """None where NCCL takes any."""
     api_key: str = ""
     """Fingerprint of the service's API key, '' where it asks for none; the key itself is in no plan."""
 

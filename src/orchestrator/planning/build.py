@@ -12,7 +12,6 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
@@ -23,6 +22,7 @@ from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment, network
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.requirements import contradictions
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import Transport
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.network import networks_met
@@ -154,6 +154,8 @@ class _Gang:
             model_bytes=memory.checkpoint_bytes(self.profile),
             canary=self.profile.canary,
             nodes=nodes,
+            device=self.stack.device,
+            nccl_port=leader.ports.nccl,
             api_key=self.options.api_keys.get(self.gang.name, ""),
         )
         facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
@@ -298,6 +300,7 @@ class _Gang:
             model_path=model_path,
             http_url=self._http_url(node),
             network=its_network,
+            graph_batch=commands.graph_batch(self.engine, chosen),
             container=containers.container(
                 self.stack,
                 node,

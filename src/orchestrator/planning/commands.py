@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from orchestrator.engines.engine import Engine, Intent, Option
-from orchestrator.engines.known_flags import KnownFlags
+from orchestrator.engines.known_flags import Given, KnownFlags
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
@@ -67,6 +67,7 @@ def _added(
     ):
         for given in flags.given(words, where=where):
             _refuse_ours(engine, flags, given.flag, where)
+            _refuse_another_device(stack, given, where)
             yield Option(given.flag, given.values, source)
 
 
@@ -75,6 +76,23 @@ def _refuse_ours(engine: Engine, flags: KnownFlags, spelling: str, where: str) -
     for ours, instead in engine.ours.items():
         if ours in flags and flags.flag(ours, where=where).name == name:
             raise InputError(f"{spelling} is set by the plan", where=where, fix=f"remove it; instead, use {instead}")
+
+
+def _refuse_another_device(stack: Stack, given: Given, where: str) -> None:
+    if given.flag == "--device" and given.values != (stack.device,):
+        raise InputError(
+            f"--device {' '.join(given.values)}: stack {stack.name} is for {stack.device}",
+            where=where,
+            fix="remove it; instead, use --stack NAME with a stack for that device (`l40s-deploy stacks` lists them)",
+        )
+
+
+def graph_batch(engine: Engine, chosen: Iterable[Option]) -> int | None:
+    """The largest batch that is captured as a CUDA graph, where it is said."""
+    names, flags = engine.names, engine.flags()
+    sizes = [size for option in chosen for size in option.values if size.isdecimal()
+             if flags.flag(option.flag, where=option.source).name == names.cuda_graph_max_bs]  # fmt: skip
+    return int(sizes[-1]) if sizes else None
 
 
 def argv(launch: Sequence[str], chosen: Iterable[Option], *, venv: str) -> tuple[str, ...]:

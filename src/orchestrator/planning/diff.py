@@ -10,7 +10,7 @@ from orchestrator.planning.redaction import HIDDEN, is_secret
 from orchestrator.protocol.staging import APART, StagingRequest
 
 _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "env", "watch",
-               "network")  # fmt: skip
+               "network", "layout", "graph_batch")  # fmt: skip
 """Keys that differ from run to run without any meaning, and those that are compared word by word."""
 
 

@@ -28,7 +28,8 @@ def plan_id(plan: Plan) -> str:
 
 def _gang(gang: GangPlan) -> dict[str, Any]:
     content = asdict(replace(gang, nodes=()))
-    del content["memory"], content["engine_version"]
+    for name in ("memory", "engine_version", "device", "nccl_port"):  # the last two are in the flags
+        del content[name]
     if gang.layout.attention_data_parallel == 1:  # so that a plan without it keeps the id that earlier releases gave it
         del content["layout"]["attention_data_parallel"]
     content["nodes"] = [_node(node) for node in gang.nodes]
@@ -36,7 +37,7 @@ def _gang(gang: GangPlan) -> dict[str, Any]:
 
 
 def _node(node: NodePlan) -> dict[str, Any]:
-    told_apart = {"sources", "network", "container"}  # the network is in the environment
+    told_apart = {"sources", "network", "graph_batch", "container"}  # two are in the environment and flags
     content = {field.name: getattr(node, field.name) for field in fields(node) if field.name not in told_apart}
     if node.container is not None:
         content["container"] = asdict(node.container)

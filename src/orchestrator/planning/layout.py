@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from orchestrator.checkpoint.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.model.errors import InputError
-from orchestrator.model.layout import Layout, degrees_words
 from orchestrator.model.profile import ModelProfile, Part
+from orchestrator.protocol.layout import Layout, degrees_words
 
 
 @dataclass(frozen=True, slots=True)

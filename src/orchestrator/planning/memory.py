@@ -17,10 +17,10 @@ from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import ModelProfile, Part, Stack
 from orchestrator.planning.layout import degrees_of, head_dim, kept_whole
+from orchestrator.protocol.layout import Layout
 
 GIB = 1 << 30
 _MIB = 1 << 20

@@ -9,12 +9,12 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory, named, page_cache
 from orchestrator.planning.build import abilities
 from orchestrator.planning.roofline import RDMA, Network, Speeds, speeds, unsaid
 from orchestrator.planning.traffic import REDUCES_A_LAYER, bytes_a_token
+from orchestrator.protocol.layout import Layout
 
 L40S_BYTES = L40S.nvml_mib << 20
 """What NVML says a 48 GB L40S has."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.layout import Layout
 from orchestrator.model.topology import Topology
 from orchestrator.protocol import page_cache
+from orchestrator.protocol.layout import Layout
 
 ID = "PAGE-CACHE-SMALL"
 GIB = 1 << 30

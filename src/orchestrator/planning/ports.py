@@ -54,8 +54,8 @@ def _of_node(gang: GangPlan, node: NodePlan) -> Iterator[PortUse]:
     if leads:
         yield row("tcp", gang.dist_init.rpartition(":")[2], "rendezvous", GANG)
         yield row("tcp", gang.agent_port, "agents", GANG, "the run's key, both sides")
-    if "--nccl-port" in node.argv[:-1]:
-        yield row("tcp", node.argv[node.argv.index("--nccl-port") + 1], "NCCL", GANG)
+    if gang.nccl_port:
+        yield row("tcp", gang.nccl_port, "NCCL", GANG)
     yield row("tcp", EPHEMERAL, _EPHEMERAL_USE, GANG)
     if node.network.rdma:
         yield row("udp", ROCE, "RDMA over Ethernet", GANG)

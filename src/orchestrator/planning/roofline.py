@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.model.gpu_facts import L40S, facts_of
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.planning.traffic import HANDED_OVER, REDUCES_A_LAYER, crossings
+from orchestrator.protocol.layout import Layout
 from orchestrator.topology.speed import Traffic, all_reduce_s
 
 BATCHES = (1, 4, 32, 128)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Dimensions
+from orchestrator.protocol.layout import Layout
 
 REDUCES_A_LAYER = 2
 """All-reduces of a layer: after attention, and after the feed-forward part."""

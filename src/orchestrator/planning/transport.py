@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import GangPlan
 from orchestrator.planning.choices import RdmaChoice, not_read
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import Transport
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.network import NodeNetwork
 
@@ -233,6 +234,9 @@ class StagingRequest(Message):
     model: str = ""
     stack: str = ""
     device: str = "cuda"
+    layout: Layout | None = None
+    graph_batch: int | None = None
+    """The largest batch that is captured as a CUDA graph; None where the engine chooses."""
     network: NodeNetwork = field(default_factory=NodeNetwork)
     engine_user: str | None = None
     argv: tuple[str, ...] = ()

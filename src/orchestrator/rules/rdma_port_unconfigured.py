@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.layout import Layout
 from orchestrator.model.topology import RAILS, RdmaPort
+from orchestrator.protocol.layout import Layout
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import record_again
 from orchestrator.rules.support.ports import Trouble, trouble

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding
-from orchestrator.model.layout import Layout
 from orchestrator.model.topology import RAILS
+from orchestrator.protocol.layout import Layout
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
 from orchestrator.topology.speed import Traffic, price, tcp_severity

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.layout import head_dim, kept_whole
+from orchestrator.protocol.layout import Layout
 from orchestrator.tuning.lookup import fuses_shared_expert
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Quantisation
+from orchestrator.protocol.layout import Layout
 from orchestrator.tuning.lookup import (
     device_name,
     linear_name,

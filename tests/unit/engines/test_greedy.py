@@ -1,4 +1,4 @@
-"""Token ids in answers of SGLang, and layouts in its command lines."""
+"""Token ids in answers of SGLang."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.greedy import answer_of, layout_of, request
+from orchestrator.engines.greedy import answer_of, request
 
 RECORDED: dict[str, Any] = {
     "text": " Paris.",
@@ -48,16 +48,3 @@ def test_a_request_is_greedy_and_wants_ids() -> None:
     body = request("Hello", 8)
     assert body["sampling_params"] == {"temperature": 0, "max_new_tokens": 8}
     assert body["return_logprob"] is True
-
-
-@pytest.mark.parametrize(
-    ("argv", "layout"),
-    [
-        (["--tp", "32"], "TP32"),
-        (["--tp-size", "8", "--pp-size", "4", "--ep-size", "8"], "TP8 PP4 EP8"),
-        (["--tensor-parallel-size", "8", "--dp-size", "1"], "TP8"),
-        ([], "TP1"),
-    ],
-)
-def test_a_layout_in_words(argv: list[str], layout: str) -> None:
-    assert layout_of(argv) == layout

@@ -263,6 +263,7 @@ def test_flags_from_the_command_line_replace_ours_and_say_so() -> None:
         "override: the command line, instead of --cuda-graph-max-bs 32"
     )
     assert "--enable-metrics" in node.argv
+    assert (node.graph_batch, nodes(plan_of(gang()))[0].graph_batch) == (64, 32)
 
 
 def test_overrides_of_the_inventory_are_shown_as_such() -> None:
@@ -280,6 +281,9 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--cuda-graph-max-bs-decode", "32")}, "command line: after --", "no flag"),
         ({}, {"extra_args": ("--tp-size", "8")}, "command line: after --", "set by the plan"),
         ({}, {"extra_args": ("--tensor-parallel-size", "8")}, "command line: after --", "set by the plan"),
+        ({}, {"extra_args": ("--ep-size", "8")}, "command line: after --", "set by the plan"),
+        ({}, {"extra_args": ("--device", "cpu")}, "command line: after --", "stack sglang-0.4.4-l40s is for cuda"),
+        ({}, {"extra_args": ("--nccl-port", "5"), "stack": "sglang-0.5.23"}, "command line: after --", "by the plan"),
         ({}, {"extra_args": ("--api-key", "x")}, "command line: after --", "set by the plan"),
         ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.layout import Abilities, Degrees, choose, kept_whole, obstacles, tensor_ranks, working
+from orchestrator.protocol.layout import Layout
 
 STOCK = load_profile("DeepSeek-V3-0324")
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")

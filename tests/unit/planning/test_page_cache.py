@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.model.finding import Severity
-from orchestrator.model.layout import Layout
 from orchestrator.planning import page_cache
+from orchestrator.protocol.layout import Layout
 
 GIB = 1 << 30
 

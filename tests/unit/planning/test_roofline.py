@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.model.layout import Layout
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.planning.roofline import (
     BATCHES,
@@ -23,6 +22,7 @@ from orchestrator.planning.roofline import (
     unsaid,
     words,
 )  # fmt: skip
+from orchestrator.protocol.layout import Layout
 from orchestrator.topology.speed import Traffic
 
 ARTICLES = load_profile("DeepSeek-R1-Channel-INT8")

@@ -7,10 +7,10 @@ from tests.support.reference_cluster import gang
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.layout import Layout
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import offer
 from orchestrator.planning.traffic import bytes_a_token
+from orchestrator.protocol.layout import Layout
 from orchestrator.workflows.plan.layouts import fit_words, layouts_json
 from orchestrator.workflows.plan.models import costs_json
 

@@ -21,7 +21,7 @@ from tests.support.healthy_cluster import (
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.layout import Layout
+from orchestrator.protocol.layout import Layout
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.grouping import grouped
 from orchestrator.rules.support.registry import run_rules

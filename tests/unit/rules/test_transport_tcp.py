@@ -11,9 +11,9 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, healthy_nodes
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.layout import Layout
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
+from orchestrator.protocol.layout import Layout
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import run_rules
 

@@ -11,7 +11,7 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.finding import Severity
-from orchestrator.model.layout import Layout
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
 from orchestrator.tuning.search import BATCHES, candidates, config_text, jobs_of
 from orchestrator.tuning.validity import flaws, shared_memory

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.engines.registry import dialect, engine_of
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.layout import Layout
+from orchestrator.protocol.layout import Layout
 from orchestrator.tuning.lookup import device_name, fuses_shared_expert, moe_name, triton_version
 from orchestrator.tuning.shapes import experts, linears
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files

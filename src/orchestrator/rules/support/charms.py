@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-from orchestrator.model.layout import Layout
 from orchestrator.model.topology import Gpu, PathType
+from orchestrator.protocol.layout import Layout
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.topology.bandwidth import Bandwidths, p2p_level
 from orchestrator.topology.distance import Distances

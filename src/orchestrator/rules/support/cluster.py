@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.layout import Layout
 from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import takes
 from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus

@@ -62,7 +62,9 @@ def staging_requests(
             asked=asked,
             model=plan.model,
             stack=plan.stack,
-            device=_flag(node.argv, "--device") or "cuda",
+            device=plan.device,
+            layout=plan.layout,
+            graph_batch=node.graph_batch,
             network=node.network,
             engine_user=specs[node.name].engine_user,
             argv=node.argv,
@@ -184,10 +186,3 @@ def _limits(spec: NodeSpec, node: NodePlan) -> dict[str, int]:
     if node.container is not None:
         return {}  # its daemon sets them
     return {"memlock": -1} if node.network.rdma and spec.fs_root == "/" else {}
-
-
-def _flag(argv: tuple[str, ...], name: str) -> str:
-    """The word after a flag, '' where the flag is not there."""
-    if name not in argv[:-1]:
-        return ""
-    return argv[argv.index(name) + 1]

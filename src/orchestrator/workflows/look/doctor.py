@@ -14,12 +14,12 @@ from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.protocol.layout import Layout
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster, gangs_of
 from orchestrator.rules.support.registry import LISTED_BY, all_rules, run_rules

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from orchestrator.bench.verdict import (
     looks_like_wrong_wiring,
     overall,
 )
-from orchestrator.engines import bench_client, greedy
+from orchestrator.engines import bench_client
 from orchestrator.engines.bench_client import BenchResult, DecodeLog
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.view import GangView
@@ -66,7 +65,6 @@ TABLE = tuple(
 )
 """What a report shows of a run."""
 _Row = tuple[float, ...]
-_GRAPH_FLAGS = ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +228,7 @@ def _causes(
     return causes(
         transport=[str(finding["title"]) for finding in record["transport"]],
         remarks=view.remarks,
-        graph_batch=next((int(n) for flag, n in pairwise(request.argv) if flag in _GRAPH_FLAGS and n.isdigit()), None),
+        graph_batch=request.graph_batch,
         load=load,
         throttled=throttled(record["machines"]["loaded"] or record["machines"]["after"]),
         grown=grown(record["machines"]["before"], record["machines"]["after"]),
@@ -304,7 +302,7 @@ def _run(
 
 def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> DecodeLog | None:
     """None under pipeline parallelism, where the log counts one micro-batch, and where not all came at once."""
-    if "PP" in greedy.layout_of(list(request.argv)) or not _at_once(load):
+    if (request.layout and request.layout.pipeline_parallel > 1) or not _at_once(load):
         return None
     return bench_client.decoding(rows, load)
 
@@ -342,7 +340,7 @@ def _record(
         "model": request.model,
         "stack": request.stack,
         "packages": dict(request.packages),
-        "layout": greedy.layout_of(list(request.argv)),
+        "layout": request.layout.key if request.layout else "",
         "nodes": [node.name for node in gang.nodes],
         "gpu": gpu,
         "load": asdict(order.load),

@@ -163,7 +163,7 @@ def _subject(fleet: Fleet, gang: GangSpec) -> Subject:
     """What the gang's leader was started with."""
     leader = replace(gang, nodes=(gang.leader,))
     request = staged_plan(fleet, leader, whole=False).requests[gang.leader.name]
-    return Subject(model=request.model, stack=request.stack, layout=greedy.layout_of(list(request.argv)))
+    return Subject(model=request.model, stack=request.stack, layout=request.layout.key if request.layout else "")
 
 
 def _file(subject: Subject) -> Any:

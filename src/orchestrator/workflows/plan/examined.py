@@ -10,9 +10,9 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile
+from orchestrator.protocol.layout import Layout
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.registry import in_order, run_rules, with_limits
 from orchestrator.workflows.look.connectivity import try_ways

@@ -13,13 +13,13 @@ from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.layout import Layout
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts
 from orchestrator.planning.build import abilities
 from orchestrator.planning.commands import asked
 from orchestrator.planning.places import venv
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

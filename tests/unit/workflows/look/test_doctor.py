@@ -17,11 +17,11 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.layout import Layout
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.report import PageCache, RankReport
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.nccl_xml import nccl_xml

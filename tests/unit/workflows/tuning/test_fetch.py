@@ -18,7 +18,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.published import load_published
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import DeployError, InputError, Unreachable, VerificationDiffers
-from orchestrator.model.layout import Layout
+from orchestrator.protocol.layout import Layout
 from orchestrator.tuning.published import devices, parts_of
 from orchestrator.tuning.wanted import wanted_files
 from orchestrator.workflows.tuning.fetch import FetchRequest, fetch, fetched_json

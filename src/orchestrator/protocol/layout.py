@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.protocol.message import Message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(Message):
     """Degrees of parallelism and which node holds which ranks.
 
     attention_data_parallel: groups into which the tensor parallel ranks are divided for attention, each with its own
@@ -24,6 +26,13 @@ class Layout:
     def inside_nodes(self) -> bool:
         """Each tensor parallel group has a node to itself: between nodes only pipeline stages hand over."""
         return self.tensor_parallel <= self.gpus_per_node
+
+    @property
+    def key(self) -> str:
+        """'TP8 PP4', as records have it."""
+        degrees = {"PP": self.pipeline_parallel, "EP": self.expert_parallel, "DP": self.attention_data_parallel}
+        more = (f"{letters}{count}" for letters, count in degrees.items() if count > 1)
+        return " ".join((f"TP{self.tensor_parallel}", *more))
 
     def __str__(self) -> str:
         return degrees_words(
