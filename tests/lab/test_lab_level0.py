@@ -117,7 +117,7 @@ def test_a_user_without_root_gets_level_0_by_himself(public_folder: Path) -> Non
     script = f"""
 mount --bind {users} /etc/passwd
 exec setpriv --reuid 54321 --regid 54321 --clear-groups env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME={home} \\
-  L40S_LAB_ROOT={home}/labs PYTHONPATH={REPOSITORY}/src:{Path(inspect.getfile(pynvml)).parent} \\
+  L40S_LAB_ROOT={home}/labs PYTHONPATH={REPOSITORY}/src:{REPOSITORY}/lab/src:{Path(inspect.getfile(pynvml)).parent} \\
   PYTHONDONTWRITEBYTECODE=1 sh -e {public_folder}/story.sh
 """
     done = subprocess.run(

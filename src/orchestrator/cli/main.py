@@ -140,10 +140,14 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
 
 
 def _verbs_of_others() -> dict[str, ModuleType]:
-    """By name, of whatever is installed beside us."""
+    """By name, of whatever is installed beside us; what can't be imported is not."""
     from importlib.metadata import entry_points
 
-    return {one.name: one.load() for one in entry_points(group=VERBS_OF_OTHERS)}
+    found: dict[str, ModuleType] = {}
+    for one in entry_points(group=VERBS_OF_OTHERS):
+        with suppress(ImportError):
+            found[one.name] = one.load()
+    return found
 
 
 if __name__ == "__main__":

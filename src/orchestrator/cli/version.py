@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy version",
         "l40s-deploy version --local   # of this program only",
-        "l40s-deploy version --json | jq '.nodes[] | select(.agent != $v)' --arg v 0.1.0",
+        "l40s-deploy version --json | jq '.nodes[] | select(.agent != $v)' --arg v 0.2.0",
     )
     add_inventory(parser)
     add_gangs(parser)

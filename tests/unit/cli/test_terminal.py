@@ -16,6 +16,7 @@ from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 from tests.support.terminal import Shown, Terminal
 
+from orchestrator import __version__
 from orchestrator.cli import main as cli
 from orchestrator.gang.downtime import Downtime
 from orchestrator.gang.guarding import GuardAction, GuardDecision
@@ -401,7 +402,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("web", serving_a_page, ("page: http://127.0.0.1:8090/",)),
     (f"export compose --model {MODEL}", exporting, ("network_mode: host",)),
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
-    ("version --local", nothing, ("l40s-deploy 0.1.0",)),
+    ("version --local", nothing, (f"l40s-deploy {__version__}",)),
     ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),
 ]
 WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab", "completion", "man")
