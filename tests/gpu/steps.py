@@ -257,7 +257,7 @@ def freeze(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     _, shown_s = stage.seen(gang, lambda one: stopped(one) == "stopped", 20.0, f"TP{last} is stopped")
     _, hung_s = stage.seen(gang, lambda one: one["trouble"] == "hung", HUNG_S, "hung")
     began = time.monotonic()
-    guard = stage.run("guard", "--once", "--gang", gang, timeout=min(150.0, stage.left_s - 10))
+    guard = stage.run("guard", "--once", gang, timeout=min(150.0, stage.left_s - 10))
     took = time.monotonic() - began
     left = [one.pid for one in old if one.alive]
     figures = {"stopped_after_s": shown_s, "hung_after_s": round(shown_s + hung_s, 1), "guard_s": round(took, 1)}
@@ -315,7 +315,7 @@ def cut(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
 
 def foreign(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     """Somebody else's process holds memory of a GPU: `up` refuses and names it."""
-    stage.run("down", "--now", "--gang", gang)
+    stage.run("down", "--now", gang)
     node = stage.nodes_of(gang)[-1]
     hold = "import torch,time; x=torch.zeros(3<<30,dtype=torch.uint8,device='cuda')"
     hold += "; print('held',flush=True); time.sleep(90)"

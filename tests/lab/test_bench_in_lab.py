@@ -115,7 +115,7 @@ def test_a_wrong_key_is_one_message_with_the_fix(lab: SmallLab, words: tuple[str
         lab.on("node0", f"mv {place}.kept {place}")
     assert done.returncode == 3, done.stdout + done.stderr
     assert "API key" in done.stderr and "Traceback" not in done.stderr
-    assert "`l40s-deploy restart --gang gang0`" in done.stderr
+    assert "`l40s-deploy restart gang0`" in done.stderr
     assert "another-key" not in done.stdout + done.stderr
     assert lab.gang()["state"] == "ready"
 

@@ -80,7 +80,7 @@ def test_the_rank_that_a_hung_engine_waits_for_is_named_by_ras_too(lab: SmallLab
 def test_a_rank_killed_with_a_signal_is_the_cause_and_logs_show_it(lab: SmallLab) -> None:
     lab.serve()
     assert {name: len(lines) for name, lines in logged(lab, "-n", "3").items()} == {"node0": 3, "node1": 3}
-    assert set(logged(lab, "--node", "node1", "--gang", "gang0")) == {"node1"}
+    assert set(logged(lab, "--node", "node1", "gang0")) == {"node1"}
     strike(lab, "break", "node1", "kill-rank", "2", "SEGV")
     cause = failed(lab)["cause"]
     assert (cause["node"], cause["tp_rank"], cause["signal"]) == ("node1", 2, 11)
@@ -104,7 +104,7 @@ def test_logs_follow_until_told_to_end(lab: SmallLab) -> None:
         assert follower.wait(20) == 130
 
 
-@pytest.mark.parametrize("words", [("--node", "nix"), ("--gang", "nix"), ("--gang", "nix", "--around-failure")])
+@pytest.mark.parametrize("words", [("--node", "nix"), ("nix"), ("nix", "--around-failure")])
 def test_logs_of_what_is_not_there_are_refused(lab: SmallLab, words: tuple[str, ...]) -> None:
     refused = lab.deploy("logs", *words, check=False)
     assert refused.returncode == 2
@@ -153,7 +153,7 @@ def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_n
         (back,) = until(lambda: [one for one in lab.gang()["rails"] if one["up"]], 30, "the port is back")
         until(lambda: load.good > answered, 30, "requests are answered over the other port")
     assert load.bad == []
-    assert back["port"] == rail["port"] and "l40s-deploy restart --gang gang0" in back["text"]
+    assert back["port"] == rail["port"] and "l40s-deploy restart gang0" in back["text"]
     assert lab.gang()["run_id"] == before["run_id"]
     lab.deploy("down")
 

@@ -222,5 +222,5 @@ def test_gangs_rise_together_and_die_alone() -> None:
         first, second = lab.json("status")["gangs"]
         assert (first["state"], first["run_id"]) == ("ready", before["gang0"]["run_id"])
         assert second["state"] == "ready" and second["run_id"] != before["gang1"]["run_id"]
-        lab.deploy("down", "--gang", "gang0")
+        lab.deploy("down", "gang0")
         assert [gang["state"] for gang in lab.json("status")["gangs"]] == ["absent", "ready"]

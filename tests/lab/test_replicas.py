@@ -73,11 +73,11 @@ def test_four_engines_are_found_by_every_verb_and_one_that_dies_takes_no_other_w
     assert [state for name, state in states(lab).items() if name != NAMES[1]] == ["ready"] * 3
     until(lambda: workers(lab) == 3, 60.0, lambda: str(lab.json("router", "status")))
     with Load(ROUTER, MODEL, clients=2, pause_s=0.02) as load:
-        lab.deploy("restart", "--gang", NAMES[1])
+        lab.deploy("restart", NAMES[1])
     assert load.bad == [] and load.good > 0
     assert states(lab) == dict.fromkeys(NAMES, "ready")
 
-    lab.deploy("down", "--gang", NAMES[3])
+    lab.deploy("down", NAMES[3])
     assert states(lab) == dict.fromkeys(NAMES, "ready") | {NAMES[3]: "absent"}
     down = json.loads(lab.deploy("down", "--all", "--json").stdout)
     assert [node["gang"] for node in down["nodes"]] == NAMES

@@ -99,11 +99,11 @@ def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallL
     assert told.returncode == 5 and "start it again: l40s-deploy router up" in told.stdout, told.stdout
     assert "\\x1b" not in told.stdout
     assert lab.json("status")["router"]["error"]["fix"] == "l40s-deploy router up"
-    (said,) = lab.json("why", "--gang", "router")["gangs"]
+    (said,) = lab.json("why", "router")["gangs"]
     assert (said["name"], said["cause"]["signal"]) == ("router", 9)
     assert {run["gang"] for run in lab.json("history")["runs"]} == {"gang0", "gang1", "gang2", "router"}
-    lab.deploy("logs", "--gang", "router")
-    words = [*L40S_DEPLOY, "guard", "--gang", "gang0", "--golden-every", "0", "--pause", "0.1"]
+    lab.deploy("logs", "router")
+    words = [*L40S_DEPLOY, "guard", "gang0", "--golden-every", "0", "--pause", "0.1"]
     with guarding(words, lab.environment, lab.folder / "guard.txt"):
         until(answers, 20.0, (lab.folder / "guard.txt").read_text)
         until(lambda: len(workers(lab)) == 3, 30.0)
@@ -198,7 +198,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     forget(lab, "gang0")
     forget(lab, "gang2")
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
-        lab.deploy("restart", "--maintenance", "--gang", "gang1", "--run", f"sh {cycle}", "--reboots", "--wait-s", "90")
+        lab.deploy("restart", "--maintenance", "gang1", "--run", f"sh {cycle}", "--reboots", "--wait-s", "90")
     assert load.bad == [] and load.good > 50
     after = lab.json("status")["gangs"]
     assert [gang["state"] for gang in after] == ["ready"] * 3
@@ -239,11 +239,11 @@ def test_what_would_refuse_a_start_refuses_the_stop_while_all_serve(lab: SmallLa
     try:
         with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
             for words in (
-                ("restart", "--rolling", "--gang", "gang0", "--gang", "gang1"),
-                ("restart", "--gang", "gang1"),
-                ("restart", "--gang", "gang1", "--dry-run"),
-                ("restart", "--gang", "gang1", "--maintenance", "--run", "true"),
-                ("rollback", "--gang", "gang1"),
+                ("restart", "--rolling", "gang0", "gang1"),
+                ("restart", "gang1"),
+                ("restart", "gang1", "--dry-run"),
+                ("restart", "gang1", "--maintenance", "--run", "true"),
+                ("rollback", "gang1"),
             ):
                 ended = lab.deploy(*words, check=False)
                 assert ended.returncode == 3, (words, ended.stderr)
@@ -270,7 +270,7 @@ def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(l
 
     last = lab.gang(2)["run_id"]
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
-        running = lab.start("restart", "--rolling", "--gang", "gang1", "--gang", "gang2")
+        running = lab.start("restart", "--rolling", "gang1", "gang2")
         assert running.stdout is not None
         next(line for line in running.stdout if "removing it from the router" in line)
         lab.on("node1", f"mv /workspace/{MODEL} /workspace/away")
@@ -283,7 +283,7 @@ def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(l
 
 
 def test_down_takes_a_gang_out_before_it_stops(lab: SmallLab) -> None:
-    lab.deploy("down", "--gang", "gang2")
+    lab.deploy("down", "gang2")
     assert len(workers(lab)) == 1
     told = lab.json("status")
     assert [gang["router"] for gang in told["gangs"]] == ["in", "out", "out"]
@@ -335,7 +335,7 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
     lab.deploy("router", "down")
     lab.deploy("router", "up")
     assert (complete("client-key-1"), complete("client-key-2")) == (401, 200)
-    lab.deploy("restart", "--rolling", "--gang", "gang0")
+    lab.deploy("restart", "--rolling", "gang0")
     after = lab.json("status")
     assert after["router"]["state"] == "ready" and len(workers(lab)) == 3
     assert [gang["run_id"] for gang in after["gangs"]][1:] == runs[1:], after["gangs"]

@@ -44,7 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inventory(parser)
     parser.add_argument(
-        "--gang", action="append", default=[], metavar="GANG", help="which gang, where there are several"
+        "gang",
+        nargs="*",
+        default=[],
+        metavar="GANG",
+        help="which gang, where there are several; list: the recorded runs",
     )
     for name, what in _LOAD:
         default = getattr(Load(), name)
@@ -72,10 +76,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=Path,
         metavar="FILE",
-        help="also write a page with curves beside the profile's speeds; with --markdown or --list: of those runs",
+        help="also write a page with curves beside the profile's speeds; with --markdown or list: of those runs",
     )
-    parser.add_argument("action", nargs="?", choices=("list",), help="list: the recorded runs; asks no engine")
-    parser.add_argument("--list", action="store_true", help="the same as `bench list`")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
     add_json(parser)
 
@@ -93,7 +95,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             where="bench",
             fix="leave one of them out: `bench list --json` has every recorded run",
         )
-    if args.list or args.action == "list":
+    if args.gang == ["list"]:
         _page(records := bench.listed(), args, screen)
         return _list(records, args, screen)
     if args.markdown:

@@ -10,9 +10,9 @@ from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
     add_all,
     add_examples,
+    add_gangs,
     add_inventory,
     add_json,
-    add_named_gangs,
     add_timeout,
     command_line,
     open_cluster,
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy down --all        # every gang",
     )
     add_inventory(parser)
-    add_named_gangs(parser)
+    add_gangs(parser)
     add_all(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from orchestrator.cli.options import add_nodes
-from orchestrator.cli.plan import add_plan_options, request_of
 from orchestrator.cli.screen import Screen
 from orchestrator.model.chosen import no_such
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
+from orchestrator.model.survivors import without
 from orchestrator.workflows.gang.standing import as_replicas
 from orchestrator.workflows.plan.exports import compose_files
+from orchestrator.workflows.plan.file import read_request
 from orchestrator.workflows.plan.plan import plan_inventory
 
 NAME = "compose"
 SUMMARY = "print a compose file for a node, for containers started by hand"
-EXAMPLE = "l40s-deploy export compose --model DeepSeek-V3-0324-Block64x64 --node l40s-2 > compose.yml"
+EXAMPLE = "l40s-deploy export compose plan.json --node l40s-2 > compose.yml"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this kind."""
-    add_plan_options(parser)
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="a file from `plan --out`; refused once it has changed")
     add_nodes(parser, "a file for this node (repeatable; default: the leader)")
 
 
 def run(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
     """The file on stdout; with --json as one document."""
-    request = request_of(args)
+    request = read_request(args.plan)
+    inventory = without(inventory, request.without)
     plan = plan_inventory(as_replicas(inventory, request.gangs) if request.replicas else inventory, request).plan
     files = compose_files(plan)
     names = args.node or [next(iter(files))]

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     inventory = open_inventory(args, screen)
     if args.install:
-        options = [word for gang in args.gang for word in ("--gang", gang)]
+        options = list(args.gang)
         path = install(
             EXPORTER,
             Path(inventory.path),

@@ -167,7 +167,7 @@ def _metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextM
 
 
 def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
-    options = [word for gang in args.gang for word in ("--gang", gang)]
+    options = list(args.gang)
     options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
     options += ["--timeout", str(args.timeout)] if args.timeout != TIMEOUT_S else []
     options += ["--degrade-after", str(args.degrade_after)] if args.degrade_after is not None else []

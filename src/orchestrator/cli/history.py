@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
         parser,
-        "l40s-deploy history --gang gang0",
+        "l40s-deploy history gang0",
         "l40s-deploy history --commands",
         "l40s-deploy history --json | jq '.runs[0].cause.text'",
     )

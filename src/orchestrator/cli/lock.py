@@ -13,11 +13,11 @@ from orchestrator.workflows.gang.lock_keeping import NodeLock, locks, locks_json
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `lock`."""
-    add_examples(parser, "l40s-deploy lock show", "l40s-deploy lock release --gang gang0 --force")
+    add_examples(parser, "l40s-deploy lock show", "l40s-deploy lock release gang0 --force")
     verbs = parser.add_subparsers(dest="lock_verb", required=True, metavar="show | release")
     for name, summary, example in (
         ("show", "show holder, host, command and last heartbeat for each node", "l40s-deploy lock show"),
-        ("release", "release locks whose holder is gone", "l40s-deploy lock release --gang gang0 --force"),
+        ("release", "release locks whose holder is gone", "l40s-deploy lock release gang0 --force"),
     ):
         verb = verbs.add_parser(name, help=summary, description=summary)
         add_examples(verb, example)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.checkpoint import inspect_at
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gang_option, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading import own
 from orchestrator.loading.which import choose_inventory
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser, "l40s-deploy models -i inventory/reference.yml", "l40s-deploy models add /workspace/GLM-4.5-Air-FP8"
     )
     add_inventory(parser)
-    add_gangs(parser)
+    add_gang_option(parser)
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="add")

@@ -122,14 +122,38 @@ def _patience(text: str) -> float:
 
 
 def add_gangs(parser: argparse.ArgumentParser) -> None:
-    """--gang GANG, repeatable; none named means all."""
+    """GANG ...; none named means all."""
+    parser.add_argument("gang", nargs="*", default=[], metavar="GANG", help="only these gangs (default: all)")
+
+
+def add_gang_option(parser: argparse.ArgumentParser) -> None:
+    """--gang GANG, repeatable, of a verb in which a position would be taken for something else: a pack, an action,
+    a flag of the engine."""
     parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
 
 
-def add_named_gangs(parser: argparse.ArgumentParser) -> None:
-    """GANG ..., and --gang as well."""
-    parser.add_argument("gang", nargs="*", action="extend", default=[], metavar="GANG", help="only these gangs")
-    add_gangs(parser)
+_DEGREE = re.compile(r"(tp|pp|ep|dp)([1-9]\d*)")
+_FIELDS = {"tp": "tp", "pp": "pp", "ep": "ep", "dp": "attn_dp"}
+
+
+def add_layout(parser: argparse.ArgumentParser) -> None:
+    """--layout NAME|DEGREES, as fields of a request."""
+    parser.add_argument(
+        "--layout",
+        type=layout,
+        default={},
+        metavar="NAME|DEGREES",
+        help="a layout that the model's profile names (`models` lists them), or its degrees: pp4,tp8; tp32,ep2; "
+        "tp32,dp4 (dp: attention data parallel)",
+    )
+
+
+def layout(text: str) -> dict[str, str | int]:
+    """'pp4,tp8' as its degrees; any other text is a name."""
+    degrees = dict(_DEGREE.findall(text.lower()))
+    if ",".join(name + number for name, number in degrees.items()) == text.lower():
+        return {_FIELDS[name]: int(number) for name, number in degrees.items()}
+    return {"layout": text}
 
 
 def add_all(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.advisories import advisories_json, say_advisories
 from orchestrator.cli.arguments import count
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, open_inventory
+from orchestrator.cli.options import (
+    add_examples,
+    add_gang_option,
+    add_inventory,
+    add_json,
+    add_layout,
+    add_nodes,
+    open_inventory,
+)
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
@@ -52,15 +60,13 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="attention data parallel degree: groups of ranks, each with its own requests",
     )
-    parser.add_argument(
-        "--layout", metavar="NAME", default="", help="a layout that the model's profile names (`models` lists them)"
-    )
+    add_layout(parser)
     parser.add_argument(
         "--replicas",
         action="store_true",
         help="one gang per node, named GANG-0, GANG-1, ..., for a model that fits one node",
     )
-    parser.add_argument("--gang", action="append", default=[], metavar="GANG", help="only this gang (repeatable)")
+    add_gang_option(parser)
     parser.add_argument(
         "--without",
         action="append",
@@ -106,11 +112,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     return PlanRequest(
         model=args.model,
         stack=args.stack,
-        tp=args.tp,
-        pp=args.pp,
-        ep=args.ep,
-        attn_dp=args.attn_dp,
-        layout=args.layout,
+        **{"tp": args.tp, "pp": args.pp, "ep": args.ep, "attn_dp": args.attn_dp, **args.layout},
         replicas=args.replicas,
         extra_args=tuple(args.engine_args),
         gangs=tuple(args.gang),

@@ -12,10 +12,10 @@ from orchestrator.cli.options import (
     add_all,
     add_drain_timeout,
     add_examples,
+    add_gangs,
     add_hung_after,
     add_inventory,
     add_json,
-    add_named_gangs,
     add_no_golden,
     add_timeout,
     command_line,
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
     add_inventory(parser)
-    add_named_gangs(parser)
+    add_gangs(parser)
     add_all(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_timeout(parser)

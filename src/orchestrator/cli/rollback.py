@@ -11,9 +11,9 @@ from orchestrator.cli.options import (
     add_all,
     add_drain_timeout,
     add_examples,
+    add_gangs,
     add_inventory,
     add_json,
-    add_named_gangs,
     add_timeout,
     command_line,
     open_cluster,
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
     add_inventory(parser)
-    add_named_gangs(parser)
+    add_gangs(parser)
     add_all(parser)
     add_timeout(parser)
     add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import (
     add_examples,
+    add_gangs,
     add_inventory,
     add_json,
-    add_named_gangs,
     open_cluster,
     open_inventory,
 )
@@ -40,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = f"{parser.epilog}\n{_EXIT_STATUS}"
     add_inventory(parser)
-    add_named_gangs(parser)
+    add_gangs(parser)
     add_json(parser)
     parser.add_argument(
         "-w",

@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy support-bundle",
-        "l40s-deploy support-bundle --gang gang0 --out report.tar.gz",
+        "l40s-deploy support-bundle gang0 --out report.tar.gz",
         "tar -xzOf report.tar.gz l40s-deploy-support/manifest.json   # what is in it, and what is missing",
     )
     add_inventory(parser)

@@ -10,9 +10,11 @@ from orchestrator.cli import tuning_fetch
 from orchestrator.cli.arguments import count
 from orchestrator.cli.options import (
     add_examples,
+    add_gang_option,
     add_gangs,
     add_inventory,
     add_json,
+    add_layout,
     add_time_limit,
     command_line,
     open_inventory,
@@ -45,7 +47,7 @@ from orchestrator.workflows.tuning.tuning import Kit, TuningRequest, status_json
 
 _STATUS = (
     "l40s-deploy tuning status --model DeepSeek-V3-0324-Block64x64",
-    "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --pp 4 --tp 8 --offline",
+    "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --layout node-stages --offline",
 )
 
 _CARRY = (
@@ -88,16 +90,10 @@ def _configure_status(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: every one for GPUs)")
-    _add_degrees(parser)
+    add_layout(parser)
     add_gangs(parser)
     parser.add_argument("--offline", action="store_true", help="contact no node; show names and shapes only")
     add_json(parser)
-
-
-def _add_degrees(parser: argparse.ArgumentParser) -> None:
-    kinds = (("--tp", "tensor"), ("--pp", "pipeline"), ("--ep", "expert"), ("--attn-dp", "attention data"))
-    for flag, words in kinds:
-        parser.add_argument(flag, type=count, metavar="N", help=f"{words} parallel degree, as for `plan`")
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
@@ -107,8 +103,8 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    _add_degrees(parser)
-    add_gangs(parser)
+    add_layout(parser)
+    add_gang_option(parser)
     parser.add_argument(
         "--batch",
         type=_batches,
@@ -141,7 +137,7 @@ def _configure_push(parser: argparse.ArgumentParser) -> None:
     add_inventory(parser)
     parser.add_argument("pack", metavar="PACK", type=Path, nargs="?", help="pack from `tuning pull`")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    add_gangs(parser)
+    add_gang_option(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--check", "--dry-run", action="store_true", help="show what would be written; write nothing")
     ways.add_argument("--remove", action="store_true", help="remove what was installed and restore the originals")
@@ -160,10 +156,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
         out=args.out,
         model=args.model,
         stack=args.stack,
-        tp=args.tp,
-        pp=args.pp,
-        ep=args.ep,
-        attn_dp=args.attn_dp,
+        **args.layout,
         gangs=tuple(args.gang),
         batches=args.batch,
         most=args.candidates,
@@ -269,7 +262,7 @@ def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
         screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
         screen.out.print(printable(f"  fix: {failure.fix}"))
     if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
-        screen.say("running engines keep the old configs. To use the new ones: l40s-deploy restart --gang GANG")
+        screen.say("running engines keep the old configs. To use the new ones: l40s-deploy restart GANG")
 
 
 def _status(args: argparse.Namespace, screen: Screen) -> int:
@@ -277,10 +270,7 @@ def _status(args: argparse.Namespace, screen: Screen) -> int:
     request = TuningRequest(
         model=args.model,
         stack=args.stack,
-        tp=args.tp,
-        pp=args.pp,
-        ep=args.ep,
-        attn_dp=args.attn_dp,
+        **args.layout,
         gangs=tuple(args.gang),
         offline=args.offline,
     )

@@ -132,7 +132,7 @@ def _rows(height: int, rows: list[str]) -> list[str]:
     """The rows that fit, and a note on how many do not."""
     if len(rows) <= height:
         return rows
-    return [*rows[: height - 1], f"... {len(rows) - height + 1} more lines: enlarge the terminal, or name one --gang"]
+    return [*rows[: height - 1], f"... {len(rows) - height + 1} more lines: enlarge the terminal, or name one gang"]
 
 
 def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:

@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy why",
-        "l40s-deploy why --all --gang gang0",
+        "l40s-deploy why --all gang0",
         "l40s-deploy why --log node0.log node1.log.gz",
         "kubectl logs --prefix -l app=engine | l40s-deploy why --log -",
         "l40s-deploy logs --around-failure",

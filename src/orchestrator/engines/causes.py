@@ -174,7 +174,7 @@ COMMON = (
         id="PORT-IN-USE",
         pattern=r"ZMQ(?:Error|BindError): Address already in use",
         text="two of the engine's own processes, or two engines of this node, took the same port for a queue",
-        fix="start it again with `l40s-deploy restart --gang GANG`: these ports are chosen anew. If it comes back,"
+        fix="start it again with `l40s-deploy restart GANG`: these ports are chosen anew. If it comes back,"
         " look for a second engine with `ss -ltnp`",
     ),
     LogCause(

@@ -35,4 +35,4 @@ def sentence(rail: RailChange, gang: str) -> str:
 def restart_of(gang: str) -> str:
     """The command that makes NCCL use a port again. Not --maintenance, which waits for a reboot: the nodes need no
     work."""
-    return f"l40s-deploy restart --gang {gang}"
+    return f"l40s-deploy restart {gang}"

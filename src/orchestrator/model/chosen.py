@@ -15,7 +15,7 @@ MOST_NAMES = 32
 def chosen_gangs(inventory: Inventory, names: Sequence[str]) -> tuple[GangSpec, ...]:
     """The gangs with these names in the inventory's order; all of them where none is named. The name of a gang that
     is split into replicas means all of these."""
-    return named_gangs(inventory.gangs, names, where=f"{inventory.path}: --gang")
+    return named_gangs(inventory.gangs, names, where=inventory.path)
 
 
 def refuse_unnamed(inventory: Inventory, names: Sequence[str], command: str) -> None:
@@ -41,7 +41,7 @@ def the_one_gang(inventory: Inventory, names: Sequence[str], *, command: str) ->
         raise InputError(
             f"{command} takes one gang at a time, but {len(chosen)} were selected",
             where="command line",
-            fix=f"select one: `l40s-deploy {command} --gang {chosen[0].name if chosen else 'NAME'}`",
+            fix=f"select one: `l40s-deploy {command} {chosen[0].name if chosen else 'NAME'}`",
         )
     return chosen[0]
 

@@ -67,7 +67,7 @@ def without(inventory: Inventory, names: Sequence[str]) -> Inventory:
             raise InputError(
                 f"no node would be left in gang {was.name}",
                 where=f"--without {' --without '.join(names)}",
-                fix=f"choose the other gangs with --gang, or stop this one: l40s-deploy down --gang {was.name}",
+                fix=f"choose the other gangs with --gang, or stop this one: l40s-deploy down {was.name}",
             )
     return replace(inventory, gangs=gangs)
 

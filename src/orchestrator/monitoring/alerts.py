@@ -36,8 +36,8 @@ ALERTS: tuple[Alert, ...] = (
         summary="{{ $labels.gang }} failed on {{ $labels.node }}: {{ $labels.cause }}",
         description="A rank, an agent or a node of the gang has died, so all its ranks were stopped. No requests are "
         "answered by this gang. First: TP{{ $labels.tp_rank }} on {{ $labels.node }}.",
-        runbook="Read the cause and its fix: l40s-deploy why --gang {{ $labels.gang }}. Then start the gang again: "
-        "l40s-deploy restart --gang {{ $labels.gang }}. A guard does this automatically.",
+        runbook="Read the cause and its fix: l40s-deploy why {{ $labels.gang }}. Then start the gang again: "
+        "l40s-deploy restart {{ $labels.gang }}. A guard does this automatically.",
         explain="l40s-deploy doctor --explain {{ $labels.cause }}",
     ),
     Alert(
@@ -46,9 +46,9 @@ ALERTS: tuple[Alert, ...] = (
         expr="time() - l40s_gang_last_failure_timestamp_seconds < 600 unless on (gang) l40s_gang_failed == 1",
         summary="{{ $labels.gang }} failed within the last 10 minutes: {{ $labels.cause }}",
         description="The gang failed on {{ $labels.node }}, and a guard or an operator has restarted it since.",
-        runbook="Read why: l40s-deploy why --gang {{ $labels.gang }}. If the same node or rank fails again, take the "
+        runbook="Read why: l40s-deploy why {{ $labels.gang }}. If the same node or rank fails again, take the "
         "node out of service and test its hardware.",
-        explain="l40s-deploy why --gang {{ $labels.gang }}",
+        explain="l40s-deploy why {{ $labels.gang }}",
     ),
     Alert(
         name="L40sGangDegraded",
@@ -56,9 +56,9 @@ ALERTS: tuple[Alert, ...] = (
         expr='l40s_gang_degraded{reason!="router"} == 1',
         summary="{{ $labels.gang }} is degraded: {{ $labels.reason }}",
         description="The gang runs, and is silent, slow, hung, short of a rank, or off its RDMA devices.",
-        runbook="See which node and rank: l40s-deploy status --gang {{ $labels.gang }}. For `rails`: l40s-deploy "
+        runbook="See which node and rank: l40s-deploy status {{ $labels.gang }}. For `rails`: l40s-deploy "
         "doctor. For `hung`: the status names the rank that all others wait for.",
-        explain="l40s-deploy status --gang {{ $labels.gang }}",
+        explain="l40s-deploy status {{ $labels.gang }}",
         wait="15s",
     ),
     Alert(
@@ -67,9 +67,9 @@ ALERTS: tuple[Alert, ...] = (
         expr="l40s_gang_start_late == 1",
         summary="{{ $labels.gang }} takes longer to start than a healthy start may",
         description="A phase of the start is late; see l40s_node_phase for the node that is behind.",
-        runbook="l40s-deploy status --gang {{ $labels.gang }} names the node that is behind; l40s-deploy logs shows "
+        runbook="l40s-deploy status {{ $labels.gang }} names the node that is behind; l40s-deploy logs shows "
         "what it does.",
-        explain="l40s-deploy status --gang {{ $labels.gang }}",
+        explain="l40s-deploy status {{ $labels.gang }}",
     ),
     Alert(
         name="L40sNodeDown",
@@ -79,7 +79,7 @@ ALERTS: tuple[Alert, ...] = (
         description="The exporter could not reach the node over SSH, or its answer could not be read.",
         runbook="Check the node: ssh {{ $labels.node }} uptime. If it is down, the gang stops itself when its lease "
         "expires.",
-        explain="l40s-deploy status --gang {{ $labels.gang }}",
+        explain="l40s-deploy status {{ $labels.gang }}",
         wait="15s",
     ),
     Alert(
@@ -101,7 +101,7 @@ ALERTS: tuple[Alert, ...] = (
         description="The probe of the leader's agent must wait: the engine is overloaded or slow.",
         runbook="Check the queue (sglang:num_queue_reqs), then clocks and rails on the dashboard; compare with "
         "l40s-deploy bench.",
-        explain="l40s-deploy status --gang {{ $labels.gang }}",
+        explain="l40s-deploy status {{ $labels.gang }}",
         wait="2m",
     ),
     Alert(
@@ -112,7 +112,7 @@ ALERTS: tuple[Alert, ...] = (
         description="More requests arrive than the gang answers.",
         runbook="Add a gang behind the router, or limit the clients. l40s-deploy bench --sweep shows what this gang "
         "can do.",
-        explain="l40s-deploy status --gang {{ $labels.gang }}",
+        explain="l40s-deploy status {{ $labels.gang }}",
         wait="10m",
     ),
     Alert(
@@ -217,7 +217,7 @@ ALERTS: tuple[Alert, ...] = (
         summary="The lock of {{ $labels.gang }} was not renewed for {{ $value | humanizeDuration }}",
         description="The command that holds it is dead or cut off.",
         runbook="l40s-deploy lock show; the next command takes over a dead holder's lock automatically.",
-        explain="l40s-deploy lock show --gang {{ $labels.gang }}",
+        explain="l40s-deploy lock show {{ $labels.gang }}",
         wait="1m",
     ),
 )

@@ -55,6 +55,6 @@ def _trouble(view: GangView, at: float) -> Notice:
         event=Event.FAILED,
         subject=view.name,
         text=f"{place}{cause.text if cause else 'the cause is not known'}",
-        fix=cause.fix if cause else f"l40s-deploy why --gang {view.name}",
+        fix=cause.fix if cause else f"l40s-deploy why {view.name}",
         at=at,
     )

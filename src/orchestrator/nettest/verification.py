@@ -114,7 +114,7 @@ def finding(gang: str, found: Verification) -> Finding | None:
         title=_title(found),
         evidence=tuple(f"{one}: {one.bytes} bytes differ from what was sent" for one in found.corrupt[:_SHOWN]),
         effect="the engine computes with wrong numbers, and nothing else shows it; nothing was timed",
-        fix=f"{_tries(found.corrupt)}; each time: l40s-deploy nettest --verify --gang {gang}",
+        fix=f"{_tries(found.corrupt)}; each time: l40s-deploy nettest --verify {gang}",
     )
 
 

@@ -34,8 +34,14 @@ class Degrees:
         return degrees_words(self.tensor, self.pipeline, self.expert, self.attention)
 
     @property
+    def short(self) -> str:
+        """How an operator asks for it with --layout."""
+        each = (("pp", self.pipeline), ("tp", self.tensor), ("ep", self.expert), ("dp", self.attention))
+        return ",".join(f"{name}{degree}" for name, degree in each if degree > 1 or name == "tp")
+
+    @property
     def flags(self) -> str:
-        """How an operator asks for it."""
+        """The same, each degree by its option."""
         words = [f"--pp {self.pipeline}"] if self.pipeline > 1 else []
         words.append(f"--tp {self.tensor}")
         words += [f"--ep {self.expert}"] if self.expert > 1 else []
@@ -255,7 +261,7 @@ def instead(
         if fits(layout_of(degrees, nodes, gpus_per_node))
     ]
     ways += [str(degrees) for degrees in fitting if degrees == Degrees(gpus)]
-    others = [f"{degrees} ({degrees.flags})" for degrees in fitting if degrees != Degrees(gpus)]
+    others = [f"{degrees} (--layout {degrees.short})" for degrees in fitting if degrees != Degrees(gpus)]
     if others:
         newer = "" if able == Abilities() else "; needs a stack with SGLang 0.5"
         ways.append(f"{', '.join(others[:5])} (not measured{newer})")

@@ -24,9 +24,7 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
         raise InputError(
             f"the profile {profile.name} has no layout {name!r}",
             where=where,
-            fix=f"use one of: {known}"
-            if known
-            else "use --tp, --pp, --ep and --attn-dp: this profile names no layouts",
+            fix=f"use one of: {known}" if known else "this profile names no layouts: give the degrees",
         )
     if not stack.engine_version.startswith(chosen.versions):
         raise InputError(

@@ -54,7 +54,7 @@ class Welcome(Message):
 
 def one_release(gang: str) -> str:
     """What to do where two agents of a gang can't follow each other."""
-    return f"run `l40s-deploy down --gang {gang}`, then `up` for it again, both with the newer release"
+    return f"run `l40s-deploy down {gang}`, then `up` for it again, both with the newer release"
 
 
 def misfit(theirs: Challenge | Hello, ours: str) -> str:

@@ -70,6 +70,21 @@ def test_options_become_a_request() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("node-stages", {"layout": "node-stages"}),
+        ("pp4,tp8", {"pp": 4, "tp": 8}),
+        ("TP32,EP2,DP4", {"tp": 32, "ep": 2, "attn_dp": 4}),
+        ("tp8,tp4", {"layout": "tp8,tp4"}),
+        ("tp0", {"layout": "tp0"}),
+    ],
+)
+def test_a_layout_is_a_name_or_degrees(text: str, means: dict[str, object]) -> None:
+    wanted = PlanRequest(**{"model": "M", **means})  # type: ignore[arg-type]
+    assert verb.request_of(parse("--model", "M", "--layout", text)) == wanted
+
+
 @pytest.mark.parametrize("words", [["--tp", "0"], ["--tp", "x"], ["--show", "env", "--diff"]])
 def test_words_that_argparse_refuses(words: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:

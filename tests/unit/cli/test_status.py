@@ -180,8 +180,8 @@ def test_only_the_gangs_that_are_asked_for_are_looked_at(
     monkeypatch.setattr("orchestrator.workflows.status.overview.status", status)
     inventory = tmp_path / "hosts.yml"
     inventory.write_text("all: {children: {gangs: {children: {g: {hosts: {a: }}, h: {hosts: {b: }}}}}}")
-    assert main(["status", "-i", str(inventory), "--gang", "h"]) == 0 and asked == ["h"]
-    assert main(["status", "-i", str(inventory), "--gang", "i"]) == 2
+    assert main(["status", "-i", str(inventory), "h"]) == 0 and asked == ["h"]
+    assert main(["status", "-i", str(inventory), "i"]) == 2
     assert "no gang is called 'i'" in capsys.readouterr().err
 
 

@@ -31,6 +31,7 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 from orchestrator.workflows.look.recordings import save_snapshots
+from orchestrator.workflows.plan.plan import PlanRequest
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
 MODEL = "DeepSeek-V3-0324-Block64x64"
@@ -351,6 +352,7 @@ def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr("orchestrator.cli.export_compose.read_request", lambda _: PlanRequest(model=MODEL))
     patch.setattr("orchestrator.cli.export_compose.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
 
 
@@ -400,7 +402,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
     ("lab faults", nothing, ("gpu-lost",)),
     ("web", serving_a_page, ("page: http://127.0.0.1:8090/",)),
-    (f"export compose --model {MODEL}", exporting, ("network_mode: host",)),
+    ("export compose plan.json", exporting, ("network_mode: host",)),
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
     ("version --local", nothing, (f"l40s-deploy {__version__}",)),
     ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),

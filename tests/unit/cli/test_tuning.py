@@ -40,8 +40,9 @@ def test_status_without_a_cluster(
     [
         (("--model", "nope"), "nope"),
         (("--model", MODEL, "--stack", "nope"), "nope"),
-        (("--model", MODEL, "--gang", "gang9"), "gang9"),
-        (("--model", MODEL, "--tp", "64"), "64"),
+        (("--model", MODEL, "gang9"), "gang9"),
+        (("--model", MODEL, "--layout", "tp64"), "needs 64 GPUs"),
+        (("--model", MODEL, "--layout", "tp8,tp4"), "no layout 'tp8,tp4'"),
     ],
 )
 def test_wrong_words_are_refused(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,7 @@ def test_a_guard_proposes_a_restart_once_the_port_is_back() -> None:
     back = RailChange(port="mlx5_1:1", up=True, at=5.0)
     decision, _ = decide(view("g", {"node0": report(0), "node1": report(1, back)}), GuardMemory(), 0.0, Policy())
     assert decision.do is GuardAction.NOTHING
-    assert "run `l40s-deploy restart --gang g` when it suits you" in decision.why
+    assert "run `l40s-deploy restart g` when it suits you" in decision.why
 
 
 def test_nothing_is_said_of_a_gang_whose_rails_are_well() -> None:

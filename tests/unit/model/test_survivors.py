@@ -29,7 +29,7 @@ def test_a_node_that_is_not_there_and_the_last_of_a_gang_are_refused() -> None:
         without(BOTH, ("node9",))
     with pytest.raises(InputError, match="no node would be left in gang gang1") as caught:
         without(BOTH, ("node4", "node5"))
-    assert "l40s-deploy down --gang gang1" in caught.value.fix
+    assert "l40s-deploy down gang1" in caught.value.fix
 
 
 def manned(*spares: str) -> GangSpec:

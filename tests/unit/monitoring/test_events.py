@@ -63,7 +63,7 @@ def test_an_rdma_port_that_is_back_is_told_of_once_with_the_restart_that_it_take
     notice, told = news("degraded rails", back, 7.0)
     assert notice is not None and told.startswith("degraded rails")
     assert "node1: RDMA port mlx5_1:1 is back" in notice.text
-    assert notice.fix == "l40s-deploy restart --gang g"
+    assert notice.fix == "l40s-deploy restart g"
 
 
 def test_a_failure_names_node_rank_and_fix() -> None:

@@ -128,11 +128,11 @@ def test_units_are_base_units() -> None:
 
 
 def test_locks_guards_and_routers() -> None:
-    held = LockHolder(token="t", who="ops", host="desk", pid=1, command="l40s-deploy restart --gang g", age_s=3.0)
+    held = LockHolder(token="t", who="ops", host="desk", pid=1, command="l40s-deploy restart g", age_s=3.0)
     answer = FiguresAnswer(now=NOW, reports=(report(0).as_json(),), locks={"g": held, "guard.g": held})
     router = RouterSeen(node="head", workers=(Worker("1", "http://a:1", healthy=True, load=4),))
     found = scene(report(0), report(1), nodes={"node0": answer}, router=router)
-    assert value(found, "l40s_lock_held", holder="ops@desk (pid 1)", command="l40s-deploy restart") == 1
+    assert value(found, "l40s_lock_held", holder="ops@desk (pid 1)", command="l40s-deploy restart g") == 1
     assert value(found, "l40s_lock_age_seconds", gang="g") == 3 and value(found, "l40s_guard_up", gang="g") == 1
     assert value(found, "l40s_router_worker_healthy", gang="g") == 1 and value(found, "l40s_router_up") == 1
     assert value(scene(report(0), report(1), router=RouterSeen(node="head", workers=None)), "l40s_router_up") == 0

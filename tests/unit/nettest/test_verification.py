@@ -68,7 +68,7 @@ def test_the_finding_names_pairs_and_what_they_share(
     said = finding("g7", found)
     assert said is not None and (said.id, said.severity, said.node) == ("DATA-CORRUPT", Severity.STOP, node)
     assert all(one in said.title for one in words), said.title
-    assert tries in said.fix and said.fix.endswith("l40s-deploy nettest --verify --gang g7")
+    assert tries in said.fix and said.fix.endswith("l40s-deploy nettest --verify g7")
     assert found.as_json()["verdict"] == "corrupt"
     assert sum(one["bytes"] for one in found.as_json()["corrupt"]) >= sum(wrong.values())
 

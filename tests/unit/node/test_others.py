@@ -107,7 +107,7 @@ def test_nobody_is_told_to_kill_what_belongs_to_a_gang(
     assert sorted(failure.kind for failure in failures) == ["gpu-busy", "port-taken"]
     for failure in failures:
         assert "gang1" in failure.what and "stop that process" not in failure.fix
-        assert ("down --gang gang1" if same_state else str(where)) in failure.fix
+        assert ("down gang1" if same_state else str(where)) in failure.fix
 
 
 def test_the_same_part_of_a_gang_is_recognised_before_anything_else(

@@ -71,7 +71,7 @@ def test_the_old_stack_has_no_pipelines_and_says_what_would_work() -> None:
     with pytest.raises(InputError) as caught:
         planned(FINE, ("node0", "node1", "node2"), stack="sglang-0.4.4-l40s")
     assert "TP24 does not work" in caught.value.what
-    assert "PP3 x TP8 (--pp 3 --tp 8)" in caught.value.fix
+    assert "PP3 x TP8 (--layout pp3,tp8)" in caught.value.fix
     assert "needs a stack with SGLang 0.5" in caught.value.fix
 
 

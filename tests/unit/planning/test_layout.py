@@ -39,7 +39,7 @@ def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
     assert "18432/32 = 576 is not a multiple of the quantisation block 128" in caught.value.what
     assert "2048/32 = 64 is not a multiple of the quantisation block 128" in caught.value.what
     assert "re-block to 64 (`checkpoint reblock`) for TP32" in caught.value.fix
-    assert "PP4 x TP8 (--pp 4 --tp 8)" in caught.value.fix
+    assert "PP4 x TP8 (--layout pp4,tp8)" in caught.value.fix
     assert "(not measured" in caught.value.fix
     assert caught.value.where == "gang gang0"
 

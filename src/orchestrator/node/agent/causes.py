@@ -147,7 +147,7 @@ def hung(node: str, gang: str, detail: str, now: float, beside: Beside = NOTHING
     text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
     fix = (
         "check `l40s-deploy logs`; if a rank is stuck in a collective, run"
-        f" `l40s-deploy restart --gang {gang}` (a guard does this automatically)"
+        f" `l40s-deploy restart {gang}` (a guard does this automatically)"
     )
     where = beside.nodes.get(culprit.host, "") if culprit is not None else ""
     if culprit is None or not where:

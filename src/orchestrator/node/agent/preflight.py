@@ -97,7 +97,7 @@ def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
         kind,
         f"in use by gang {other.gang}, which runs on this node too",
         where,
-        f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down --gang {other.gang}`",
+        f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down {other.gang}`",
     )
 
 

@@ -46,7 +46,7 @@ def stream(request: dict[str, Any]) -> None:
     order = asked.order
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
-    fix = f"stop it with `l40s-deploy down --gang {asked.gang}`"
+    fix = f"stop it with `l40s-deploy down {asked.gang}`"
     task.refuse_beside_an_engine(files.current_run(state, asked.gang), fix)
     program = shutil.which(PROGRAM, path=_PLACES)
     if program is None:

@@ -20,7 +20,7 @@ def stream(request: dict[str, Any]) -> None:
         word="tune-run",
         noun="tuning",
         many=f"{asked.order.tuners.gpus} tuners",
-        beside=f"stop it with `l40s-deploy down --gang {asked.gang}`",
+        beside=f"stop it with `l40s-deploy down {asked.gang}`",
         too_long="run the same command again: what is done is kept",
     )
     carry_out(asked, asked.order, asked.order.tuners, task)

@@ -87,7 +87,7 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: Lo
         if "No module named" in said and run.container is None:
             fix = f"install that package: `{run.venv_python} -m pip install PACKAGE`"
         elif _REFUSED.search(said):
-            again = f"start it again: `l40s-deploy restart --gang {run.gang}`"
+            again = f"start it again: `l40s-deploy restart {run.gang}`"
             fix = f"the engine does not accept the API key of this run; {again}"
         what = f"the benchmark client ended with status {child.returncode}: {said}"
         raise Failure("client-failed", what, f"{run.venv_python or engine_container.PYTHON} -m {asked.command[0]}", fix)

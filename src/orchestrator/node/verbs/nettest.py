@@ -20,7 +20,7 @@ def stream(request: dict[str, Any]) -> None:
         word="nettest",
         noun="network test",
         many=f"{len(asked.order.ranks.ranks)} ranks",
-        beside=f"stop it with `l40s-deploy down --gang {asked.gang}`, or test before its next start: `up --nettest`",
-        too_long="run `l40s-deploy doctor`, allow more time with --timeout, or test fewer nodes with --gang",
+        beside=f"stop it with `l40s-deploy down {asked.gang}`, or test before its next start: `up --nettest`",
+        too_long="run `l40s-deploy doctor`, allow more time with --timeout, or name fewer gangs",
     )
     carry_out(asked, asked.order, asked.order.ranks, task)

@@ -89,7 +89,7 @@ def _refuse_beside_a_living_run(state: str, gang: str) -> None:
             "running",
             f"an agent of this gang is already running (pid {pid}, run {os.path.basename(folder)})",
             folder,
-            f"l40s-deploy down --gang {gang}",
+            f"l40s-deploy down {gang}",
         )
 
 

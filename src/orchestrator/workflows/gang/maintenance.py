@@ -104,10 +104,10 @@ def _refuse(fleet: Fleet, plans: Sequence[Staged], request: MaintenanceRequest, 
     try:
         refuse_starts(fleet, plans, watcher, accept=request.accept)
     except (FindingsError, NodeError) as refused:
-        names = " --gang ".join(plan.gang.name for plan in plans)
+        names = " ".join(plan.gang.name for plan in plans)
         refused.fix += (
-            f"; if this work repairs it, and it can't be accepted: `l40s-deploy down --gang {names}`, and after"
-            f" the work `l40s-deploy restart --gang {names}`"
+            f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after"
+            f" the work `l40s-deploy restart {names}`"
         )
         raise
 
@@ -291,10 +291,10 @@ def _settled(work: _Work) -> None:
 
 def _how_to_go_on(work: _Work, later: Sequence[Staged], *, serves: bool) -> str:
     name = work.gang.name
-    words = f"{name} is stopped; start it again with `l40s-deploy restart --gang {name}`"
+    words = f"{name} is stopped; start it again with `l40s-deploy restart {name}`"
     if serves:
         words = f"{name} serves again, but may not be in the router; `l40s-deploy router up` adds it"
     if not later:
         return words
-    rest = " --gang ".join(plan.gang.name for plan in later)
-    return f"{words}; not done: continue with `l40s-deploy restart --maintenance --gang {rest}`"
+    rest = " ".join(plan.gang.name for plan in later)
+    return f"{words}; not done: continue with `l40s-deploy restart --maintenance {rest}`"

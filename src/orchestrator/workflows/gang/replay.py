@@ -136,14 +136,14 @@ def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRe
         raise NodeError(
             f"what was staged there can't be read: {found}",
             where=node.name,
-            fix=f"run `l40s-deploy down --gang {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
+            fix=f"run `l40s-deploy down {gang}`, then `l40s-deploy up --model NAME --gang {gang}`",
         )
     unknown = unknown_keys(StagingRequest, raw)
     if unknown:
         raise NodeError(
             f"the gang was started by a newer l40s-deploy; this one does not know {', '.join(unknown[:5])}",
             where=node.name,
-            fix=f"restart it with that release or a newer one, or stop it with `l40s-deploy down --gang {gang}`",
+            fix=f"restart it with that release or a newer one, or stop it with `l40s-deploy down {gang}`",
         )
     return replace(found, state_dir=node.state_dir, gang=gang, launch_script=answer.launch_script)
 

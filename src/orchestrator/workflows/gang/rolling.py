@@ -124,7 +124,7 @@ def _refuse_one_gang(inventory: Inventory, fleet: Fleet, plans: Sequence[Staged]
     raise InputError(
         f"a single gang can't be restarted without downtime: {expected_downtime(view, plans[0].drain_s).words}",
         where=f"{inventory.path}: --rolling",
-        fix=f"accept the downtime with `l40s-deploy restart --gang {view.name}`, or add a second gang behind a router",
+        fix=f"accept the downtime with `l40s-deploy restart {view.name}`, or add a second gang behind a router",
     )
 
 

@@ -73,7 +73,7 @@ def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
     return InputError(
         f"this gang {runs}, and {asked}",
         where=f"gang {gang.name}",
-        fix=f"stop it first: `l40s-deploy down --gang {gang.name}`"
+        fix=f"stop it first: `l40s-deploy down {gang.name}`"
         + ("" if replicas else ", or add --replicas to keep its replicas"),
     )
 

@@ -198,7 +198,7 @@ class _Post:
             self.surrender = None
         elif self.surrender is None:
             self.surrender = self.decision
-            self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why --gang {self.gang.name}")
+            self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why {self.gang.name}")
 
     def _look(self) -> None:
         (self.seen,) = see(self.fleet, [self.gang], patience=StragglerWait())

@@ -237,7 +237,7 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
             raise NodeError(
                 f"gang {view.name} is running there on the stack that would be removed",
                 where=", ".join(alive),
-                fix=f"l40s-deploy down --gang {view.name}",
+                fix=f"l40s-deploy down {view.name}",
             )
     if (spec := _router(inventory, names)) is not None:
         with Router(spec) as router:

@@ -223,7 +223,7 @@ def _answer(gang: str, leader: str, url: str, prompt: Prompt, answered: HttpAnsw
         raise NodeError(
             "the engine does not accept the gang's API key",
             where=place,
-            fix=f"it was started with another key; start it again: `l40s-deploy restart --gang {gang}`",
+            fix=f"it was started with another key; start it again: `l40s-deploy restart {gang}`",
         )
     if not answered.ok:
         raise NodeError(

@@ -104,7 +104,7 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptio
         fleet,
         gang,
         why="its engine and the test would slow each other down",
-        fix=f"l40s-deploy down --gang {gang.name}, or test before its next start: `up --nettest`",
+        fix=f"l40s-deploy down {gang.name}, or test before its next start: `up --nettest`",
     )
     with GangLock(fleet, gang, order.command):
         if order.model is None:

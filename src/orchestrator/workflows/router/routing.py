@@ -178,7 +178,7 @@ class Router:
             f"the router {what}{status} {(answer.error or answer.body)[:200]}".strip(),
             where=self.spec.node.name,
             fix="run `l40s-deploy router up`, which starts it unless it serves; read its log with"
-            f" `l40s-deploy logs --gang {GANG}`",
+            f" `l40s-deploy logs {GANG}`",
         )
 
 
@@ -348,8 +348,7 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
                 f"still has running requests {deadline_s:.0f} s after it was removed from the router; nothing was"
                 " stopped",
                 where=f"gang {gang.name}",
-                fix="allow more time with --drain-timeout, or abort them with"
-                f" `l40s-deploy restart --gang {gang.name}`",
+                fix=f"allow more time with --drain-timeout, or abort them with `l40s-deploy restart {gang.name}`",
             )
         time.sleep(POLL_S)
 

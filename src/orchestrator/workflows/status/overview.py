@@ -121,7 +121,7 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
     unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
     with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
         answers = everything(fleet, patience=StragglerWait())
-        standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="--gang")
+        standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
         views = views_of(standing, answers.values, answers.failures)
         answering = [node.name for view in views for node in view.nodes if node.error is None]
         begun = {name for answer in answers.values.values() for name in answer.begun}

@@ -183,10 +183,10 @@ def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeErro
         return NodeError(
             f"its agent is {side(theirs, __version__)}, which can't read its report: {wrong}",
             where=node,
-            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down --gang {gang}` of this version still stops it",
+            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down {gang}` of this version still stops it",
         )
     return NodeError(
         f"its agent's report can't be read: {wrong}",
         where=node,
-        fix=f"stop it with `l40s-deploy down --gang {gang}`, then start it again with `up`",
+        fix=f"stop it with `l40s-deploy down {gang}`, then start it again with `up`",
     )

@@ -60,6 +60,7 @@ class TuneOptions:
     pp: int | None = None
     ep: int | None = None
     attn_dp: int | None = None
+    layout: str = ""
     gangs: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     most: int | None = None
@@ -101,12 +102,12 @@ def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
     where all have dropped out; what was found until then is kept for the next run.
     """
-    gang = the_one_gang(inventory, request.gangs, command="tuning run")
+    gang = the_one_gang(inventory, request.gangs, command="tuning run --gang")
     if request.out.exists():
         raise InputError("already exists", where=str(request.out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:
         refuse_running(
-            fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down --gang {gang.name}"
+            fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}"
         )
         with GangLock(fleet, gang, request.command):
             ground = _ground(inventory, fleet, gang, request)
@@ -136,6 +137,7 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOpt
         pp=request.pp,
         ep=request.ep,
         attn_dp=request.attn_dp,
+        layout=request.layout,
         gangs=(gang.name,),
     )
     planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")

@@ -18,6 +18,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts
 from orchestrator.planning.build import abilities
 from orchestrator.planning.commands import asked
+from orchestrator.planning.named import laid_out
 from orchestrator.planning.places import venv
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
@@ -52,6 +53,7 @@ class TuningRequest:
     pp: int | None = None
     ep: int | None = None
     attn_dp: int | None = None
+    layout: str = ""
     gangs: tuple[str, ...] = ()
     offline: bool = False
 
@@ -199,6 +201,7 @@ def _kit(
         failures={name: failure for name, failure in seen.failures.items() if name in mine},
     )
     try:
+        profile = laid_out(profile, request.layout, stack) if request.layout else profile
         chosen = _layout(gang, profile, stack, request)
     except InputError as refusal:
         return replace(kit, refusal=refusal)

@@ -90,7 +90,7 @@ def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> N
     member.step(100.1, Tick(), Facts(link=LinkFacts(misfit=misfit)))
     assert member.cause is not None and member.cause.secondary
     assert member.cause.text == f"the leader's agent {misfit}"
-    assert "`l40s-deploy down --gang " in member.cause.fix
+    assert "`l40s-deploy down " in member.cause.fix
 
 
 def test_armed_and_forgotten_it_ends() -> None:

@@ -126,7 +126,7 @@ def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind:
 def test_a_key_that_the_engine_does_not_accept_is_one_message_with_the_fix(node: Node) -> None:
     (error,) = (line["error"] for line in node.run("key") if "error" in line)
     assert "Unauthorized" in error["what"] and "API key" in error["fix"]
-    assert "`l40s-deploy restart --gang gang0`" in error["fix"]
+    assert "`l40s-deploy restart gang0`" in error["fix"]
     assert node.nothing_left()
 
 

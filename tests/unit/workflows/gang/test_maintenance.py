@@ -119,7 +119,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
         maintain(gang.inventory, MaintenanceRequest(**asked), Told())
     assert words in ended.value.what
     assert len(ended.value.fix.split()) > 2, "the fix says what to do, and with what"
-    assert "start it again with `l40s-deploy restart --gang gang0`" in ended.value.what
+    assert "start it again with `l40s-deploy restart gang0`" in ended.value.what
     assert gang.view().state is GangState.ABSENT
 
 
