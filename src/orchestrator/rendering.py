@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from jinja2 import Environment, StrictUndefined, Template
@@ -27,14 +27,13 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
     template: the text of the template that `launch_template` names
     """
     sources = dict(node.sources)
-    command, flags = _cut(node.argv)
     return _compiled(template).render(
         node=node,
         gang=gang,
         plan_id=plan_id,
         settings=[(name, value, sources.get(name, "")) for name, value in node.env],
-        command=command,
-        flags=[(words, sources.get(words[0], "")) for words in flags],
+        command=node.command,
+        flags=[(words, sources.get(words[0], "")) for words in node.flags],
         watched=ENDS_WITH_STDIN,
         cuda=bool(node.container and node.container.gpus),
     )
@@ -101,8 +100,7 @@ def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) ->
 
     node: as planning.redaction shows it; template: the text of templates/compose.yml.j2
     """
-    command, flags = _cut(node.argv)
-    words = ["python3", *command[1:], *(word for flag in flags for word in flag)]
+    words = ["python3", *node.command[1:], *(word for flag in node.flags for word in flag)]
     env = [
         (name, f"${{{name}:?put it into .env}}" if value == HIDDEN else _compose(value))
         for name, value in node.env
@@ -150,23 +148,6 @@ def _compiled_page(text: str) -> Template:
 def _visible(value: object) -> object:
     """Control characters and lone surrogates as escapes: they have no place in a page."""
     return _comment(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _cut(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """The launch words, and each flag with its values."""
-    first = next((index for index, word in enumerate(argv) if word.startswith("--")), len(argv))
-    return tuple(argv[:first]), tuple(_flags(argv[first:]))
-
-
-def _flags(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    group: list[str] = []
-    for word in words:
-        if word.startswith("--") and group:
-            yield tuple(group)
-            group = []
-        group.append(word)
-    if group:
-        yield tuple(group)
 
 
 @lru_cache

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from l40s_lab.engine.environment import ENGINE_STACK, ensure_engine
-from orchestrator.engines.engine import Intent
+from orchestrator.engines.engine import Intent, Option
 from orchestrator.engines.known_flags import known_flags
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, profile_names
@@ -82,6 +82,10 @@ class Answer:
     keys: Mapping[str, str | None]
 
 
+def words_of(options: Iterable[Option]) -> tuple[str, ...]:
+    return tuple(word for option in options for word in (option.flag, *option.values))
+
+
 def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The command line of a node, for every profile on every stack of this version; and with an API key."""
     node = NodeSpec(name="node1", gang="gang0", node_rank=1, reach=Reach(host="10.0.0.2"))
@@ -106,15 +110,15 @@ def rendered(version: str, folder: Path) -> Iterator[tuple[str, tuple[str, ...]]
                 graphs=adapter.graphs(profile),
             )
             options = commands.options(adapter, intent, profile, stack, node, ())
-            yield f"{profile.name} on {stack.name}", commands.argv((), options, venv="")
+            yield f"{profile.name} on {stack.name}", words_of(options)
         listed = replace(intent, graphs=CudaGraphs(sizes=(1, 2, 4, 8), torch_compile_max_bs=8))
         options = commands.options(adapter, listed, profile, stack, node, ())
-        yield f"listed sizes, compiled, on {stack.name}", commands.argv((), options, venv="")
+        yield f"listed sizes, compiled, on {stack.name}", words_of(options)
         for name, text in adapter.secret_files(KEY, template("launch_with_secrets.py")):
             (folder / name).write_text(text)
         _, more = adapter.with_secrets(stack.launch or adapter.launch, str(folder))
         by_stub = () if more else tuple((folder / "engine-secrets.args").read_text().splitlines())
-        yield f"key on {stack.name}", (*by_stub, *commands.argv((), (*options, *more), venv=""))
+        yield f"key on {stack.name}", (*by_stub, *words_of((*options, *more)))
 
 
 WRONG = {

@@ -51,7 +51,7 @@ def run(script: str, folder: Path, **env: str) -> tuple[list[str], dict[str, str
 
 def telling(node: NodePlan, folder: Path) -> NodePlan:
     """The same plan, whose engine prints its arguments and environment."""
-    return replace(node, argv=(sys.executable, "-c", TELL, *node.argv[3:]), working_dir=str(folder))
+    return replace(node, command=(sys.executable, "-c", TELL), working_dir=str(folder))
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed; `make setup` installs it")
@@ -95,7 +95,7 @@ def test_no_value_and_no_source_escapes_its_quotes(tmp_path: Path, value: str, s
         telling(node, tmp_path),
         env=(*node.env, ("MINE", value)),
         sources=(*node.sources, ("MINE", source), ("--port", source)),
-        argv=(*telling(node, tmp_path).argv, value),
+        flags=(*node.flags[:-1], (*node.flags[-1], value)),
     )
     argv, env, _ = run(launch_script(hostile, whole, "abc", TEXT), tmp_path, LC_ALL="C.UTF-8", PYTHONUTF8="1")
     assert argv[-1] == value

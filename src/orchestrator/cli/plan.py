@@ -26,7 +26,7 @@ from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.survivors import without
-from orchestrator.planning.diff import GangDiff, by_change, side, words_of
+from orchestrator.planning.diff import GangDiff, by_change, side
 from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.offers import LayoutFit
@@ -316,8 +316,7 @@ def _settings(gang: GangPlan, *, sources: bool) -> Table:
 
 def _values(node: NodePlan) -> dict[str, str]:
     """Variables, then flags, with their values as one text."""
-    flags = {name: value for name, value in words_of(node.argv).items() if name.startswith("--")}
-    return {**dict(node.env), **flags}
+    return {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}}
 
 
 def _grouped(name: str, by_node: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:

@@ -52,6 +52,7 @@ class NodePlan:
 
     argv and env are complete: the agent starts exactly this and adds nothing; in a container where there is one. They
     are made from what was decided, which stands beside them; nobody reads them back.
+    command, flags: the words before the flags, and each flag with its values
     graph_batch: the largest batch that is captured as a CUDA graph; None where the engine chooses
     sources: for each env variable and flag, where its value comes from, so that an operator can check it
     """
@@ -60,7 +61,8 @@ class NodePlan:
     name: str
     node_rank: int
     address: str
-    argv: tuple[str, ...]
+    command: tuple[str, ...]
+    flags: tuple[tuple[str, ...], ...]
     env: tuple[tuple[str, str], ...]
     sources: tuple[tuple[str, str], ...]
     gpus: tuple[int, ...]
@@ -71,6 +73,11 @@ class NodePlan:
     network: NodeNetwork = field(default_factory=NodeNetwork)
     container: Container | None = None
     graph_batch: int | None = None
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The complete command line."""
+        return (*self.command, *(word for flag in self.flags for word in flag))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,13 +95,5 @@ def graph_batch(engine: Engine, chosen: Iterable[Option]) -> int | None:
     return int(sizes[-1]) if sizes else None
 
 
-def argv(launch: Sequence[str], chosen: Iterable[Option], *, venv: str) -> tuple[str, ...]:
-    """The complete command: the stack's launch words, then every flag with its values."""
-    command = [word.replace("{venv}", venv) for word in launch]
-    for option in chosen:
-        command += [option.flag, *option.values]
-    return tuple(command)
-
-
 def _words(option: Option) -> str:
     return " ".join((option.flag, *option.values))

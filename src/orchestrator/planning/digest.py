@@ -37,10 +37,11 @@ def _gang(gang: GangPlan) -> dict[str, Any]:
 
 
 def _node(node: NodePlan) -> dict[str, Any]:
-    told_apart = {"sources", "network", "graph_batch", "container"}  # two are in the environment and flags
+    told_apart = {"sources", "network", "graph_batch", "container", "command", "flags"}  # most are in env and argv
     content = {field.name: getattr(node, field.name) for field in fields(node) if field.name not in told_apart}
     if node.container is not None:
         content["container"] = asdict(node.container)
+    content["argv"] = node.argv
     content["env"] = [(name, fingerprint(value) if is_secret(name, value) else value) for name, value in node.env]
     return content
 

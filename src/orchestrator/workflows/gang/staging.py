@@ -74,7 +74,7 @@ def staging_requests(
             working_dir=node.working_dir,
             model_path=node.model_path,
             cache=cache_order(node, plan),
-            venv_python="" if node.container else node.argv[0],
+            venv_python="" if node.container else node.command[0],
             packages={} if node.container else packages,  # an image is known by its digest
             container=_container(node),
             limits=_limits(specs[node.name], node),

@@ -95,7 +95,7 @@ def serving(local: Local, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
     python.symlink_to(gang.staging(0)["argv"][0])
     plan = gang.plan("plan1")
     (one,) = plan.gangs
-    nodes = tuple(replace(node, argv=(str(python), *node.argv[1:])) for node in one.nodes)
+    nodes = tuple(replace(node, command=(str(python), *node.command[1:])) for node in one.nodes)
     plan = replace(plan, gangs=(replace(one, nodes=nodes),))
     monkeypatch.setattr(gang, "plan", lambda: plan)
     up(gang, plan, monkeypatch)
