@@ -112,8 +112,9 @@ def test_each_byte_leaves_the_source_once_on_its_way_to_three_nodes(lab: SmallLa
 @pytest.mark.long
 def test_three_nodes_take_about_as_long_as_one(lab: SmallLab) -> None:
     made(lab, "longer", *LONGER)
-    one = push(lab, "node0:/workspace/longer", "--as", "one", "--to", "node1")
-    three = push(lab, "node0:/workspace/longer", "--as", "three", "--to", ",".join(OTHERS))
+    one = push(lab, "node0:/workspace/longer", "--as", "one", "--node", "node1")
+    others = [f"--node={node}" for node in OTHERS]
+    three = push(lab, "node0:/workspace/longer", "--as", "three", *others)
     assert three["seconds"] < SLACK * one["seconds"], (one["seconds"], three["seconds"])
     assert one["seconds"] > LONGER[0] * LONGER[1] / RATE_BYTES, "the links are not slow: this shows nothing"
 
@@ -200,8 +201,8 @@ def test_a_directory_of_the_controller_goes_through_ssh_and_is_read_only(
     (source / ".cache").write_text("stays here")
     (source / "link.bin").symlink_to(source / "a [1].bin")
     before = facts(source)
-    first = push(lab, str(source), "--to", "node1,node2", "--bwlimit", "1M")
-    second = push(lab, str(source), "--to", "node1,node2")
+    first = push(lab, str(source), "--node", "node1", "--node", "node2", "--bwlimit", "1M")
+    second = push(lab, str(source), "--node", "node1", "--node", "node2")
     assert [node["there_before"] for node in first["nodes"]] == [False, False]
     assert [node["there_before"] for node in second["nodes"]] == [True, True]
     listing = lab.on("node2", "cd '/workspace/local model' && find . -type f | sort").split("\n")
@@ -214,7 +215,7 @@ def test_a_directory_of_the_controller_goes_through_ssh_and_is_read_only(
 def test_what_is_in_the_way_is_told_and_left_alone(lab: SmallLab) -> None:
     made(lab, "wanted")
     lab.on("node1", "mkdir -p /workspace/wanted && echo mine >/workspace/wanted/config.json")
-    document = push(lab, "node0:/workspace/wanted", "--to", "node1", code=2)
+    document = push(lab, "node0:/workspace/wanted", "--node", "node1", code=2)
     error = document["nodes"][0]["error"]
     assert "another checkpoint" in error["what"]
     assert "node1" in error["where"]
@@ -236,7 +237,7 @@ REBLOCKED = "checkpoint", "reblock", "--node", "node3", "/workspace/fp8", "/work
 
 def test_reblock_on_a_node_goes_on_after_the_controller_was_killed(lab: SmallLab, tmp_path: Path) -> None:
     make_fp8(tmp_path / "fp8")
-    push(lab, str(tmp_path / "fp8"), "--to", "node3")
+    push(lab, str(tmp_path / "fp8"), "--node", "node3")
     running = lab.start(*REBLOCKED)
     until(lambda: lab.on("node3", "ls -A /workspace/fp8-64 2>/dev/null; true"), 30, "a first file")
     running.kill()

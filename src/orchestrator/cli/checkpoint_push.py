@@ -31,7 +31,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(parser, *EXAMPLES)
     parser.add_argument("source", metavar="SRC", help="a directory on this machine, or NODE:/path; read-only")
     add_nodes(parser, "copy only to this node (repeatable; default: all)")
-    parser.add_argument("--to", default="", help=argparse.SUPPRESS)  # the older spelling: NODE,NODE
     parser.add_argument(
         "--as",
         dest="name",
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     request = CheckpointPushRequest(
         source=args.source,
-        to=named(args),
+        to=tuple(dict.fromkeys(args.node)),
         name=args.name,
         streams=args.streams,
         bytes_per_s=args.bwlimit,
@@ -93,11 +92,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         raise
     screen.json(_document(pushed)) if screen.as_json else _show(pushed, screen)
     return next((failure.exit_code for failure in pushed.nodes.failures.values()), 0)
-
-
-def named(args: argparse.Namespace) -> tuple[str, ...]:
-    """The nodes of --node, and of --to as it was spelled before."""
-    return tuple(dict.fromkeys([*args.node, *(name.strip() for name in args.to.split(",") if name.strip())]))
 
 
 def _rehearse(inventory: Inventory, request: CheckpointPushRequest, screen: Screen) -> int:

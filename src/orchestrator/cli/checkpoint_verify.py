@@ -7,7 +7,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.repair import repairs
-from orchestrator.cli.checkpoint_push import named
 from orchestrator.cli.checkpoint_sizes import TransferRate, duration, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
@@ -31,7 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "what", metavar="DIR|MODEL", help="absolute path on the nodes, or a name below their model root"
     )
     add_nodes(parser, "check only this node (repeatable; default: all)")
-    parser.add_argument("--to", default="", help=argparse.SUPPRESS)  # the older spelling: NODE,NODE
     add_time_limit(parser)
     parser.add_argument(
         "--fresh", action="store_true", help="read every byte, even where the checksum is already known"
@@ -45,9 +43,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.checkpoint.verify import verify
 
     inventory = open_inventory(args, screen)
+    nodes = tuple(dict.fromkeys(args.node))
     again = "run it again: files already read are not read again"
     with _VerifyPicture(screen) as picture, time_limit(args.timeout, fix=again):
-        verified = verify(inventory, args.what, to=named(args), fresh=args.fresh, report=picture.read)
+        verified = verify(inventory, args.what, to=nodes, fresh=args.fresh, report=picture.read)
     screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
     if verified.differences:
         return Exit.DIFFERS
