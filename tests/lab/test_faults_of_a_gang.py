@@ -104,7 +104,7 @@ def test_logs_follow_until_told_to_end(lab: SmallLab) -> None:
         assert follower.wait(20) == 130
 
 
-@pytest.mark.parametrize("words", [("--node", "nix"), ("nix"), ("nix", "--around-failure")])
+@pytest.mark.parametrize("words", [("--node", "nix"), ("nix",), ("nix", "--around-failure")])
 def test_logs_of_what_is_not_there_are_refused(lab: SmallLab, words: tuple[str, ...]) -> None:
     refused = lab.deploy("logs", *words, check=False)
     assert refused.returncode == 2
