@@ -42,7 +42,7 @@ HOME = {
     "yaml": {"loading", "lab"},
 }
 NODE_PURE = {
-    "agent/causes", "agent/course", "agent/membership", "agent/moments", "agent/statements", "agent/verdicts",
+    "agent/causes", "agent/lifecycle", "agent/membership", "agent/moments", "agent/statements", "agent/verdicts",
     "engine/kernel_words", "engine/ras_words", "engine/tracebacks", "engine/watch", "failure", "network/broken",
     "network/link_events",
 }  # fmt: skip
@@ -114,7 +114,7 @@ def test_the_node_needs_the_standard_library_only(file: str) -> None:
 
 
 IN_A_CHILD = {
-    "node/agent/preflight.py", "node/engine/beside.py", "node/engine/guardian.py", "node/in_place/container.py",
+    "node/agent/preflight.py", "node/engine/helper_process.py", "node/engine/guardian.py", "node/in_place/container.py",
     "node/look/nvml.py", "node/look/patience.py", "node/verbs/arm.py", "node/verbs/stay.py",
 }  # fmt: skip
 """They fork: the child must end without running its parent's code (os._exit's own documentation)."""

@@ -47,7 +47,7 @@ from orchestrator.remote import fleet as fleets
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.lines import lines
-from orchestrator.remote.session import Completed, Session
+from orchestrator.remote.session import CommandResult, Session
 from orchestrator.topology.build import build
 from orchestrator.workflows import asking, weights_ahead
 from orchestrator.workflows.checkpoint import chain, download, there, verify
@@ -91,8 +91,8 @@ class Node:
     said: Mapping[str, bytes]
     alive: bool = True
 
-    def run(self, command: Any, *, stdin: bytes = b"", deadline_s: float, become: bool | None = None) -> Completed:
-        return Completed(0, self._said(command), b"")
+    def run(self, command: Any, *, stdin: bytes = b"", deadline_s: float, become: bool | None = None) -> CommandResult:
+        return CommandResult(0, self._said(command), b"")
 
     def stream(self, command: Any, *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         yield from lines([self._said(command)])

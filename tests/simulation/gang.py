@@ -21,7 +21,7 @@ from orchestrator.protocol.staging import CanaryOrder, Endpoint, ServiceOrder, S
 LEASE_S = 6.0
 PORT = 7700
 EPSILON_S = 7.0
-"""Time beyond the lease: an inquest (HOLD_S), a reconnection (RECONNECT_S), the guardian's look, the killing."""
+"""Time beyond the lease: an attribution (HOLD_S), a reconnection (RECONNECT_S), the guardian's look, the killing."""
 LATE_S = 20.0
 """Agents that have ended their engine wait for each other (MEMBERS_END_S) before they go."""
 STOP = StopOrder(leader_signal="TERM", drain_s=20.0, shutdown_s=2.0)

@@ -17,13 +17,13 @@ from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.disk import Job, Now
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
+from orchestrator.node.engine.agent_watch import BEAT, GO, RELEASE, AgentWatch
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.service import CanaryResult, Health
-from orchestrator.node.engine.tree import Died, Rank
-from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
+from orchestrator.node.engine.tree import ProcessDeath, Rank
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.node.network.obituary import REPORT_S, Obituary
+from orchestrator.node.network.death_report import REPORT_S, DeathReport
 from orchestrator.node.network.rails import Rails
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.report import AgentState, RankState, Report
@@ -120,13 +120,13 @@ class SimulatedTree:
     def descriptors(self) -> Iterator[tuple[int, int]]:
         return iter(())
 
-    def step(self, now: float, ready: set[int]) -> list[Died]:
+    def step(self, now: float, ready: set[int]) -> list[ProcessDeath]:
         if self.engine is None:
             return []
         for rank in self.ranks:
             rank.state = RankState.ALIVE if self.complete else RankState.EXPECTED
         died, self.engine.dead = self.engine.dead, []
-        return [Died(self.ranks[0], death) for death in died]
+        return [ProcessDeath(self.ranks[0], death) for death in died]
 
     def living(self) -> list[Any]:
         return [self.engine] if self.engine is not None and self.engine.lives else []
@@ -145,7 +145,7 @@ class SimulatedTree:
 
     def let_go(self) -> None: ...
 
-    def bury_all(self) -> None: ...
+    def reap_all(self) -> None: ...
 
 
 @dataclass
@@ -261,13 +261,13 @@ class SimulatedGuardian:
     """Both ends: what the agent holds, and the process with what it concludes (vigil.py)."""
 
     node: Node
-    vigil: Vigil
+    vigil: AgentWatch
     pid: int = 0
     channel: Channel = field(default_factory=Channel)
     alive: bool = True
     frozen: bool = False
     words: list[dict[str, Any]] = field(default_factory=list)
-    obituary: Obituary | None = None
+    obituary: DeathReport | None = None
     unheard: list[bytes] = field(default_factory=list)
 
     # the agent's end
@@ -327,14 +327,14 @@ class SimulatedGuardian:
         self.alive = False
         if self.vigil.reports_death(now):
             sockets = SimulatedSockets(self.node.net, self.node.name, lambda: None)
-            self.obituary = Obituary(self.node.run, now + REPORT_S, sockets)
+            self.obituary = DeathReport(self.node.run, now + REPORT_S, sockets)
             self._report(self.obituary, sockets)
         if self.node.engine is not None:
             self.node.world.after(KILLED_S, self.node.engine.kill)
         if self.vigil.is_silent(now):
             self.node.kill_agent()
 
-    def _report(self, obituary: Obituary, sockets: SimulatedSockets) -> None:
+    def _report(self, obituary: DeathReport, sockets: SimulatedSockets) -> None:
         if obituary.step(self.node.world.now):
             sockets.close_all()
         else:
@@ -400,7 +400,7 @@ class Node:
         """Start an agent for a staged run."""
         self.run, self.order, self.frozen = run, GoalOrder(), False
         now, world = self.world.now, self.world
-        vigil = Vigil(now, max(run.armed_for_s, run.lease_s), run.lease_s)
+        vigil = AgentWatch(now, max(run.armed_for_s, run.lease_s), run.lease_s)
         self.guardian = SimulatedGuardian(self, vigil)
         self.sockets = SimulatedSockets(self.net, self.name, self.wake)
         disk = SimulatedDisk(self, stalls=self.disk_stalls)

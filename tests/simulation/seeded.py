@@ -11,8 +11,8 @@ from tests.simulation.commanding import Befalls, Scene, Typed
 from tests.simulation.gang import Fault
 from tests.simulation.node import SimulatedAgent
 
-from orchestrator.node.agent import agent, course, membership, verdicts
-from orchestrator.node.engine.vigil import Vigil
+from orchestrator.node.agent import agent, lifecycle, membership, verdicts
+from orchestrator.node.engine.agent_watch import AgentWatch
 from orchestrator.node.network import broken, wire
 from orchestrator.node.network.link_events import Message
 from orchestrator.node.verbs import lock
@@ -79,19 +79,19 @@ def _forgets_what_came(patch: pytest.MonkeyPatch) -> None:
 
 def _says_nothing_again(patch: pytest.MonkeyPatch) -> None:
     for name in ("_say_again", "_hear_end"):
-        patch.setattr(course.Lifecycle, name, lambda *_: [])
+        patch.setattr(lifecycle.Lifecycle, name, lambda *_: [])
 
 
 def _keeps_on_draining(patch: pytest.MonkeyPatch) -> None:
-    follow = course.Lifecycle._follow_loss
+    follow = lifecycle.Lifecycle._follow_loss
 
-    def followed(self: course.Lifecycle, found: Any) -> Any:
+    def followed(self: lifecycle.Lifecycle, found: Any) -> Any:
         return [] if self.state == "draining" else follow(self, found)
 
-    patch.setattr(course.Lifecycle, "_follow_loss", followed)
+    patch.setattr(lifecycle.Lifecycle, "_follow_loss", followed)
 
 
-def _blames_itself(self: verdicts.Inquest, now: float, joined: frozenset[str]) -> Any:
+def _blames_itself(self: verdicts.LeaderVerdict, now: float, joined: frozenset[str]) -> Any:
     effects = RULE(self, now, joined)
     return [
         verdicts.SendVerdict(replace(rule.verdict, node="n0"), rule.cause)
@@ -104,7 +104,7 @@ def _only_members_expire(self: membership.Membership, now: float) -> Any:
     return [] if self.leads else EXPIRED(self, now)
 
 
-RULE, EXPIRED = verdicts.Inquest._rule, membership.Membership._expired
+RULE, EXPIRED = verdicts.LeaderVerdict._rule, membership.Membership._expired
 
 BUGS = (
     Bug(
@@ -133,13 +133,13 @@ BUGS = (
     ),
     Bug(
         "a guardian trusts its agent forever",
-        _attribute(Vigil, "is_silent", lambda *_: False),
+        _attribute(AgentWatch, "is_silent", lambda *_: False),
         [(Fault("freeze", (1,), 3.5, 60.0),)],
         "outlives its gang",
     ),
     Bug(
         "a guardian does not notice that its agent is gone",
-        _attribute(Vigil, "over", lambda *_: False),
+        _attribute(AgentWatch, "over", lambda *_: False),
         [(Fault("kill-agent", (1,), 3.5),)],
         "outlives its gang",
     ),
@@ -155,7 +155,7 @@ BUGS = (
         [(Fault("clock", (node,), 3.5 + tenth / 10),) for node in (0, 1) for tenth in range(10)],
         "ended although all agents live",
     ),
-    Bug("the verdict names the node that decides it", _attribute(verdicts.Inquest, "_rule", _blames_itself),
+    Bug("the verdict names the node that decides it", _attribute(verdicts.LeaderVerdict, "_rule", _blames_itself),
         [(Fault("kill-rank", (1,), 3.5),)], "which had no fault"),
     Bug(
         "messages that arrived before a connection's end are discarded",

@@ -26,7 +26,7 @@ class BenchVerdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedFigure:
     """One figure. speed: share of the expected speed, 1 where both are the same."""
 
     figure: Figure
@@ -42,16 +42,16 @@ class Judged:
         return BenchVerdict.NOTE if self.speed >= NOTEWORTHY else BenchVerdict.SLOW
 
 
-def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[Judged, ...]:
+def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[JudgedFigure, ...]:
     """The figures that both have and that can be compared (above zero)."""
     return tuple(
-        Judged(figure, ours, theirs, ours / theirs if figure.more else theirs / ours)
+        JudgedFigure(figure, ours, theirs, ours / theirs if figure.more else theirs / ours)
         for figure in FIGURES
         if (ours := found.get(figure.name, 0.0)) > 0 and (theirs := expected.get(figure.name, 0.0)) > 0
     )
 
 
-def overall(judged: Iterable[Judged]) -> BenchVerdict:
+def overall(judged: Iterable[JudgedFigure]) -> BenchVerdict:
     """The worst of those figures that decide; NONE where there is none."""
     return gravest(one.verdict for one in judged if one.figure.decides)
 

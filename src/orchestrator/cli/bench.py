@@ -15,8 +15,8 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 
 if TYPE_CHECKING:
-    from orchestrator.bench.verdict import Judged
-    from orchestrator.workflows.measure.bench import Benched
+    from orchestrator.bench.verdict import JudgedFigure
+    from orchestrator.workflows.measure.bench import BenchedGang
 
 TIMEOUT_S = 1800.0
 _LOAD = (
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return _code(done.verdict.value, gate=args.gate)
 
 
-def _sweep(done: Sequence[Benched], args: argparse.Namespace, screen: Screen) -> int:
+def _sweep(done: Sequence[BenchedGang], args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.workflows.measure.bench import markdown, sweep_json
 
     _page([one.record for one in done], args, screen)
@@ -160,7 +160,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _print(done: Benched, load: Load, screen: Screen) -> None:
+def _print(done: BenchedGang, load: Load, screen: Screen) -> None:
     say, record = screen.out.print, done.record
     say(printable(f"{record['gang']}: {record['model']} by {record['stack']} at {record['layout']}, {record['gpu']}"))
     say(printable(f"  {load}; prompts: {record['dataset']}"))
@@ -176,7 +176,7 @@ def _print(done: Benched, load: Load, screen: Screen) -> None:
     _print_verdict(done, screen)
 
 
-def _print_verdict(done: Benched, screen: Screen) -> None:
+def _print_verdict(done: BenchedGang, screen: Screen) -> None:
     """What a run is worth: its figures beside those it was held against, the verdict, why, and where the record is."""
     say = screen.out.print
     if done.judged:
@@ -197,7 +197,7 @@ def _figures(serving: dict[str, float], screen: Screen) -> None:
             screen.out.print(printable(f"  {figure.title:<24} {serving[figure.name]:>12.2f} {figure.unit}"))
 
 
-def _table(judged: Sequence[Judged], titles: tuple[str, str], screen: Screen) -> None:
+def _table(judged: Sequence[JudgedFigure], titles: tuple[str, str], screen: Screen) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -238,7 +238,11 @@ def _list(records: Sequence[dict[str, Any]], args: argparse.Namespace, screen: S
 
 
 def _compare(
-    first: dict[str, Any], second: dict[str, Any], judged: Sequence[Judged], args: argparse.Namespace, screen: Screen
+    first: dict[str, Any],
+    second: dict[str, Any],
+    judged: Sequence[JudgedFigure],
+    args: argparse.Namespace,
+    screen: Screen,
 ) -> int:
     from orchestrator.workflows.measure.bench import differences, figures_json
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from orchestrator.model.inventory import Inventory
-    from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, Pushed
+    from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, PushResult
 
 EXAMPLES = (
     "l40s-deploy checkpoint push node0:/models/DeepSeek-V3-0324-Block64x64     from one node to all others",
@@ -109,7 +109,7 @@ def _rehearse(inventory: Inventory, request: CheckpointPushRequest, screen: Scre
     return 0
 
 
-def _document(pushed: Pushed) -> dict[str, Any]:
+def _document(pushed: PushResult) -> dict[str, Any]:
     return {
         "source": pushed.source,
         "bytes": pushed.bytes,
@@ -120,7 +120,7 @@ def _document(pushed: Pushed) -> dict[str, Any]:
     }
 
 
-def _node(name: str, pushed: Pushed) -> dict[str, Any]:
+def _node(name: str, pushed: PushResult) -> dict[str, Any]:
     failure = pushed.nodes.failures.get(name)
     return {
         "name": name,
@@ -133,7 +133,7 @@ def _node(name: str, pushed: Pushed) -> dict[str, Any]:
     }
 
 
-def _show(pushed: Pushed, screen: Screen) -> None:
+def _show(pushed: PushResult, screen: Screen) -> None:
     for name, directory in pushed.directories.items():
         failure = pushed.nodes.failures.get(name)
         if failure is not None:

@@ -18,7 +18,7 @@ from orchestrator.model.exit_codes import Exit
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from orchestrator.workflows.checkpoint.verify import Verified
+    from orchestrator.workflows.checkpoint.verify import VerifyResult
 
 EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return next((failure.exit_code for failure in verified.copies.failures.values()), 0)
 
 
-def _document(verified: Verified) -> dict[str, Any]:
+def _document(verified: VerifyResult) -> dict[str, Any]:
     return {
         "same": verified.same,
         "seconds": round(verified.seconds, 3),
@@ -70,11 +70,11 @@ def _document(verified: Verified) -> dict[str, Any]:
     }
 
 
-def _fixes(verified: Verified) -> list[str]:
+def _fixes(verified: VerifyResult) -> list[str]:
     return list(repairs(verified.differences, verified.directories, list(verified.copies.values)))
 
 
-def _node(name: str, verified: Verified) -> dict[str, Any]:
+def _node(name: str, verified: VerifyResult) -> dict[str, Any]:
     failure = verified.copies.failures.get(name)
     return {
         "name": name,
@@ -85,7 +85,7 @@ def _node(name: str, verified: Verified) -> dict[str, Any]:
     }
 
 
-def _show(verified: Verified, screen: Screen) -> None:
+def _show(verified: VerifyResult, screen: Screen) -> None:
     for name, owner in verified.shared.items():
         screen.out.print(printable(f"{name}: the same directory as {owner}'s, read once"))
     for difference in verified.differences:

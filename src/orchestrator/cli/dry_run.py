@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.exit_codes import Exit
-from orchestrator.workflows.plan.rehearsal import Would
+from orchestrator.workflows.plan.rehearsal import GangRehearsal
 
 
 def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done; change nothing") -> None:
@@ -15,7 +15,7 @@ def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be
     parser.add_argument("--dry-run", action="store_true", help=what)
 
 
-def show(gangs: Sequence[Would], screen: Screen, *, nothing: str = "no gang is affected") -> int:
+def show(gangs: Sequence[GangRehearsal], screen: Screen, *, nothing: str = "no gang is affected") -> int:
     """A line a gang, or one document."""
     if screen.as_json:
         screen.json(

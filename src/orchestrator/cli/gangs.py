@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.loads import NODE_COLUMNS, node_cells
 from orchestrator.cli.screen import printable
-from orchestrator.gang.begun import sentence
+from orchestrator.gang.operations import sentence
 from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState

@@ -21,14 +21,14 @@ from orchestrator.cli.options import (
     open_cluster,
     seconds,
 )
-from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.start_progress import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
-from orchestrator.workflows.guard.guard import DAY_S, Guarded, GuardRequest, guard
+from orchestrator.workflows.guard.guard import DAY_S, GuardedGang, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
 from orchestrator.workflows.monitor.notify import Notifier
 from orchestrator.workflows.unit import GUARD, install, start_words
@@ -192,7 +192,7 @@ def _hook(flag: str, asked: str) -> Hook:
     return Hook(read_private_line(Path(asked[1:]), what="the hook", where=flag) if asked.startswith("@") else asked)
 
 
-def _json(one: Guarded) -> dict[str, str]:
+def _json(one: GuardedGang) -> dict[str, str]:
     return {
         "name": one.view.name,
         "state": one.view.state.value,

@@ -16,7 +16,7 @@ from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import LayoutFit, ModelOffer
-from orchestrator.workflows.plan.models import ASSUMED, Listed, add_model, list_models, models_json
+from orchestrator.workflows.plan.models import ASSUMED, ModelListing, add_model, list_models, models_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _bases(listed: Sequence[Listed]) -> dict[str, list[str]]:
+def _bases(listed: Sequence[ModelListing]) -> dict[str, list[str]]:
     """What the speeds of each gang's first layout rest on, with the gangs of which it is said."""
     first: dict[str, str] = {}
     for of in (offer for each in listed for offer in each.offers):
@@ -78,7 +78,7 @@ def _bases(listed: Sequence[Listed]) -> dict[str, list[str]]:
     return found
 
 
-def _show_gang(gang: str, listed: tuple[Listed, ...], screen: Screen) -> None:
+def _show_gang(gang: str, listed: tuple[ModelListing, ...], screen: Screen) -> None:
     mine = [(each, offer) for each in listed for offer in each.offers if offer.gang == gang]
     _, first = mine[0]
     stacks = sorted({offer.stack for _, offer in mine})
@@ -89,7 +89,7 @@ def _show_gang(gang: str, listed: tuple[Listed, ...], screen: Screen) -> None:
         screen.out.print(printable(f"  {offer.instead}"))
 
 
-def _table(mine: Sequence[tuple[Listed, ModelOffer]]) -> Table:
+def _table(mine: Sequence[tuple[ModelListing, ModelOffer]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -101,7 +101,7 @@ def _table(mine: Sequence[tuple[Listed, ModelOffer]]) -> Table:
     return table
 
 
-def _weights(each: Listed) -> str:
+def _weights(each: ModelListing) -> str:
     profile = each.profile
     block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
     size = checkpoint_bytes(profile)
@@ -119,7 +119,7 @@ def _layout(fit: LayoutFit) -> str:
     return f"{fit.degrees}{'*' if fit.default else ''}{tokens}{' measured' if fit.measured else ''}{speed}"
 
 
-def _refusals(mine: Sequence[tuple[Listed, ModelOffer]]) -> dict[str, tuple[list[str], ModelOffer]]:
+def _refusals(mine: Sequence[tuple[ModelListing, ModelOffer]]) -> dict[str, tuple[list[str], ModelOffer]]:
     """Reasons against the usual layout, each once, with the models that it concerns."""
     found: dict[str, tuple[list[str], ModelOffer]] = {}
     for each, offer in mine:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.nettest.report import NettestResult
     from orchestrator.nettest.verdict import LinkResult
     from orchestrator.nettest.verification import Verification
-    from orchestrator.workflows.measure.nettest import Tested
+    from orchestrator.workflows.measure.nettest import TestedGang
 
 ENOUGH_PERCENT = 80.0
 
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.DIFFERS if any(one.result.verdict.value in ("slow", "failed") for one in found) else Exit.DONE
 
 
-def show(tested: Tested, screen: Screen) -> None:
+def show(tested: TestedGang, screen: Screen) -> None:
     """Figures, then what they mean."""
     from orchestrator.nettest.report import findings
 

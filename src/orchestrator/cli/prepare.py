@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from typing_extensions import Self
 
-    from orchestrator.workflows.hosts.prepare import HostEvent, Prepared, PrepareRequest
+    from orchestrator.workflows.hosts.prepare import HostEvent, PrepareRequest, PrepareResult
 
 _LINE_EVERY_S = 10.0
 """Of a task that takes longer, where stderr is no terminal."""
@@ -225,7 +225,7 @@ class _LiveTable:
         return self.table()
 
 
-def _document(outcome: Prepared, check: bool, progress: _PrepareProgress) -> dict[str, Any]:
+def _document(outcome: PrepareResult, check: bool, progress: _PrepareProgress) -> dict[str, Any]:
     return {
         "check": check,
         "seconds": round(outcome.seconds, 3),
@@ -233,7 +233,7 @@ def _document(outcome: Prepared, check: bool, progress: _PrepareProgress) -> dic
     }
 
 
-def _node(name: str, outcome: Prepared, seen: _HostProgress) -> dict[str, Any]:
+def _node(name: str, outcome: PrepareResult, seen: _HostProgress) -> dict[str, Any]:
     result, failure = outcome.results.values.get(name), outcome.results.failures.get(name)
     return {
         "name": name,
@@ -244,7 +244,7 @@ def _node(name: str, outcome: Prepared, seen: _HostProgress) -> dict[str, Any]:
     }
 
 
-def _show(outcome: Prepared, request: PrepareRequest, progress: _PrepareProgress, screen: Screen) -> None:
+def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PrepareProgress, screen: Screen) -> None:
     if request.check:
         _show_diffs(outcome, progress, screen)
     for text, names in _together(
@@ -266,7 +266,7 @@ def _show(outcome: Prepared, request: PrepareRequest, progress: _PrepareProgress
         screen.say("check what still needs a reboot or a BIOS setting: l40s-deploy doctor")
 
 
-def _show_diffs(outcome: Prepared, progress: _PrepareProgress, screen: Screen) -> None:
+def _show_diffs(outcome: PrepareResult, progress: _PrepareProgress, screen: Screen) -> None:
     shown = {
         name: [f"{change['task']}\n{change['diff']}".rstrip() for change in progress.nodes[name].changes]
         for name in outcome.nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orchestrator.cli import dry_run as rehearsed
-from orchestrator.cli import still_right
+from orchestrator.cli import golden_check
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import (
     add_accept,
@@ -22,17 +22,17 @@ from orchestrator.cli.options import (
     open_cluster,
     seconds,
 )
-from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.start_progress import RisingProgress
 from orchestrator.gang.downtime import Downtime
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import InputError
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
-from orchestrator.workflows.gang.restart import Restarted, RestartRequest, restart
-from orchestrator.workflows.gang.resume import Resumed, ResumeRequest, resume
-from orchestrator.workflows.gang.rolling import Rolled, RollingRequest, can_roll, roll
+from orchestrator.workflows.gang.restart import RestartRequest, RestartResult, restart
+from orchestrator.workflows.gang.resume import ResumeRequest, ResumeResult, resume
+from orchestrator.workflows.gang.rolling import RollingRequest, RollingResult, can_roll, roll
 from orchestrator.workflows.plan.rehearsal import would_restart, would_resume
 from orchestrator.workflows.status.status import status_json
 
@@ -116,14 +116,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
         screen.say("  fix: run `l40s-deploy restart --resume` to finish")
         return Exit.INTERRUPTED
-    asked = still_right.asked_again(inventory, done.views, args, screen)
-    if isinstance(done, Resumed):
+    asked = golden_check.asked_again(inventory, done.views, args, screen)
+    if isinstance(done, ResumeResult):
         _resumed(args, screen, done)
-    elif isinstance(done, Rolled):
+    elif isinstance(done, RollingResult):
         _rolled(args, screen, done)
     else:
         show_restarted(done, screen)
-    return still_right.say(asked, screen)
+    return golden_check.say(asked, screen)
 
 
 def _choose_way(args: argparse.Namespace, inventory: Inventory) -> None:
@@ -147,7 +147,9 @@ def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) ->
     return rehearsed.show(would, screen)
 
 
-def _restart(args: argparse.Namespace, inventory: Inventory, shown: RestartProgress) -> Rolled | Restarted | Resumed:
+def _restart(
+    args: argparse.Namespace, inventory: Inventory, shown: RestartProgress
+) -> RollingResult | RestartResult | ResumeResult:
     if args.resume:
         return resume(
             inventory, ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout), shown
@@ -213,7 +215,7 @@ def _rolling(args: argparse.Namespace) -> RollingRequest:
     )
 
 
-def _rolled(args: argparse.Namespace, screen: Screen, done: Rolled) -> int:
+def _rolled(args: argparse.Namespace, screen: Screen, done: RollingResult) -> int:
     if args.json:
         screen.json({"seconds": round(done.seconds, 3), "down_seconds": 0.0, **status_json(done.views)})
     else:
@@ -222,7 +224,7 @@ def _rolled(args: argparse.Namespace, screen: Screen, done: Rolled) -> int:
     return 0
 
 
-def show_restarted(done: Restarted, screen: Screen) -> int:
+def show_restarted(done: RestartResult, screen: Screen) -> int:
     """The gangs as they are now, and how long they did not serve."""
     if screen.as_json:
         screen.json({"down_seconds": round(done.down_s, 3), **status_json(done.views)})
@@ -238,7 +240,7 @@ def show_restarted(done: Restarted, screen: Screen) -> int:
     return 0
 
 
-def _resumed(args: argparse.Namespace, screen: Screen, done: Resumed) -> int:
+def _resumed(args: argparse.Namespace, screen: Screen, done: ResumeResult) -> int:
     if args.json:
         screen.json({"left": list(done.words), **status_json(done.views)})
         return Exit.DONE

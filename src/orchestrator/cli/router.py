@@ -8,8 +8,8 @@ from typing import Any
 from orchestrator.cli import dry_run as rehearsed
 from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, command_line, open_cluster
-from orchestrator.cli.rising import RisingProgress
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.start_progress import RisingProgress
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.deadlines import ROUTER_START_S, STOP_S

@@ -35,14 +35,14 @@ from orchestrator.tuning.search import BATCHES
 from orchestrator.tuning.wanted import Wanted
 from orchestrator.workflows.tuning.carry import (
     PullRequest,
-    Put,
     TuningPushRequest,
+    TuningPushResult,
     pull,
     pulled_json,
     push,
     push_json,
 )
-from orchestrator.workflows.tuning.run import Tuned, TuneOptions, TuningProgress, run_tuning, tuned_json
+from orchestrator.workflows.tuning.run import TunedGang, TuneOptions, TuningProgress, run_tuning, tuned_json
 from orchestrator.workflows.tuning.tuning import Kit, TuningRequest, status_json, tuning_status
 
 _STATUS = (
@@ -188,7 +188,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _show_tuned(done: Tuned, out: Path, screen: Screen) -> None:
+def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
     for job in done.jobs:
         result = done.results.get(job.id)
         shape = f"{job.space} at batch {job.batch}"
@@ -247,7 +247,7 @@ def _push(args: argparse.Namespace, screen: Screen) -> int:
     return next((failure.exit_code for failure in done.failures.values()), 0)
 
 
-def _show_push(done: PerNode[Put], *, check: bool, screen: Screen) -> None:
+def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) -> None:
     would = "would be " if check else ""
     for name, put in done.values.items():
         counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli import golden_check
 from orchestrator.cli import plan as plan_verb
-from orchestrator.cli import still_right
 from orchestrator.cli.gangs import gang_block
 from orchestrator.cli.nettest import add_nettest_min
 from orchestrator.cli.options import (
@@ -22,8 +22,8 @@ from orchestrator.cli.options import (
     command_line,
     open_inventory,
 )
-from orchestrator.cli.rising import RisingProgress, say_losses
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.start_progress import RisingProgress, say_losses
 from orchestrator.model.errors import DeployError, Undone
 from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
@@ -116,9 +116,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             failure = _behind_the_router(inventory, outcome, shown, request)
     except KeyboardInterrupt as interrupted:
         return _interrupted(interrupted, request, screen)
-    checked = still_right.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
-    _show(outcome, screen, still_right.as_json(checked), wanted.without)
-    code = still_right.say(checked, screen)
+    checked = golden_check.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
+    _show(outcome, screen, golden_check.as_json(checked), wanted.without)
+    code = golden_check.say(checked, screen)
     if failure is not None:
         raise failure
     return code

@@ -39,7 +39,7 @@ class KnownFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenFlag:
     """A flag with its values, as somebody asked for it; `flag` is the spelling to pass on."""
 
     flag: str
@@ -71,7 +71,7 @@ class KnownFlags:
             )
         return found
 
-    def given(self, words: Sequence[str], *, where: str) -> tuple[Given, ...]:
+    def given(self, words: Sequence[str], *, where: str) -> tuple[GivenFlag, ...]:
         """Check a piece of command line and cut it into flags with their values.
 
         Raises InputError for an unknown or removed flag, a missing or surplus value, a value of the wrong
@@ -79,7 +79,7 @@ class KnownFlags:
         """
         return tuple(self._cut(list(words), where))
 
-    def _cut(self, words: list[str], where: str) -> Iterator[Given]:
+    def _cut(self, words: list[str], where: str) -> Iterator[GivenFlag]:
         while words:
             word = words.pop(0)
             if not word.startswith("--") or word == "--":
@@ -90,7 +90,7 @@ class KnownFlags:
             known = self.flag(spelling, where=where)
             values = [inline] if equals else _values(known, words)
             self._check(known, spelling, values, where)
-            yield Given(spelling, tuple(values))
+            yield GivenFlag(spelling, tuple(values))
 
     def _check(self, known: KnownFlag, spelling: str, values: Sequence[str], where: str) -> None:
         wanted = {"none": (0, 0), "one": (1, 1), "optional": (0, 1), "many": (1, len(values))}[known.takes]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from orchestrator.gang.begun import GangOperation
+from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.rails import sentence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState, NodeState
@@ -141,7 +141,7 @@ def decide(
     reason = _reason(view, policy) or _left_half_way(begun)
     if not reason:
         return _at_peace(view, remembered, now), replace(remembered, away_since=None, barred=(), outdated_since=None)
-    remembered = _mind_the_away(view, remembered, now)
+    remembered = _with_absences(view, remembered, now)
     if remembered.given_up:
         return GuardDecision(GuardAction.NOTHING, "the guard has given up; an operator must act"), remembered
     if remembered.restarts >= policy.limit:
@@ -150,7 +150,7 @@ def decide(
     return _when(view, remembered, now, reason, policy), remembered
 
 
-def _not_to_be_had(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
+def _unusable_nodes(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Nodes that no start can use now, in order, except nodes that the current run was started without and that are
     back."""
     return tuple(node.name for node in view.nodes if node.error is not None or node.name in memory.barred)
@@ -158,15 +158,15 @@ def _not_to_be_had(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
 
 def _away(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """Those of these nodes that the gang needs."""
-    return tuple(name for name in _not_to_be_had(view, memory) if name not in view.missing)
+    return tuple(name for name in _unusable_nodes(view, memory) if name not in view.missing)
 
 
 def _left_out(view: GangView, memory: GuardMemory) -> tuple[str, ...]:
     """What a start without the nodes that are away leaves out: those nodes, and spares that can't take a place."""
-    return (*_not_to_be_had(view, memory), *_unfit(view, memory))
+    return (*_unusable_nodes(view, memory), *_unfit(view, memory))
 
 
-def _mind_the_away(view: GangView, memory: GuardMemory, now: float) -> GuardMemory:
+def _with_absences(view: GangView, memory: GuardMemory, now: float) -> GuardMemory:
     if view.unreachable and now >= memory.not_before:
         memory = replace(memory, barred=())  # while it waits for another node, the doctor checks these again
     if not _away(view, memory):
@@ -374,7 +374,7 @@ def _when(view: GangView, memory: GuardMemory, now: float, reason: str, policy: 
     left_s = memory.not_before - now
     goes_on_s = _goes_on_s(view, memory, now, policy)
     if goes_on_s is not None and goes_on_s <= 0 and (left_s <= 0 or memory.against):
-        away = ", ".join(_not_to_be_had(view, memory))
+        away = ", ".join(_unusable_nodes(view, memory))
         return GuardDecision(GuardAction.DEGRADE, f"{reason}; {away} stayed away", _left_out(view, memory))
     if lost:
         later = "" if goes_on_s is None else f"continuing without it in {max(0.0, goes_on_s):.0f} s"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.gang.last_failure import last_verdict
-from orchestrator.gang.start_time import Took, took
+from orchestrator.gang.start_time import StartDuration, took
 from orchestrator.gang.view import view
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, Report
@@ -33,7 +33,7 @@ class PastRun:
     command: str
     end: str
     cause: Cause | None = None
-    start: Took | None = None
+    start: StartDuration | None = None
     """Duration of its start; None if it never became ready, or an older release started it."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Where(str, Enum):
+class ReturnState(str, Enum):
     """AWAY: does not answer. STILL: answers, but has not been away. BACK: there is nothing more to wait for."""
 
     AWAY = "away"
@@ -31,9 +31,9 @@ def boot_of(text: str) -> Boot | None:
     return Boot(kernel.strip(), fields[19] if len(fields) > 19 else "") if kernel.strip() else None
 
 
-def place(before: Boot | None, now: Boot | None, *, reboots: bool) -> Where:
+def place(before: Boot | None, now: Boot | None, *, reboots: bool) -> ReturnState:
     """before: the boot when the gang had been stopped; now: None if the node does not answer; reboots: wait for a new
     boot, an answer is not enough."""
     if now is None:
-        return Where.AWAY
-    return Where.STILL if reboots and now == before else Where.BACK
+        return ReturnState.AWAY
+    return ReturnState.STILL if reboots and now == before else ReturnState.BACK

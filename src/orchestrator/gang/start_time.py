@@ -48,7 +48,7 @@ def left_s(node: NodeView, now: ReadProgress | None, last: Mapping[str, float]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class StartDuration:
     """Duration of a start that reached ready. seconds: from staging until ready; phases: of each, in order; the slowest
     node counts."""
 
@@ -70,7 +70,7 @@ class Took:
         return {"seconds": self.seconds, "longest": self.longest, "phases": dict(self.phases)}
 
 
-def took(began: Iterable[Mapping[str, float]]) -> Took | None:
+def took(began: Iterable[Mapping[str, float]]) -> StartDuration | None:
     """began: for each node; None for a start that did not reach ready, or whose agents did not record it."""
     slowest: dict[str, float] = {}
     for node in began:
@@ -80,7 +80,7 @@ def took(began: Iterable[Mapping[str, float]]) -> Took | None:
     if READY not in order or len(order) < 2:
         return None
     phases = {name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in pairwise(order)}
-    return Took(slowest[READY], phases)
+    return StartDuration(slowest[READY], phases)
 
 
 @dataclass

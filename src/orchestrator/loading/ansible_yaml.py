@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.loading.host_pattern import BadPattern, expand
-from orchestrator.loading.marked_yaml import Marked, parse_yaml, read_yaml
+from orchestrator.loading.marked_yaml import MarkedMapping, parse_yaml, read_yaml
 from orchestrator.model.errors import InputError
 
 _SECTIONS = ("hosts", "vars", "children")
@@ -137,7 +137,7 @@ def read_ansible_inventory(path: Path) -> AnsibleInventory:
     """Read one plain YAML inventory file. Raises InputError with the file, the path inside it and what is wanted."""
     shown = str(path)
     data = read_yaml(path, shown)
-    if not isinstance(data, Marked):
+    if not isinstance(data, MarkedMapping):
         raise InputError(
             f"contains {_kind(data)}; wanted a mapping of groups, as an Ansible YAML inventory has it",
             where=shown,
@@ -161,7 +161,7 @@ def _read_group(
     group = inventory.groups.setdefault(name, InventoryGroup(name, origin))
     if body is None:
         return
-    if not isinstance(body, Marked):
+    if not isinstance(body, MarkedMapping):
         raise _wrong(origin, f"the group is {_kind(body)}", "a mapping", "give it hosts:, vars: or children:")
     for section, content in body.items():
         place = origin.below(section, body.lines.get(section, 0))
@@ -223,7 +223,7 @@ def _read_hosts(
         raise _wrong(
             origin, f"the host name {pattern!r} {wrong}", "a name or a range", "write it as l40s-[0:3]"
         ) from None
-    if variables is not None and not isinstance(variables, Marked):
+    if variables is not None and not isinstance(variables, MarkedMapping):
         raise _wrong(
             origin, f"the host has {_kind(variables)}", "a mapping of its variables, or nothing", "write name: value"
         )
@@ -235,7 +235,7 @@ def _read_hosts(
                 host.variables["ansible_port"] = Variable(port, origin)
         if name not in group.hosts:
             group.hosts.append(name)
-        host.variables.update(_variables(variables or Marked(), origin))
+        host.variables.update(_variables(variables or MarkedMapping(), origin))
 
 
 def _variables(entries: Mapping[Any, Any], place: Origin) -> Iterator[tuple[str, Variable]]:
@@ -249,10 +249,10 @@ def _variables(entries: Mapping[Any, Any], place: Origin) -> Iterator[tuple[str,
 def _entries(content: object, place: Origin) -> Mapping[Any, Any]:
     """A section's mapping; a single text stands for one name without a body, as Ansible has it."""
     if isinstance(content, str):
-        entries = Marked()
+        entries = MarkedMapping()
         entries[content] = None
         return entries
-    if isinstance(content, Marked):
+    if isinstance(content, MarkedMapping):
         return content
     raise _wrong(place, f"found {_kind(content)}", "a mapping", "end each name with a colon instead of a dash")
 
@@ -297,7 +297,7 @@ def _read_vars(path: Path, shown: str) -> dict[str, Variable]:
     data = parse_yaml(text, shown)
     if not data:
         return {}
-    if not isinstance(data, Marked):
+    if not isinstance(data, MarkedMapping):
         raise InputError(f"contains {_kind(data)}; wanted a mapping of variables", where=shown, fix="write name: value")
     return dict(_variables(data, Origin(shown, 0, "")))
 
@@ -307,7 +307,7 @@ def _shown_beside(shown: str, inventory: Path, path: Path) -> str:
 
 
 def _line(entries: Mapping[Any, Any], key: object) -> int:
-    return entries.lines.get(key, 0) if isinstance(entries, Marked) else 0
+    return entries.lines.get(key, 0) if isinstance(entries, MarkedMapping) else 0
 
 
 def _wrong(origin: Origin, found: str, wanted: str, fix: str) -> InputError:

@@ -26,7 +26,7 @@ DEEPEST = 100
 """Nested collections beyond this are refused: libyaml's composer recurses in C and would end the process."""
 
 
-class Marked(dict[Any, Any]):
+class MarkedMapping(dict[Any, Any]):
     """A mapping with the line (from 1) of each of its keys."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class _MarkingLoader(_Parser):
 
 
 def read_yaml(path: Path, shown: str) -> Any:
-    """The value in a YAML file: mappings as `Marked`, `!vault` as `Vaulted`, `!unsafe` as the plain value.
+    """The value in a YAML file: mappings as `MarkedMapping`, `!vault` as `Vaulted`, `!unsafe` as the plain value.
 
     shown: the file's name in error messages. Raises InputError for a file that cannot be read or parsed.
     """
@@ -123,7 +123,7 @@ def _refuse_duplicates(loader: _MarkingLoader, node: yaml.Node) -> None:
 
 
 def _mapping(loader: _MarkingLoader, node: yaml.MappingNode) -> Any:
-    marked = Marked()
+    marked = MarkedMapping()
     yield marked
     marked.update(loader.construct_mapping(node))
     for key_node, _ in node.value:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from orchestrator.engines.engine import Engine, Intent, Option
-from orchestrator.engines.known_flags import Given, KnownFlags
+from orchestrator.engines.known_flags import GivenFlag, KnownFlags
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import ModelProfile, Stack
@@ -78,7 +78,7 @@ def _refuse_ours(engine: Engine, flags: KnownFlags, spelling: str, where: str) -
             raise InputError(f"{spelling} is set by the plan", where=where, fix=f"remove it; instead, use {instead}")
 
 
-def _refuse_another_device(stack: Stack, given: Given, where: str) -> None:
+def _refuse_another_device(stack: Stack, given: GivenFlag, where: str) -> None:
     if given.flag == "--device" and given.values != (stack.device,):
         raise InputError(
             f"--device {' '.join(given.values)}: stack {stack.name} is for {stack.device}",

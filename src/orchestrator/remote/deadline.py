@@ -11,7 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Passed(Exception):
+class DeadlinePassed(Exception):
     """The deadline came before the end of what was waited for."""
 
 
@@ -28,13 +28,13 @@ class Deadline:
             return None
         left = self._end - time.monotonic()
         if left <= 0:
-            raise Passed
+            raise DeadlinePassed
         return left
 
     def wait(self, event: threading.Event) -> None:
         """Wait for an event. Raises Passed."""
         if not event.wait(self.left()):
-            raise Passed
+            raise DeadlinePassed
 
     @contextmanager
     def breaking(self, end: Callable[[], object]) -> Iterator[None]:
@@ -56,12 +56,12 @@ class Deadline:
             yield
         except Exception:
             if broken.is_set():
-                raise Passed from None
+                raise DeadlinePassed from None
             raise
         finally:
             timer.cancel()
         if broken.is_set():
-            raise Passed
+            raise DeadlinePassed
 
     def of(self, work: Callable[[], T]) -> T:
         """The result of work that nothing can break (a name look-up); at the deadline its thread is left to end."""

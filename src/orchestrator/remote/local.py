@@ -17,9 +17,9 @@ from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
 from orchestrator.remote.command_line import command_line, shown, sudo_refusal
-from orchestrator.remote.deadline import Deadline, Passed
+from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.lines import lines
-from orchestrator.remote.session import CommandFailed, Completed
+from orchestrator.remote.session import CommandFailed, CommandResult
 
 _CHUNK = 65536
 _STDERR_KEPT = 65536
@@ -37,7 +37,7 @@ class LocalSession:
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """As Session.run."""
         deadline = Deadline(deadline_s)
         out, err = bytearray(), bytearray()
@@ -48,14 +48,14 @@ class LocalSession:
                 if len(out) + len(err) > session.MOST_OUTPUT:
                     raise session.too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
             status = process.wait(deadline.left())
-        except (Passed, subprocess.TimeoutExpired):
+        except (DeadlinePassed, subprocess.TimeoutExpired):
             raise _too_slow(self.spec, command, deadline_s) from None
         finally:
             _end(process)
         refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
         if refusal is not None:
             raise refusal
-        return Completed(max(status, -1), bytes(out), bytes(err))
+        return CommandResult(max(status, -1), bytes(out), bytes(err))
 
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
@@ -65,7 +65,7 @@ class LocalSession:
             try:
                 yield from lines(chunk for _, chunk in _traffic(process, stdin, deadline))
                 status = process.wait(deadline.left())
-            except (Passed, subprocess.TimeoutExpired):
+            except (DeadlinePassed, subprocess.TimeoutExpired):
                 raise _too_slow(self.spec, command, deadline_s or 0) from None
             finally:
                 _let_go(process)
@@ -105,7 +105,7 @@ class LocalConversation:
                 _write(process, line + b"\n", deadline)
                 while (answer := self._line(process, deadline)) is not None and not wanted(answer):
                     pass
-            except Passed:
+            except DeadlinePassed:
                 self._over()
                 raise _too_slow(self._spec, self._command, deadline_s) from None
             return answer
@@ -140,7 +140,7 @@ class LocalConversation:
                 self._over()
                 raise session.too_much(self._spec.name, shown(self._command), session.MOST_ANSWER)
             if not select.select([source], [], [], deadline.left())[0]:
-                raise Passed
+                raise DeadlinePassed
             chunk = os.read(source, _CHUNK)
             if not chunk:
                 self._over()
@@ -175,7 +175,7 @@ def _write(process: subprocess.Popen[bytes], data: bytes, deadline: Deadline) ->
     left, target = memoryview(data), process.stdin.fileno()
     while left:
         if not select.select([], [target], [], deadline.left())[1]:
-            raise Passed
+            raise DeadlinePassed
         left = _feed(target, left)
 
 

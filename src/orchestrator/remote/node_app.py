@@ -20,7 +20,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.remote import session as session_limits
 from orchestrator.remote.app_archive import App, application
-from orchestrator.remote.session import CommandFailed, Completed, Conversant, Conversation, Session
+from orchestrator.remote.session import CommandFailed, CommandResult, Conversant, Conversation, Session
 
 _ABSENT = 121
 _DAMAGED = 122
@@ -175,7 +175,7 @@ def _deliver(app: App, session: Session) -> None:
     )
 
 
-def _value(session: Session, verb: str, done: Completed) -> Any:
+def _value(session: Session, verb: str, done: CommandResult) -> Any:
     answer = _answer(done.out)
     if answer is None or (done.status != 0 and "error" not in answer):
         raise _cannot_run(session, verb, done.status, done.err or done.out)

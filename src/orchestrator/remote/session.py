@@ -21,7 +21,7 @@ def any_line(_line: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CommandResult:
     """What a command came to: exit status (-1 when a signal ended it), stdout, stderr."""
 
     status: int
@@ -55,7 +55,7 @@ class Session(Protocol):
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """Run a command to its end; a status other than 0 is a value.
 
         command: a string is shell text for the user's login shell, a sequence is quoted word by word

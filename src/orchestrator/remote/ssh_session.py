@@ -13,9 +13,9 @@ from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
 from orchestrator.remote.command_line import command_line, shown, sudo_refusal
-from orchestrator.remote.deadline import Deadline, Passed
+from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.lines import lines
-from orchestrator.remote.session import CommandFailed, Completed
+from orchestrator.remote.session import CommandFailed, CommandResult
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import SshConnection, open_way
 
@@ -44,7 +44,7 @@ class SshSession:
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         """As Session.run."""
         deadline = Deadline(deadline_s)
         out, err = bytearray(), bytearray()
@@ -60,7 +60,7 @@ class SshSession:
         refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
         if refusal is not None:
             raise refusal
-        return Completed(status, bytes(out), bytes(err))
+        return CommandResult(status, bytes(out), bytes(err))
 
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
@@ -98,7 +98,7 @@ class SshSession:
         """Past the deadline it is unknown whether the node still hears us, so the connection is closed too."""
         try:
             yield
-        except Passed:
+        except DeadlinePassed:
             self.close()
             raise Unreachable(
                 f"`{shown(command)}` did not end within {deadline.seconds:g} s",
@@ -224,7 +224,7 @@ def _feed(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
 
 
 def _write(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException, Passed):
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException, DeadlinePassed):
         channel.settimeout(deadline.left())
         channel.sendall(stdin)
         channel.shutdown_write()

@@ -21,7 +21,7 @@ import paramiko
 
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.remote import host_key
-from orchestrator.remote.deadline import Deadline, Passed
+from orchestrator.remote.deadline import Deadline, DeadlinePassed
 from orchestrator.remote.heartbeat import PATIENCE_S, Heartbeat
 from orchestrator.remote.known_hosts import KnownKey
 from orchestrator.remote.ssh_keys import candidates
@@ -71,7 +71,7 @@ def open_way(target: SshTarget, deadline_s: float) -> SshConnection:
             with _turn(hop, deadline):
                 transport = _logged_in(hop, through, deadline, closers)
             way = SshConnection(transport, closers)
-    except Passed:
+    except DeadlinePassed:
         _close_all(closers)
         raise _silent(hop, deadline_s) from None
     except (paramiko.SSHException, EOFError, OSError) as fault:
@@ -101,7 +101,7 @@ def shown_key(target: SshTarget, deadline_s: float) -> tuple[str, bytes]:
         hop = target
         transport = _transport(hop, through, deadline, closers)
         return _exchange(transport, deadline, host_key.known_keys(hop))
-    except Passed:
+    except DeadlinePassed:
         raise _silent(hop, deadline_s) from None
     except (paramiko.SSHException, EOFError, OSError) as fault:
         raise _no_ssh(hop, fault) from None
@@ -144,7 +144,7 @@ def _turn(hop: SshTarget, deadline: Deadline) -> Iterator[None]:
     """A place among the few that may log in at one server at a time: a gate before 32 nodes would drop some."""
     turns = _turns.setdefault((hop.host, hop.port), threading.BoundedSemaphore(_STRANGERS))
     if not turns.acquire(timeout=deadline.left()):
-        raise Passed
+        raise DeadlinePassed
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Area
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.homes import homes
+from orchestrator.topology.slotted_switches import homes
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(

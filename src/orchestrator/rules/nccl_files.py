@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.rules.support.charms import cost
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.transport_cost import cost
 
 RULE = Rule(
     id="NCCL-FILES",

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Area
-from orchestrator.rules.support.charms import cost
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.transport_cost import cost
 
 RULE = Rule(
     id="NCCL-SETTINGS",

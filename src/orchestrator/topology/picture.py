@@ -37,7 +37,7 @@ class Mark:
 class Box:
     """kind: cpu, switch, gpu, card, slot (empty). title: all that is known of it, for whoever points at it.
 
-    gpu: NVML's index where it is one, else -1; state: what `topology.lit` says of it now, '' on a drawing at rest
+    gpu: NVML's index where it is one, else -1; state: what `live_drawing` says of it now, '' on a drawing at rest
     """
 
     x: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.model.topology import PathType, Switch, Topology
 from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.homes import homes
+from orchestrator.topology.slotted_switches import homes
 from orchestrator.topology.switches import SwitchPlaces
 
 Chain = tuple[str, ...]

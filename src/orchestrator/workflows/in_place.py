@@ -10,7 +10,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.staging import Ports, StagingRequest, Watch
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.staging import staging_requests
-from orchestrator.workflows.plan.plan import Planned, PlanRequest, launch_scripts, make_plan
+from orchestrator.workflows.plan.plan import PlanRequest, PlanResult, launch_scripts, make_plan
 from orchestrator.workflows.status.reports import see
 
 NO_PORTS = Ports()
@@ -28,7 +28,7 @@ def refuse_running(fleet: Fleet, gang: GangSpec, *, why: str, fix: str) -> None:
 
 def planned_requests(
     inventory: Inventory, fleet: Fleet, gang: GangSpec, asked: PlanRequest, *, run_id: str
-) -> tuple[Planned, Mapping[str, StagingRequest]]:
+) -> tuple[PlanResult, Mapping[str, StagingRequest]]:
     """A plan for one gang, and by node what would be staged for it."""
     planned = make_plan(inventory, asked, fleet)
     plan = planned.plan

@@ -14,7 +14,7 @@ from orchestrator.bench.verdict import judge, overall
 from orchestrator.cli.main import main
 from orchestrator.model.benchmark import Load
 from orchestrator.records.benches import write_bench
-from orchestrator.workflows.measure.bench import Benched
+from orchestrator.workflows.measure.bench import BenchedGang
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def benched(count: int, speed: float) -> Benched:
+def benched(count: int, speed: float) -> BenchedGang:
     judged = judge({"output_tok_s": speed}, {"output_tok_s": 100.0})
     record: dict[str, Any] = {
         "id": f"run-{count}", "at": 1.0, "gang": "gang0", "plan_id": "p1", "model": "m", "stack": "s",
@@ -32,7 +32,7 @@ def benched(count: int, speed: float) -> Benched:
         "raw_file": None,
     }  # fmt: skip
     causes = ("traffic on TCP",) if speed < 80 else ()
-    return Benched(
+    return BenchedGang(
         record=record, file=f"/state/run-{count}.json", judged=judged, verdict=overall(judged), against="x",
         expected=None, causes=causes,
     )  # fmt: skip

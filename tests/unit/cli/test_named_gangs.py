@@ -12,9 +12,9 @@ import pytest
 from orchestrator.cli import down, restart, rollback
 from orchestrator.cli.main import main
 from orchestrator.model.exit_codes import Exit
-from orchestrator.workflows.gang.restart import Restarted
-from orchestrator.workflows.gang.resume import Resumed
-from orchestrator.workflows.gang.rolling import Rolled
+from orchestrator.workflows.gang.restart import RestartResult
+from orchestrator.workflows.gang.resume import ResumeResult
+from orchestrator.workflows.gang.rolling import RollingResult
 
 ONE = "all: {children: {gangs: {children: {g0: {hosts: {a: {ansible_host: 192.0.2.1}}}}}}}\n"
 TWO = ONE.replace("}}}}}}}", "}}}, g1: {hosts: {b: {ansible_host: 192.0.2.2}}}}}}}")
@@ -66,16 +66,16 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for module, name, answer in (
         (down, "down", ()),
-        (rollback, "roll_back", Restarted(views=(), down_s=0.0)),
-        (restart, "restart", Restarted(views=(), down_s=0.0)),
-        (restart, "maintain", Restarted(views=(), down_s=0.0)),
-        (restart, "resume", Resumed()),
-        (restart, "roll", Rolled(views=(), seconds=0.0)),
+        (rollback, "roll_back", RestartResult(views=(), down_s=0.0)),
+        (restart, "restart", RestartResult(views=(), down_s=0.0)),
+        (restart, "maintain", RestartResult(views=(), down_s=0.0)),
+        (restart, "resume", ResumeResult()),
+        (restart, "roll", RollingResult(views=(), seconds=0.0)),
     ):
         monkeypatch.setattr(module, name, note("rollback" if name == "roll_back" else name, answer))
     for module in (down, rollback, restart):
         monkeypatch.setattr(module, "open_cluster", lambda args, screen: module_inventory(args.inventory))
-    monkeypatch.setattr(restart, "still_right", SimpleNamespace(asked_again=lambda *_: (), say=lambda *_: 0))
+    monkeypatch.setattr(restart, "golden_check", SimpleNamespace(asked_again=lambda *_: (), say=lambda *_: 0))
     return asked
 
 

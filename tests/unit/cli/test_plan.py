@@ -22,7 +22,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.diff import GangDiff, SettingChange
 from orchestrator.planning.options import PlanOptions
-from orchestrator.workflows.plan.plan import Planned, PlanRequest
+from orchestrator.workflows.plan.plan import PlanRequest, PlanResult
 
 
 def planned(**changes: object) -> Plan:
@@ -53,7 +53,7 @@ def parse(*words: str) -> argparse.Namespace:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     def go(*words: str, plan: Plan | None = None) -> str:
-        made = Planned(plan=plan or planned(), topologies={}, snapshots={})
+        made = PlanResult(plan=plan or planned(), topologies={}, snapshots={})
         monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
         monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
         monkeypatch.setattr(verb, "layouts_of", lambda *_: {})

@@ -77,23 +77,23 @@ def rise(watcher: Any, *names: str) -> None:
 
 
 def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.restart import Restarted
+    from orchestrator.workflows.gang.restart import RestartResult
 
-    def restart(_: object, __: object, watcher: Any) -> Restarted:
+    def restart(_: object, __: object, watcher: Any) -> RestartResult:
         watcher.downtime(Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0))
         rise(watcher)
-        return Restarted(views=(view(),), down_s=12.3)
+        return RestartResult(views=(view(),), down_s=12.3)
 
     patch.setattr("orchestrator.cli.restart.restart", restart)
     patch.setattr("orchestrator.cli.restart.maintain", restart)
 
 
 def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.rolling import Rolled
+    from orchestrator.workflows.gang.rolling import RollingResult
 
-    def roll(_: object, __: object, watcher: Any) -> Rolled:
+    def roll(_: object, __: object, watcher: Any) -> RollingResult:
         rise(watcher, "gang0", "gang1")
-        return Rolled(views=(view(), view(name="gang1")), seconds=45.6)
+        return RollingResult(views=(view(), view(name="gang1")), seconds=45.6)
 
     patch.setattr("orchestrator.cli.restart.roll", roll)
 
@@ -111,11 +111,11 @@ def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.restart import Restarted
+    from orchestrator.workflows.gang.restart import RestartResult
 
-    def back(_: object, __: object, watcher: Any) -> Restarted:
+    def back(_: object, __: object, watcher: Any) -> RestartResult:
         rise(watcher)
-        return Restarted(views=(view(),), down_s=12.3)
+        return RestartResult(views=(view(),), down_s=12.3)
 
     patch.setattr("orchestrator.cli.rollback.roll_back", back)
 
@@ -199,15 +199,15 @@ def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.hosts.prepare import Prepared
+    from orchestrator.workflows.hosts.prepare import PrepareResult
 
-    def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> Prepared:
+    def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> PrepareResult:
         for name in NODES:
             for outcome in ("started", "changed"):
                 on_step(_step(name, outcome))
                 time.sleep(0.03)
         results = {name: HostResult(ok=9, changed=1, skipped=0) for name in NODES}
-        return Prepared(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
+        return PrepareResult(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
 
     patch.setattr("orchestrator.workflows.hosts.prepare.prepare", prepare)
     patch.setattr("orchestrator.workflows.hosts.prepare.tasks_of", lambda *_: dict.fromkeys(NODES, 41))
@@ -218,15 +218,15 @@ def _step(host: str, outcome: Any) -> HostEvent:
 
 
 def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.checkpoint.push import Hop, Pushed
+    from orchestrator.workflows.checkpoint.push import Hop, PushResult
 
-    def push(_: object, __: object, picture: Any) -> Pushed:
+    def push(_: object, __: object, picture: Any) -> PushResult:
         hops: tuple[Hop, ...] = ()
         for done in (1 << 30, 2 << 30, 4 << 30):
             hops = tuple(Hop(name=name, state="fetching", bytes=done, files_left=1) for name in NODES)
             picture.moved(hops, 4 << 30, done)
             time.sleep(0.03)
-        return Pushed(
+        return PushResult(
             source="/models/x",
             directories=dict.fromkeys(NODES, "/workspace/x"),
             bytes=4 << 30,
@@ -256,9 +256,9 @@ def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
 def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.bench.verdict import judge, overall
     from orchestrator.model.benchmark import Load
-    from orchestrator.workflows.measure.bench import Benched
+    from orchestrator.workflows.measure.bench import BenchedGang
 
-    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> Benched:
+    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:
         for done in range(3):
             at("run", done, 256)
             time.sleep(0.03)
@@ -275,7 +275,7 @@ def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
             "stand_in": False,
         }
         judged = judge({"output_tok_s": 391.47}, {"output_tok_s": 584.64})
-        return Benched(
+        return BenchedGang(
             record=record,
             file="/state/run-1.json",
             judged=judged,
@@ -293,7 +293,7 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.nettest.schedule import Place, schedule
     from orchestrator.nettest.verdict import Measurement, judge_links, judge_tests
     from orchestrator.nettest.verification import Verification
-    from orchestrator.workflows.measure.nettest import Tested
+    from orchestrator.workflows.measure.nettest import TestedGang
 
     places = [Place(node=f"node{number}", ranks=(number,), gpus=(0,)) for number in range(4)]
     steps = schedule(places, 7168)
@@ -304,7 +304,7 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
         if step.kind == "pairs"
     ] + [Measurement(step=0, group=0, bytes=size, us=50.0, captured=True) for size in steps[0].bytes]
 
-    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[Tested, ...]:
+    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[TestedGang, ...]:
         for done in range(3):
             at("gang0", done, len(steps))
             time.sleep(0.03)
@@ -321,7 +321,7 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
             steps_s=10.0,
             verification=Verification(pairs=12, least=1 << 26, seconds=0.4),
         )
-        return (Tested(result=result, record={}, file="/state/nettest/1.json"),)
+        return (TestedGang(result=result, record={}, file="/state/nettest/1.json"),)
 
     patch.setattr("orchestrator.workflows.measure.nettest.run_now", measure)
 
@@ -415,7 +415,7 @@ def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def type_it(line: str, scene: Scene, **terminal: Any) -> Shown:
-        monkeypatch.setattr("orchestrator.workflows.measure.still_right.after_start", lambda *_: ())
+        monkeypatch.setattr("orchestrator.workflows.measure.golden_check.after_start", lambda *_: ())
         scene(monkeypatch, tmp_path)
         words = [word.format(seen=tmp_path / "seen") for word in line.split()]
         if words[0] not in WITHOUT_A_CLUSTER:

@@ -26,7 +26,7 @@ from orchestrator.cli.main import main
 from orchestrator.cli.web import serve
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.last_failure import FailureVerdict
-from orchestrator.gang.start_time import Took
+from orchestrator.gang.start_time import StartDuration
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory
@@ -190,9 +190,10 @@ def test_each_start_and_failure_is_a_bar_on_one_line_of_time(site: Site, monkeyp
     common: dict[str, Any] = {"gang": "gang0", "plan_id": "p", "model": "M", "command": "l40s-deploy up"}
     cause = Cause(node="node2", tp_rank=19, text="out of <memory>")
     runs = (
-        PastRun(run_id="b", started=-3600.0, ended=0.0, by="anna@c1", end="ready", start=Took(900.0, {}), **common),
+        PastRun(run_id="b", started=-3600.0, ended=0.0, by="anna@c1", end="ready",
+                start=StartDuration(900.0, {}), **common),
         PastRun(run_id="a", started=-7200.0, ended=-3600.0, by="bo@c1", end="failed", cause=cause,
-                start=Took(1800.0, {}), **common),
+                start=StartDuration(1800.0, {}), **common),
     )  # fmt: skip
     monkeypatch.setattr(module, "history", lambda *_: (GangHistory(gang="gang0", runs=runs, audit=(), failures={}),))
     until(lambda: "Starts and failures" in site.get("/part")[1], 20)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.engines.known_flags import Given, KnownFlags
+from orchestrator.engines.known_flags import GivenFlag, KnownFlags
 from orchestrator.engines.registry import dialect, dialects
 from orchestrator.model.errors import InputError
 
@@ -16,7 +16,7 @@ EVERY = {version: one.engine(version).flags() for one in dialects().values() for
 BOTH = pytest.mark.parametrize("flags", EVERY.values(), ids=EVERY)
 
 
-def words(text: str, flags: KnownFlags = NEW) -> tuple[Given, ...]:
+def words(text: str, flags: KnownFlags = NEW) -> tuple[GivenFlag, ...]:
     return flags.given(text.split(), where="command line")
 
 
@@ -60,12 +60,12 @@ def test_a_hint_names_only_flags_that_the_version_has(flags: KnownFlags) -> None
 
 def test_values_are_taken_and_checked() -> None:
     assert words("--mem-fraction-static 0.8 --enable-metrics --cuda-graph-bs-decode 1 2 4") == (
-        Given("--mem-fraction-static", ("0.8",)),
-        Given("--enable-metrics"),
-        Given("--cuda-graph-bs-decode", ("1", "2", "4")),
+        GivenFlag("--mem-fraction-static", ("0.8",)),
+        GivenFlag("--enable-metrics"),
+        GivenFlag("--cuda-graph-bs-decode", ("1", "2", "4")),
     )
-    assert words("--quantization=w8a8_int8") == (Given("--quantization", ("w8a8_int8",)),)
-    assert words("--no-enable-tf32-matmul") == (Given("--no-enable-tf32-matmul"),)
+    assert words("--quantization=w8a8_int8") == (GivenFlag("--quantization", ("w8a8_int8",)),)
+    assert words("--no-enable-tf32-matmul") == (GivenFlag("--no-enable-tf32-matmul"),)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.remote.deadline import Deadline, Passed
+from orchestrator.remote.deadline import Deadline, DeadlinePassed
 
 
 def test_without_an_end_there_is_always_time() -> None:
@@ -15,20 +15,20 @@ def test_without_an_end_there_is_always_time() -> None:
 
 def test_a_wait_ends_at_the_deadline() -> None:
     start = time.monotonic()
-    with pytest.raises(Passed):
+    with pytest.raises(DeadlinePassed):
         Deadline(0.05).wait(threading.Event())
     assert 0.04 < time.monotonic() - start < 5 * slack()
 
 
 def test_a_call_without_timeout_is_broken_at_the_deadline() -> None:
     stop = threading.Event()
-    with pytest.raises(Passed), Deadline(0.05).breaking(stop.set):
+    with pytest.raises(DeadlinePassed), Deadline(0.05).breaking(stop.set):
         stop.wait()
 
 
 def test_the_fault_of_a_broken_call_is_the_deadline() -> None:
     stop = threading.Event()
-    with pytest.raises(Passed), Deadline(0.05).breaking(stop.set):
+    with pytest.raises(DeadlinePassed), Deadline(0.05).breaking(stop.set):
         stop.wait()
         raise OSError("closed by us")
 
@@ -40,7 +40,7 @@ def test_a_fault_before_the_deadline_is_its_own() -> None:
 
 def test_work_that_cannot_be_broken_is_left_behind() -> None:
     go_on = threading.Event()
-    with pytest.raises(Passed):
+    with pytest.raises(DeadlinePassed):
         Deadline(0.05).of(go_on.wait)
     go_on.set()
     assert Deadline(60).of(lambda: 7) == 7

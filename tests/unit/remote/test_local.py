@@ -18,7 +18,7 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import session as sessions
 from orchestrator.remote.connect import connect
 from orchestrator.remote.local import LocalSession
-from orchestrator.remote.session import CommandFailed, Completed
+from orchestrator.remote.session import CommandFailed, CommandResult
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_command_has_status_output_and_errors(spec: NodeSpec) -> None:
     session = connect(spec, deadline_s=1)
     assert session.alive
     done = session.run("cat; echo err >&2; exit 3", stdin=b"in", deadline_s=20)
-    assert done == Completed(3, b"in", b"err\n")
+    assert done == CommandResult(3, b"in", b"err\n")
     assert session.run(["printf", "%s", "a 'b' $c"], deadline_s=20).out == b"a 'b' $c"
 
 

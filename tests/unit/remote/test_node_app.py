@@ -26,7 +26,7 @@ from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
 from orchestrator.remote.app_archive import App
 from orchestrator.remote.connect import connect
-from orchestrator.remote.session import Completed
+from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Counting:
 
     def run(
         self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float, become: bool | None = None
-    ) -> Completed:
+    ) -> CommandResult:
         self.commands += 1
         return self._session.run(command, stdin=stdin, deadline_s=deadline_s, become=become)
 

@@ -23,7 +23,7 @@ from orchestrator.remote import ssh_way
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.heartbeat import Heartbeat
-from orchestrator.remote.session import CommandFailed, Completed
+from orchestrator.remote.session import CommandFailed, CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ def shared(sshd: Sshd) -> Iterator[SshSession]:
 
 
 def test_a_command_has_status_output_and_errors(shared: SshSession) -> None:
-    assert shared.run("echo out; echo err >&2; exit 3", deadline_s=20) == Completed(3, b"out\n", b"err\n")
+    assert shared.run("echo out; echo err >&2; exit 3", deadline_s=20) == CommandResult(3, b"out\n", b"err\n")
 
 
 def test_words_arrive_as_they_are(shared: SshSession) -> None:
     odd = "a 'b' $HOME `id` \\ \"c\"\n; exit 9"
-    assert shared.run(["printf", "%s", odd], deadline_s=20) == Completed(0, odd.encode(), b"")
+    assert shared.run(["printf", "%s", odd], deadline_s=20) == CommandResult(0, odd.encode(), b"")
 
 
 def test_input_is_fed_and_ended(shared: SshSession) -> None:
-    assert shared.run("cat", stdin=b"\0\xff", deadline_s=20) == Completed(0, b"\0\xff", b"")
-    assert shared.run("cat", deadline_s=20) == Completed(0, b"", b"")
+    assert shared.run("cat", stdin=b"\0\xff", deadline_s=20) == CommandResult(0, b"\0\xff", b"")
+    assert shared.run("cat", deadline_s=20) == CommandResult(0, b"", b"")
 
 
 def test_more_than_every_window_both_ways(shared: SshSession) -> None:
@@ -66,7 +66,7 @@ def test_a_command_that_reads_no_input_is_no_fault(shared: SshSession) -> None:
 
 
 def test_a_signal_ends_the_command_and_not_the_connection(shared: SshSession) -> None:
-    assert shared.run("echo before; kill -9 $$", deadline_s=20) == Completed(-1, b"before\n", b"")
+    assert shared.run("echo before; kill -9 $$", deadline_s=20) == CommandResult(-1, b"before\n", b"")
     assert shared.alive
 
 

@@ -2,7 +2,7 @@
 
 A single loop waits for everything at once: the guardian, the engine's log, the ranks' pidfds, the leader link, NVML's
 answers and the leader's HTTP probes. The controller's orders are a file (`goal.json`) and SIGUSR1. What to do about
-each event is decided in course.py.
+each event is decided in lifecycle.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.node import files, itself, kernel, processes
-from orchestrator.node.agent import causes, clock, course, preflight, verdicts
-from orchestrator.node.agent.course import Effect, Event, Facts, Lifecycle, LinkFacts
+from orchestrator.node.agent import causes, clock, lifecycle, preflight, verdicts
 from orchestrator.node.agent.disk import Disk, Now
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
+from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, LinkFacts
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.agent.statements import Statement
@@ -32,17 +32,17 @@ from orchestrator.node.engine import devices, gpus, guardian, kernel_words, nccl
 from orchestrator.node.engine.deaths import UNKNOWN, Death
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
-from orchestrator.node.engine.kernel_words import Dead
+from orchestrator.node.engine.kernel_words import DeadProcess
 from orchestrator.node.engine.logfile import LogFile
 from orchestrator.node.engine.ras import Inquiry
 from orchestrator.node.engine.redact import Redactor
-from orchestrator.node.engine.tree import SEARCH_EVERY_S, Died, ProcessTree
+from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
 from orchestrator.node.engine.vitality import HUNG, ProbeTimes, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
-from orchestrator.node.network import obituary
+from orchestrator.node.network import death_report
 from orchestrator.node.network.link import RETRY_S, Hub, Spoke
 from orchestrator.node.network.rails import Rails
 from orchestrator.node.network.sockets import Sockets
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from orchestrator.node.engine.service import CanaryResult, Health, Service
 
 TICK_S = 0.5
-INQUEST_TICK_S = 0.05
+VERDICT_TICK_S = 0.05
 ENDING_TICK_S = 0.05
 PULSE_S = 1.0
 DYING_S = 0.01
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         agent.live()
     except Exception as defect:
         text = f"bug in the node agent: {type(defect).__name__}: {defect}"
-        agent.happened(course.Broke(agent.course.because(time.monotonic(), text)))
+        agent.happened(lifecycle.PartFailed(agent.course.because(time.monotonic(), text)))
         agent.end_at_once()
         raise
     return 0
@@ -97,7 +97,7 @@ def _begin(run: Run) -> Agent:
         run.path(AGENT_FILE),
         AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()), run_id=run.run_id).as_json(),
     )
-    parent = guardian.fork(run, partial(obituary.report, run))  # before any thread
+    parent = guardian.fork(run, partial(death_report.report, run))  # before any thread
     disk = Disk()
     memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
     record, vitality = Record(run, disk), Vitality(ProbeTimes.of(run.watch.probe, run.env, run.network.notice_s))
@@ -165,7 +165,7 @@ class Agent:
     """When we last sent to the other agents; 0 sends at once."""
     _looked_at_rails: float = 0.0
     _ending: Iterator[None] | None = None
-    _dead: list[Died] = field(default_factory=list)
+    _dead: list[ProcessDeath] = field(default_factory=list)
     """Processes of the engine whose end may follow from their parent's."""
     _parents_death: Death = UNKNOWN
     _ending_at: float = math.inf
@@ -215,12 +215,12 @@ class Agent:
             self.record.set(refusals=tuple(Refusal(**failure.as_json()) for failure in failures))
             first = failures[0]
             cause = self.course.because(self.now(), f"{first.where}: {first.what}", fix=first.fix)
-            self.happened(course.Broke(cause))
+            self.happened(lifecycle.PartFailed(cause))
             return
         self.remarks = list(remarks)
         self.record.set(checked=True)
         self.record.event("checked")
-        self.happened(course.Checked())
+        self.happened(lifecycle.ChecksPassed())
 
     def patience(self) -> float:
         """How long the loop may wait for an event."""
@@ -229,7 +229,7 @@ class Agent:
         if not self.course.state.runs:
             return RETRY_S if self.spoke is not None and not self.spoke.joined else TICK_S
         tick = TICK_S if self.tree.complete else SEARCH_EVERY_S
-        return INQUEST_TICK_S if self.course.inquest.until else tick
+        return VERDICT_TICK_S if self.course.attribution.until else tick
 
     def step(self, ready: set[int]) -> None:
         """One round of the loop. ready: descriptors that are ready for I/O."""
@@ -248,7 +248,7 @@ class Agent:
         self._follow_reading()
         self._follow_rails(now)
         self.follow_link(now)
-        self.happened(course.Tick())
+        self.happened(lifecycle.Tick())
         self._follow_service()
         self.pulse(now)
         self.flush()
@@ -382,7 +382,7 @@ class Agent:
         self.disk.put(self._read_order, replacing="goal")
         order = GoalOrder(goal=self.signalled) if self.signalled else self.order
         if order.goal:
-            self.happened(course.Ordered(order))
+            self.happened(lifecycle.GoalChanged(order))
 
     def _read_order(self) -> None:
         order = files.read_as(GoalOrder, self.run.path(GOAL_FILE)) or GoalOrder()
@@ -399,15 +399,17 @@ class Agent:
         if messages is None:
             self.guardian.channel.close()
             how = Death.of_child(processes.exit_code(self.guardian.pid, TOLD_S))
-            self.happened(course.Broke(causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now())))
+            self.happened(
+                lifecycle.PartFailed(causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now()))
+            )
             return
         for message in messages:
             if "started" in message:
                 self.engine = (int(message["started"]), int(message["start"]))
                 self.record.event("engine started", pid=self.engine[0])
-                self.happened(course.EngineStarted())
+                self.happened(lifecycle.EngineStarted())
             elif message.get("exited") == self.engine[0]:
-                self.happened(course.EngineGone())
+                self.happened(lifecycle.EngineGone())
                 self._engine_ended(Death.of(int(message["status"])))
 
     def _engine_ended(self, death: Death) -> None:
@@ -415,7 +417,7 @@ class Agent:
         self._parents_death = death
         if self.course.state.runs:
             self._read_last_words()
-            self._bury(self._over())
+            self._reap(self._over())
             self._tell_of_the_first()
             at = min(self._ending_at, clock.now())
             run = self.run
@@ -435,7 +437,7 @@ class Agent:
     def _follow_ranks(self, ready: set[int]) -> None:
         if not self.engine[0]:
             return
-        self._bury(ready)
+        self._reap(ready)
         self._tell_of([died for died in self._dead if died.follows is False])
         if self._dead and self.course.engine_runs:
             self._hear_of_parent()
@@ -443,7 +445,7 @@ class Agent:
             self._engine_ended(launcher)  # its own end takes longer than that of the processes below it
         self._tell_of_the_first()
 
-    def _bury(self, ready: set[int]) -> None:
+    def _reap(self, ready: set[int]) -> None:
         for died in self.tree.step(self.now(), ready):
             part = died.part
             self.record.event("process ended", tp_rank=part.number, pid=part.pid, how=died.death.words())
@@ -464,7 +466,7 @@ class Agent:
         now = clock.now()
         self._tell_of([died for died in dead if not causes.follows(died, self._parents_death, self.log.watch, now)])
 
-    def _tell_of(self, first: Sequence[Died]) -> None:
+    def _tell_of(self, first: Sequence[ProcessDeath]) -> None:
         self._dead = [died for died in self._dead if died not in first]
         for died in first:
             if self.course.state.runs:
@@ -482,7 +484,7 @@ class Agent:
         """Add what the kernel and the devices show about the death. gpu: -1 for a process that uses none."""
         place = self.memory.places.get(gpu, "")
         around = devices.look(place, self.run.network)
-        dead = Dead(
+        dead = DeadProcess(
             pid=pid, gpu=gpu, place=place, above=around.above, network=around.network, cards=around.cards,
             signal=death.signal, explained=causes.explains_itself(seen.cause),
         )  # fmt: skip
@@ -538,13 +540,13 @@ class Agent:
         taken_s = round(health.probe.ended - health.probe.began, 4)
         self.record.set(service_healthy=health.healthy, service_checked_at=health.at, service_latency_s=taken_s)
         if health.healthy:
-            self.happened(course.Healthy())
+            self.happened(lifecycle.ServiceHealthy())
         if self.state is not AgentState.READY:
             return
         if self.vitality.probed(health.probe):
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
-        beside = causes.Beside(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())
+        beside = causes.HangDetails(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())
         hangs = self.vitality.word == HUNG
         hung = causes.hung(self.run.node, self.run.gang, self.vitality.detail, clock.now(), beside) if hangs else None
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
@@ -552,7 +554,7 @@ class Agent:
     def _judge_canary(self, result: CanaryResult) -> None:
         self.record.set(canary_text=result.text)
         if not result.refused:
-            self.happened(course.CanaryAccepted())
+            self.happened(lifecycle.CanaryAccepted())
         elif self.course.state.runs:
             text = f"the canary generation was refused: {result.refused}"
             fix = (
@@ -560,29 +562,29 @@ class Agent:
                 " (`l40s-deploy checkpoint verify`) and the stack (`l40s-deploy doctor`)"
             )
             lines = self.log.watch.last_lines()
-            self.happened(course.Broke(self.course.because(self.now(), text, fix=fix, lines=lines)))
+            self.happened(lifecycle.PartFailed(self.course.because(self.now(), text, fix=fix, lines=lines)))
 
     # what the agent does
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case course.Enter(state):
+            case lifecycle.Enter(state):
                 self.enter(state)
-            case course.Send(message, only):
+            case lifecycle.Send(message, only):
                 if self.hub is not None:
                     self.hub.send(message, only=only)
                 if self.spoke is not None:
                     self.spoke.send(message)
-            case course.StartEngine():
+            case lifecycle.StartEngine():
                 self._start_engine()
-            case course.AskEngineToEnd():
+            case lifecycle.AskEngineToEnd():
                 number = getattr(signal, f"SIG{self.run.watch.stop.leader_signal}", signal.SIGTERM)
                 self.tree.signal_parent(self.engine, number)
-            case course.Look():
+            case lifecycle.Look():
                 self._read_last_words()
                 self._follow_ranks(self._over())
                 self.happened(verdicts.LookDone())
-            case course.Note(what, details):
+            case lifecycle.Note(what, details):
                 self.record.event(what, **details)
 
     def _start_engine(self) -> None:

@@ -18,7 +18,7 @@ from orchestrator.protocol.verbs import Because
 
 if TYPE_CHECKING:
     from orchestrator.node.engine.deaths import Death
-    from orchestrator.node.engine.tree import Died
+    from orchestrator.node.engine.tree import ProcessDeath
 
 LINES_SHOWN = 3
 """Lines to keep of a log that does not explain the end: just enough to see how far it got."""
@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{
 
 
 @dataclass(frozen=True)
-class Beside:
+class HangDetails:
     """What else is known of a hung engine. gpus: this node's GPUs that wait, as text
 
     ras:   NCCL RAS's answer, None if it was not queried; nodes: names of the gang's nodes by address
@@ -46,10 +46,10 @@ class Beside:
     gpus: tuple[str, ...] = ()
 
 
-NOTHING = Beside()
+NOTHING = HangDetails()
 
 
-def follows(died: Died, parents: Death, watch: LogWatch, now: float) -> bool:
+def follows(died: ProcessDeath, parents: Death, watch: LogWatch, now: float) -> bool:
     """Whether the parent's death explains that of a process below it. Where the order was not seen: an engine's parent
     that ends its processes logs the reason first; one that is killed, or fails by itself, says nothing of a child."""
     if died.follows is not None:
@@ -61,7 +61,7 @@ def follows(died: Died, parents: Death, watch: LogWatch, now: float) -> bool:
     return not crashed and not any(one.secondary for one in spoke) and (bool(spoke) or parents.exit_code is None)
 
 
-def rank_died(node: str, died: Died, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
+def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
     """A process of the engine ended: the log's reason if it gives one, else how it died. nodes: name by address."""
     part, death = died.part, died.death
     was = "was " if death.signal is not None else ""
@@ -137,7 +137,7 @@ def from_controller(failure: Because, now: float) -> Cause:
     return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
 
 
-def hung(node: str, gang: str, detail: str, now: float, beside: Beside = NOTHING) -> Cause:
+def hung(node: str, gang: str, detail: str, now: float, beside: HangDetails = NOTHING) -> Cause:
     """The engine is alive but makes no progress. beside: what else is known of it
 
     A rank that RAS names is identified by its process: RAS numbers ranks within a communicator, which may be only part

@@ -34,7 +34,7 @@ def end(agent: Agent) -> Iterator[None]:
     yield from _until(agent, lambda: agent.tree.kill() == 0, KILL_FOR_S)
     yield from _await_container(agent)  # requests that the client sent before it was killed may take effect late
     left = [process.pid for process in agent.tree.living()]
-    agent.tree.bury_all()
+    agent.tree.reap_all()
     _clean_up(agent)
     agent.record.set(left_behind=tuple(left), service_healthy=False if agent.run.service else None)
     yield from _until(agent, lambda: _memory_is_free(agent), MEMORY_FREE_S)

@@ -27,7 +27,7 @@ SHM_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnRun:
     """What the gang's own run holds here, and gives back before the next one starts.
 
     pids: its processes; ports, gpus: those that it was staged with, since not every holder can be seen
@@ -50,10 +50,10 @@ class Own:
         return index in self.gpus and (process is None or process.gone)
 
 
-NOTHING = Own()
+NOTHING = OwnRun()
 
 
-def check(run: Run, memory: gpus.GpuMemory, own: Own = NOTHING) -> list[Failure]:
+def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING) -> list[Failure]:
     """All failures, in the order in which an operator would fix them; empty if the run may be armed.
 
     NVML is queried first and its answer read last: its process and driver start up while the other checks run.
@@ -169,7 +169,7 @@ def _working_dir(run: Run) -> Iterator[Failure]:
         )
 
 
-def _ports(run: Run, own: Own) -> Iterator[Failure]:
+def _ports(run: Run, own: OwnRun) -> Iterator[Failure]:
     for wanted in run.ports.check_free:
         failure = port_failure(wanted.address, wanted.port, run.state)
         if failure and not (failure.kind == "port-taken" and own.listens(wanted.port)):
@@ -263,7 +263,7 @@ def _shm(run: Run) -> list[str]:
     ]
 
 
-def _gpus(run: Run, memory: gpus.GpuMemory, own: Own) -> Iterator[Failure]:
+def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
     if run.device != "cuda" or not run.gpus:
         return
     if not memory.wait(gpus.FIRST_ANSWER_S) or memory.answer is None:
@@ -280,7 +280,7 @@ def _gpus(run: Run, memory: gpus.GpuMemory, own: Own) -> Iterator[Failure]:
             yield from _busy(use, own, run.state)
 
 
-def _busy(use: gpus.GpuUse, own: Own, state: str) -> Iterator[Failure]:
+def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
     where = f"GPU {use.index}"
     strangers = [one for one in use.processes if not own.holds(use.index, one[0])]
     if strangers:

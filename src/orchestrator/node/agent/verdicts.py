@@ -39,7 +39,7 @@ class AccountReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class MemberGone:
     """A member can no longer answer (leader)."""
 
     node: str
@@ -67,7 +67,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = OwnFailure | AccountReceived | Gone | LeaderAsked | LookDone | VerdictReceived | Tick
+Event = OwnFailure | AccountReceived | MemberGone | LeaderAsked | LookDone | VerdictReceived | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ Effect = Look | AskMembers | Tell | SendVerdict | Fail
 
 
 @dataclass
-class Inquest:
+class LeaderVerdict:
     """The leader's side: gathers the accounts of all nodes and rules once."""
 
     node: str
@@ -130,7 +130,7 @@ class Inquest:
                 self._waiting -= {node}
                 if statement is not None:
                     effects = self._take(now, node, statement, joined - {node})
-            case Gone(node):
+            case MemberGone(node):
                 self._waiting -= {node}
             case _:
                 pass
@@ -161,7 +161,7 @@ class Inquest:
 
 
 @dataclass
-class Witness:
+class MemberAccount:
     """A member's side: reports what it sees, answers questions, and waits for the leader's verdict if it is unsure."""
 
     node: str

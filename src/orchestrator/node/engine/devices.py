@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.node.engine.kernel_words import ASKED_FOR, Dead, KernelWord, gpu_gone, link_down
+from orchestrator.node.engine.kernel_words import ASKED_FOR, DeadProcess, KernelWord, gpu_gone, link_down
 from orchestrator.protocol.network import NodeNetwork
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -91,7 +91,7 @@ def _no_carrier(base: str, interface: str) -> bool:
         return False
 
 
-def word(dead: Dead, around: Devices, *, log_unread: bool) -> KernelWord | None:
+def word(dead: DeadProcess, around: Devices, *, log_unread: bool) -> KernelWord | None:
     """What the devices' state shows about a death. It does not show when a link went down; the kernel's log does, if it
     can be read."""
     if around.gone and dead.gpu >= 0:

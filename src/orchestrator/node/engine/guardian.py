@@ -30,7 +30,7 @@ from orchestrator.node import kernel, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import engine_container, scratch
-from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
+from orchestrator.node.engine.agent_watch import BEAT, GO, RELEASE, AgentWatch
 from orchestrator.node.failure import Failure
 
 KILL_FOR_S = 60.0
@@ -119,12 +119,12 @@ class _Parent:
     log: int
     report: Callable[[], None]
     agent: int = field(default_factory=os.getppid)
-    vigil: Vigil = field(init=False)
+    vigil: AgentWatch = field(init=False)
     _held: int = -1
 
     def __post_init__(self) -> None:
         patience_s = max(self.run.armed_for_s, self.run.lease_s)
-        self.vigil = Vigil(time.monotonic(), patience_s, self.run.lease_s)
+        self.vigil = AgentWatch(time.monotonic(), patience_s, self.run.lease_s)
 
     def live(self) -> None:
         kernel.adopt_orphans()

@@ -48,7 +48,7 @@ class KernelWord:
 
 
 @dataclass(frozen=True)
-class Dead:
+class DeadProcess:
     """A process that ended, and the devices that it used.
 
     place:     PCI address of its GPU, '' for none; above: those of the bridges between GPU and CPU
@@ -68,7 +68,7 @@ class Dead:
     explained: bool = False
 
 
-def reason(records: Sequence[str], now_s: float, dead: Dead) -> KernelWord | None:
+def reason(records: Sequence[str], now_s: float, dead: DeadProcess) -> KernelWord | None:
     """The kernel's reason for a death, or None. now_s: monotonic. The reason nearest to the process counts: its own GPU
     and its own end, then the path to the GPU, then the network, then the machine; among equals the newest."""
     matches = (_RECORD.match(record) for record in reversed(records))
@@ -93,7 +93,7 @@ def gpu_gone(gpu: int, line: str) -> KernelWord:
     return KernelWord("GPU-LOST", f"GPU {gpu} fell off the bus", XIDS[79].fix, line)
 
 
-def _kinds(dead: Dead) -> Sequence[Callable[[str, Dead], KernelWord | None]]:
+def _kinds(dead: DeadProcess) -> Sequence[Callable[[str, DeadProcess], KernelWord | None]]:
     """Nearby faults explain neither a signal that a user or program sent nor a death that its log explains."""
     own = (_xid, _killed, _poisoned)
     if dead.explained or dead.signal in ASKED_FOR:
@@ -101,7 +101,7 @@ def _kinds(dead: Dead) -> Sequence[Callable[[str, Dead], KernelWord | None]]:
     return (*own, _pcie, _link, *((_machine,) if dead.signal is None or dead.signal in _OF_MEMORY else ()))
 
 
-def _xid(line: str, dead: Dead) -> KernelWord | None:
+def _xid(line: str, dead: DeadProcess) -> KernelWord | None:
     match, ours = _XID.search(line), _PLACE.match(dead.place)
     if match is None or ours is None or _address(match) != _address(ours):
         return None
@@ -112,7 +112,7 @@ def _xid(line: str, dead: Dead) -> KernelWord | None:
     return KernelWord(xid.id, f"GPU {dead.gpu} {xid.what} (Xid {number})", xid.fix, line)
 
 
-def _killed(line: str, dead: Dead) -> KernelWord | None:
+def _killed(line: str, dead: DeadProcess) -> KernelWord | None:
     match = _OUT_OF_MEMORY.search(line)
     if match is None or int(match[1]) != dead.pid:
         return None
@@ -120,14 +120,14 @@ def _killed(line: str, dead: Dead) -> KernelWord | None:
     return KernelWord("OUT-OF-MEMORY", "the kernel's OOM killer killed it: the node ran out of main memory", fix, line)
 
 
-def _poisoned(line: str, dead: Dead) -> KernelWord | None:
+def _poisoned(line: str, dead: DeadProcess) -> KernelWord | None:
     match = _SIGBUS.search(line)
     if match is None or int(match[1]) != dead.pid:
         return None
     return KernelWord("MEMORY-BROKEN", "its main memory has an uncorrectable error", _BROKEN_MEMORY, line)
 
 
-def _pcie(line: str, dead: Dead) -> KernelWord | None:
+def _pcie(line: str, dead: DeadProcess) -> KernelWord | None:
     match = _AER.search(line) or _DPC.search(line)
     if match is None:
         return None
@@ -144,14 +144,14 @@ def _pcie(line: str, dead: Dead) -> KernelWord | None:
     return KernelWord("PCIE-ERROR", f"PCIe error at {where} ({what})", fix, line)
 
 
-def _link(line: str, dead: Dead) -> KernelWord | None:
+def _link(line: str, dead: DeadProcess) -> KernelWord | None:
     match = _LINK.search(line) or _BOND.search(line)
     if match is None or match[1] not in dead.network:
         return None
     return link_down(match[1], dead.network[match[1]], line)
 
 
-def _machine(line: str, _: Dead) -> KernelWord | None:
+def _machine(line: str, _: DeadProcess) -> KernelWord | None:
     if _MACHINE_CHECK.search(line) is None:
         return None
     return KernelWord("MACHINE-CHECK", "the processor or its memory reported a hardware error", _BROKEN_MEMORY, line)

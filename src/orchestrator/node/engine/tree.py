@@ -123,7 +123,7 @@ class Rank(EngineProcess):
 
 
 @dataclass(frozen=True)
-class Died:
+class ProcessDeath:
     """A process of the engine ended.
 
     alive_at: when it was last seen alive, by the agent's clock
@@ -191,11 +191,11 @@ class ProcessTree:
         """A pidfd is readable once its process has ended."""
         return ((part.pidfd, select.POLLIN) for part in self.parts if part.pidfd >= 0)
 
-    def step(self, now: float, ready: set[int]) -> list[Died]:
+    def step(self, now: float, ready: set[int]) -> list[ProcessDeath]:
         """Check at every call for ranks and others that have died, and from time to time for new ones."""
         self._look_above()
         over = [part for part in self.parts if part.pidfd in ready]
-        found = [self._bury(part, over=part in over) for part in self.parts if part in over or dying(part)]
+        found = [self._reap(part, over=part in over) for part in self.parts if part in over or dying(part)]
         died = [death for death in found if death is not None]
         self._note_alive()
         pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
@@ -262,7 +262,7 @@ class ProcessTree:
         for part in (*self.parts, *self.above):
             part.release()
 
-    def bury_all(self) -> None:
+    def reap_all(self) -> None:
         """After the end: mark every rank as dead."""
         self.gone_at = time.monotonic()
         self.stopped = {}
@@ -337,7 +337,7 @@ class ProcessTree:
         for part in self.parts:
             part.outlived = part.lives and any(one.ending for one in part.above)
 
-    def _bury(self, part: EngineProcess, *, over: bool) -> Died | None:
+    def _reap(self, part: EngineProcess, *, over: bool) -> ProcessDeath | None:
         """over: the process has ended; else only its main thread has, which counts only if it was killed."""
         death = deaths.death_of(part.pid, part.start, part.pidfd)
         failed = bool(death.signal or death.exit_code)
@@ -351,7 +351,7 @@ class ProcessTree:
         elif not failed:
             return None
         doomed = any(processes.doomed(one.pid, one.start) for one in part.above)
-        return Died(part, death, self.alive_at, part.outlived or (None if doomed else False))
+        return ProcessDeath(part, death, self.alive_at, part.outlived or (None if doomed else False))
 
     def _remember(self, living: list[processes.Process]) -> None:
         """Write down our processes, for a `stop` that finds no agent."""

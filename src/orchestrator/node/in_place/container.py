@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import beside, engine_container
+from orchestrator.node.engine import engine_container, helper_process
 from orchestrator.protocol.staging import ContainerOrder
 
 _INSIDE = """import os, signal, sys
@@ -53,7 +53,7 @@ def start(run: Run, order: ContainerOrder, name: str, program: bytes, said: byte
     """Begin it. Its limits, devices and mounts are those of templates/launch_container.sh.j2."""
     inside = engine_container.of_the_image(run.env)
     caches = inside.get(_CACHES, "")
-    words = engine_container.run_words(order, name, beside.owner(run))
+    words = engine_container.run_words(order, name, helper_process.owner(run))
     words += ["--ipc", "host", "--workdir", "/", *_machine(run, order)]
     kept = os.path.isdir(caches)
     if kept:
@@ -69,7 +69,7 @@ def start(run: Run, order: ContainerOrder, name: str, program: bytes, said: byte
         stderr=subprocess.PIPE,
         cwd="/",
         env={**os.environ, **inside},
-        preexec_fn=partial(beside.die_with, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(helper_process.die_with, os.getpid()),  # noqa: PLW1509 - one thread
     )
     threading.Thread(target=_give, args=(child, program + said), daemon=True).start()
     return child

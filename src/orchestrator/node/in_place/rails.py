@@ -19,7 +19,7 @@ from typing import Any
 
 from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import Run, run_of
-from orchestrator.node.engine import beside, guardian
+from orchestrator.node.engine import guardian, helper_process
 from orchestrator.node.in_place import task
 from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
@@ -103,7 +103,7 @@ def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         cwd="/",
         env={"PATH": _PLACES, "LANG": "C.UTF-8"},
-        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     assert child.stdout is not None
     output, text, stopped = child.stdout.fileno(), b"", False
@@ -125,7 +125,7 @@ def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.1, until - time.monotonic()))
     finally:
-        beside.end(child)
+        helper_process.end(child)
     status = STOPPED if stopped or child.returncode is None else child.returncode
     return status, text.decode("utf-8", "replace")
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 from orchestrator.node import files, itself, kernel, processes
 from orchestrator.node.agent import preflight, staged_files
 from orchestrator.node.agent.run import Run, run_of
-from orchestrator.node.engine import beside, engine_container, guardian
+from orchestrator.node.engine import engine_container, guardian, helper_process
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import REPORT_FILE
@@ -70,7 +70,7 @@ def carry_out(asked: GangRequest, order: InPlaceOrder, said: Message, task: Task
         kernel.adopt_orphans()
         _refuse_unready(run)
         if run.container is not None:
-            stage.make_cache(state, run, beside.owner(run))
+            stage.make_cache(state, run, helper_process.owner(run))
         _start(run, order, said, task)
 
 
@@ -107,10 +107,10 @@ def _start(run: Run, order: InPlaceOrder, said: Message, task: Task) -> None:
         log.hide(word)
     status = begun.child.returncode
     if status != 0 and not log.told:
-        raise _never_began(run, task, status, beside.last_words(log.last))
+        raise _never_began(run, task, status, helper_process.last_words(log.last))
     for begin in range(0, len(log.nccl), PART_BYTES):
         tell({"log": log.nccl[begin : begin + PART_BYTES]})
-    tell({"ended": status, "what": "" if status == 0 else beside.last_words(log.last)})
+    tell({"ended": status, "what": "" if status == 0 else helper_process.last_words(log.last)})
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class _Program:
         """Nothing of it is left."""
         if self.remove is not None and self.child.poll() is None:
             self.remove()
-        beside.end(self.child)
+        helper_process.end(self.child)
         for stream in (self.results, self.output):
             stream.close()
 
@@ -144,7 +144,7 @@ def _begin(run: Run, order: InPlaceOrder, said: Message, task: Task) -> _Program
         cwd="/",
         env=_environment(run),
         pass_fds=(program, theirs),
-        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     for descriptor in (program, stdin, theirs):
         os.close(descriptor)

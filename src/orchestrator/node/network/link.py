@@ -20,7 +20,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
 from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.network.sockets import Sockets
-from orchestrator.node.network.wire import Closed, Wire
+from orchestrator.node.network.wire import ConnectionClosed, Wire
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
 from orchestrator.protocol.message import Message as LinkMessage
 
@@ -89,13 +89,13 @@ class Hub:
         """Send to one node or to all; a connection that breaks is found by the next `step`."""
         for node, member in self._members.items():
             if only in (None, node):
-                with contextlib.suppress(Closed):
+                with contextlib.suppress(ConnectionClosed):
                     member.send(message.as_json())
 
     def close(self) -> None:
         """Close everything."""
         for one in (*(stranger.wire for stranger in self._strangers), *self._members.values()):
-            with contextlib.suppress(Closed):
+            with contextlib.suppress(ConnectionClosed):
                 one.flush()
             one.close()
         self._strangers, self._members = [], {}
@@ -121,7 +121,7 @@ class Hub:
             self._strangers.pop(0).wire.close()
         try:
             stranger.wire.send(Challenge(format=FORMAT, nonce=stranger.nonce, release=__version__).as_json())
-        except Closed:
+        except ConnectionClosed:
             stranger.wire.close()
             return
         self._strangers.append(stranger)
@@ -135,7 +135,7 @@ class Hub:
                     node = self._admit(stranger, messages[0])
                 elif now - stranger.since < HANDSHAKE_S:
                     continue
-            except Closed:
+            except ConnectionClosed:
                 pass
             self._strangers.remove(stranger)
             if node is None:
@@ -160,10 +160,10 @@ class Hub:
     def _read(self) -> Iterator[Event]:
         for node, member in list(self._members.items()):
             try:
-                with contextlib.suppress(Closed):  # what it said before its end comes first
+                with contextlib.suppress(ConnectionClosed):  # what it said before its end comes first
                     member.flush()
                 messages = member.receive()
-            except Closed as closed:
+            except ConnectionClosed as closed:
                 member.close()
                 del self._members[node]
                 yield LinkClosed(node, closed.reason, closed.broken)
@@ -222,14 +222,14 @@ class Spoke:
             return []
         was_joined = self._welcome
         try:
-            with contextlib.suppress(Closed):  # what it said before its end comes first
+            with contextlib.suppress(ConnectionClosed):  # what it said before its end comes first
                 self._wire.flush()
             events = self._hear(self._wire)
-        except Closed as closed:
+        except ConnectionClosed as closed:
             self._drop(closed.reason)
             return [LinkClosed(self.leader, closed.reason, closed.broken)] if was_joined else []
         if self._welcome and not was_joined:
-            with contextlib.suppress(Closed):  # the next step is told again
+            with contextlib.suppress(ConnectionClosed):  # the next step is told again
                 events += self._hear(self._wire)
         return events
 
@@ -239,13 +239,13 @@ class Spoke:
     def send(self, message: LinkMessage) -> None:
         """Send to the leader where we are joined; a broken connection is found by the next `step`."""
         if self._wire is not None and self._welcome:
-            with contextlib.suppress(Closed):
+            with contextlib.suppress(ConnectionClosed):
                 self._wire.send(message.as_json())
 
     def close(self) -> None:
         """Send what is left and close."""
         if self._wire is not None:
-            with contextlib.suppress(Closed):
+            with contextlib.suppress(ConnectionClosed):
                 self._wire.flush()
         self._drop("closed by this side")
 
@@ -282,7 +282,7 @@ class Spoke:
             case Welcome(proof=proof) if self._nonces is not None:
                 said = (self.run.run_id, self.run.node, *self._nonces)
                 if not wire.proves(self.key, proof, "leader", *said):
-                    raise Closed("the leader's agent does not have the run's key", broken=False)
+                    raise ConnectionClosed("the leader's agent does not have the run's key", broken=False)
                 self._welcome = self._wire.trusted = True
                 yield LinkOpened(self.leader)
 
@@ -290,7 +290,7 @@ class Spoke:
         """Raises Closed where its leader's agent speaks another link."""
         self.misfit = misfit(challenge, __version__)
         if self.misfit:
-            raise Closed(f"it {self.misfit}", broken=False)
+            raise ConnectionClosed(f"it {self.misfit}", broken=False)
         ours = wire.nonce()
         self._nonces = (challenge.nonce, ours)
         proof = wire.proof(self.key, "member", self.run.run_id, self.run.node, *self._nonces)

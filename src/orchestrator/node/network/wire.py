@@ -30,7 +30,7 @@ lease above this a new connection is there sooner after an outage than TCP's nex
 _BROKEN = {errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED}
 
 
-class Closed(Exception):
+class ConnectionClosed(Exception):
     """The connection is over. broken: it was closed or reset, rather than lost in silence."""
 
     def __init__(self, reason: str, *, broken: bool) -> None:
@@ -48,9 +48,9 @@ class Wire:
     """The other side has proved the key."""
     _incoming: bytes = b""
     _outgoing: bytearray = field(default_factory=bytearray)
-    _over: Closed | None = None
+    _over: ConnectionClosed | None = None
     """Nothing more comes."""
-    _unsent: Closed | None = None
+    _unsent: ConnectionClosed | None = None
     """Nothing more goes out; what the other side said before may still be here."""
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Wire:
         """Queue a message and send what goes at once. Raises Closed."""
         self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if len(self._outgoing) > MOST_UNSENT:
-            self._unsent = Closed("it accepts no more messages", broken=False)
+            self._unsent = ConnectionClosed("it accepts no more messages", broken=False)
             raise self._unsent
         self.flush()
 
@@ -91,11 +91,11 @@ class Wire:
         lines = self._cut(MOST_LINES if self.trusted else 1)
         messages = [message for message in map(_understood, lines) if message is not None]
         if lines and not messages and not self.trusted:
-            raise Closed("it sent an invalid greeting", broken=False)
+            raise ConnectionClosed("it sent an invalid greeting", broken=False)
         if messages or lines:
             return messages  # the end is told at the next call
         if len(self._incoming) > longest:
-            raise Closed("it sent an incomplete message", broken=False)
+            raise ConnectionClosed("it sent an incomplete message", broken=False)
         over = self._over or self._unsent
         if over is not None:
             raise over
@@ -111,7 +111,7 @@ class Wire:
                 self._over = _closed(error)
                 return
             if not data:
-                self._over = Closed("the connection was closed", broken=True)
+                self._over = ConnectionClosed("the connection was closed", broken=True)
                 return
             self._incoming += data
 
@@ -152,5 +152,5 @@ def _understood(line: bytes) -> Message | None:
     return message if isinstance(message, dict) else None
 
 
-def _closed(error: OSError) -> Closed:
-    return Closed(error.strerror or str(error), broken=error.errno in _BROKEN)
+def _closed(error: OSError) -> ConnectionClosed:
+    return ConnectionClosed(error.strerror or str(error), broken=error.errno in _BROKEN)

@@ -23,7 +23,7 @@ _DISK = 11
 """rsync(1), EXIT VALUES: error in file I/O; on the fetching side, since the giver only reads."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """A connection failed or ended early; the next try may do better. The text is rsync's last line."""
 
 
@@ -98,7 +98,7 @@ class Fetch:
             fix = "check the disk (`df -h`, `dmesg`), then push again; it resumes where it stopped"
             raise Failure("io", _last_line(self._errors), "rsync", fix)
         if status:
-            raise Lost(_last_line(self._errors) or f"rsync ended with {status}")
+            raise ConnectionLost(_last_line(self._errors) or f"rsync ended with {status}")
 
     def kill(self) -> None:
         """End it now."""

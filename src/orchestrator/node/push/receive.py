@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import failure_of, os_failures
-from orchestrator.node.push.fetch import Fetch, Lost, Upstream
+from orchestrator.node.push.fetch import ConnectionLost, Fetch, Upstream
 from orchestrator.node.push.giver import Giver, own_folder
 from orchestrator.node.push.notes import NoNotes, hear_ready
 from orchestrator.node.push.target import REPAIR, FileEntry, PushTarget, entries_of
@@ -138,7 +138,7 @@ class Arrival:
     def _try_step(self) -> None:
         try:
             self._step()
-        except Lost as lost:
+        except ConnectionLost as lost:
             self._bear(lost)
 
     def _step(self) -> None:
@@ -178,7 +178,7 @@ class Arrival:
         try:
             hear_ready(self._upstream.address, self._upstream.port, self._upstream.secret, self._hear)
         except NoNotes as wrong:
-            self._bear(Lost(str(wrong)))
+            self._bear(ConnectionLost(str(wrong)))
 
     def _hear(self, path: str, digest: str) -> None:
         with self._news:
@@ -188,7 +188,7 @@ class Arrival:
             self._lost_since = 0.0
             self._news.notify_all()
 
-    def _bear(self, lost: Lost) -> None:
+    def _bear(self, lost: ConnectionLost) -> None:
         """A connection broke. Whoever has not answered for long is gone."""
         now = time.monotonic()
         self._lost_since = self._lost_since or now

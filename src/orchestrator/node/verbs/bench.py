@@ -22,7 +22,7 @@ from typing import Any
 
 from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import Run, staged_in
-from orchestrator.node.engine import beside, engine_container, scratch
+from orchestrator.node.engine import engine_container, helper_process, scratch
 from orchestrator.node.engine.guardian import engine_environment
 from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.engine.watch import shown
@@ -63,14 +63,14 @@ def _folder(run: Run) -> pathlib.Path:
     """Below the run's own temporary directory, which goes with the run whatever becomes of us."""
     below = scratch.place(run.folder)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=below if os.path.isdir(below) else None))
-    if (owner := beside.owner(run)) is not None:
+    if (owner := helper_process.owner(run)) is not None:
         os.chown(folder, *owner)
     return folder
 
 
 def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: LogSince) -> None:
     paths = {"{dataset}": str(folder / "dataset.json"), "{result}": str(folder / "result.jsonl")}
-    files.write(paths["{dataset}"], asked.dataset, owner=beside.owner(run))
+    files.write(paths["{dataset}"], asked.dataset, owner=helper_process.owner(run))
     kernel.adopt_orphans()
     child = _start(asked, run, folder, [paths.get(word, word) for word in asked.command])
     try:
@@ -78,11 +78,11 @@ def _measure(asked: BenchRequest, run: Run, folder: pathlib.Path, engine_log: Lo
     finally:
         if run.container is not None and child.poll() is None:
             client_container.end(run, run.container)
-        beside.end(child)
+        helper_process.end(child)
     for word in sorted(run.hidden_words(), key=len, reverse=True):
         log = log.replace(word, "***")
     if child.returncode != 0:
-        said = beside.last_words(log)
+        said = helper_process.last_words(log)
         fix = "check `l40s-deploy status` and `l40s-deploy logs`"
         if "No module named" in said and run.container is None:
             fix = f"install that package: `{run.venv_python} -m pip install PACKAGE`"
@@ -111,7 +111,7 @@ def _start(asked: BenchRequest, run: Run, folder: pathlib.Path, command: list[st
         stderr=subprocess.STDOUT,
         cwd=folder,
         env={**{name: value for name, value in engine_environment(run).items() if name != "LD_PRELOAD"}, **ours},
-        preexec_fn=partial(beside.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import preflight, weights
-from orchestrator.node.agent.preflight import NOTHING, Own
+from orchestrator.node.agent.preflight import NOTHING, OwnRun
 from orchestrator.node.agent.run import Run, run_of
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.requests import request_of
@@ -42,12 +42,12 @@ def _of_agents(run: Run) -> tuple[Endpoint, ...]:
     return (run.leader,) if run.leads else ()
 
 
-def _own(folder: str) -> Own:
+def _own(folder: str) -> OwnRun:
     everything = processes.everything()
     known = [pid for pid, start in (report.agent(folder), *report.left_over(folder)) if processes.alive(pid, start)]
     pids = {*known, *(one.pid for one in processes.descendants(known, everything))}
     run = files.read_as(StagingRequest, f"{folder}/{files.RUN_FILE}")
     if run is None:
-        return Own(pids=frozenset(pids))
+        return OwnRun(pids=frozenset(pids))
     ports = {endpoint.port for endpoint in (*run.ports.check_free, run.leader)}
-    return Own(pids=frozenset(pids), ports=frozenset(ports), gpus=frozenset(run.gpus))
+    return OwnRun(pids=frozenset(pids), ports=frozenset(ports), gpus=frozenset(run.gpus))

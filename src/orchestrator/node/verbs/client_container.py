@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import beside, engine_container
+from orchestrator.node.engine import engine_container, helper_process
 from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
 
 
@@ -24,7 +24,7 @@ def start(
     Values reach the container by their names alone: a command line can be read by everybody on a machine.
     """
     inside = {**engine_container.of_the_image(run.env), **environment}
-    words = [*engine_container.run_words(order, name(run), beside.owner(run)), "--workdir", str(folder)]
+    words = [*engine_container.run_words(order, name(run), helper_process.owner(run)), "--workdir", str(folder)]
     words += ["--mount", f"type=bind,src={folder},dst={folder}"]
     if run.model_path:
         words += ["--mount", f"type=bind,src={run.model_path},dst={run.model_path},readonly"]
@@ -49,7 +49,7 @@ def start(
         stderr=subprocess.STDOUT,
         cwd="/",
         env={**os.environ, **inside},
-        preexec_fn=partial(beside.die_with, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(helper_process.die_with, os.getpid()),  # noqa: PLW1509 - one thread
     )
 
 

@@ -20,10 +20,10 @@ from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import takes
 from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
-from orchestrator.topology.homes import slotted_switches
 from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.rdma import card_of
+from orchestrator.topology.slotted_switches import slotted_switches
 from orchestrator.topology.switches import SwitchPlaces
 
 V = TypeVar("V", bound=Hashable)

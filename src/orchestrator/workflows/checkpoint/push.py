@@ -25,7 +25,7 @@ from orchestrator.workflows.checkpoint.chain import LOOPBACK, Chain, Hop, Source
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.look.look import look
 
-__all__ = ["CheckpointPushRequest", "Hop", "PushWatcher", "Pushed", "push"]
+__all__ = ["CheckpointPushRequest", "Hop", "PushResult", "PushWatcher", "push"]
 
 HERE = "this machine"
 STREAMS = 2
@@ -73,7 +73,7 @@ class CheckpointPushRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class PushResult:
     """The result of a push.
 
     nodes:    in the order of the chain
@@ -116,7 +116,7 @@ class PushWatcher(Protocol):
         ...
 
 
-def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatcher) -> Pushed:
+def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatcher) -> PushResult:
     """Copy the directory to every chosen node. A node that fails is a value; the others still get the directory.
 
     Raises InputError, and the source's failure.
@@ -133,7 +133,7 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
             watcher.say(f"{name}: has the same directory as {owner} (shared file system); nothing to send")
         if not wanted:
             nothing: PerNode[Hop] = PerNode(values={}, failures={})
-            return Pushed(
+            return PushResult(
                 source=request.source, directories=directories, bytes=0, files=0, nodes=nothing, shared=shared,
                 network="", seconds=time.monotonic() - began,
             )  # fmt: skip
@@ -149,7 +149,7 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
                 requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
             )
             nodes = _with_commands(_all(chain, wanted, watcher, lost), request, directories)
-    return Pushed(
+    return PushResult(
         source=request.source,
         directories=directories,
         bytes=offer.bytes,

@@ -23,7 +23,7 @@ from orchestrator.workflows.checkpoint.push import chosen
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.deadlines import SILENT_S
 
-__all__ = ["FileDifference", "Verified", "verify"]
+__all__ = ["FileDifference", "VerifyResult", "verify"]
 
 _ABSENT = ("no-checkpoint", "unfinished")
 """A node's refusals that mean that it has no complete copy: a result, not an error."""
@@ -33,7 +33,7 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifyResult:
     """What was compared. copies: SHA-256 by path of nodes with a complete copy; shared: node -> directory's owner"""
 
     directories: Mapping[str, str]
@@ -47,7 +47,7 @@ class Verified:
         return not self.differences and not self.copies.failures
 
 
-def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, report: Report) -> Verified:
+def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, report: Report) -> VerifyResult:
     """Compare the copies of one checkpoint. A node without a complete copy is a failure beside the others' digests.
 
     what:  an absolute path, the same on all nodes; or a model or directory below each node's model root
@@ -64,7 +64,7 @@ def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, r
 
         copies = fleet.on_every(read, only={name for name in directories if name not in shared})
     failures = {name: _judged(failure) for name, failure in copies.failures.items()}
-    return Verified(
+    return VerifyResult(
         directories=directories,
         copies=PerNode(values=copies.values, failures=failures),
         shared=shared,

@@ -29,7 +29,7 @@ from orchestrator.workflows.survive.relaunch import resolved_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
+class StartRefusal:
     """What forbids a start. nodes: those that do not answer or that a start is refused on.
     outdated: it is the plan that these nodes can't carry out any more; a new one would do without what is gone.
     accept: what sets it aside, where it is a finding of the doctor."""
@@ -60,7 +60,7 @@ def refuse_starts(
 
 def against_starts(
     fleet: Fleet, plans: Sequence[Staged], watcher: raising.Watcher, *, accept: Collection[str] = ()
-) -> Against | None:
+) -> StartRefusal | None:
     """What forbids a start: a node that does not answer, the first finding of severity stop, a node without any RDMA
     port under a plan that needs one, or what a node's agent would refuse; None for none of these.
 
@@ -85,19 +85,19 @@ def _of(plan: Staged, examined: Examination, accept: Collection[str]) -> Examina
     return replace(examined, findings=left, accepted=accepted, failures=failures)
 
 
-def objection(examined: Examination, gang: str) -> Against | None:
+def objection(examined: Examination, gang: str) -> StartRefusal | None:
     """What of the doctor's answer forbids a start of this gang."""
     stops = [one for one in examined.findings if one.severity is Severity.STOP]
     nodes = (*examined.failures, *dict.fromkeys(one.node for one in stops if one.node))
     for failure in examined.failures.values():
-        return Against(error=failure, nodes=nodes)
+        return StartRefusal(error=failure, nodes=nodes)
     for one in stops:
         error = FindingsError(f"{one.id}: {one.title}", where=one.node or f"gang {gang}", fix=one.fix)
-        return Against(error=error, nodes=nodes, accept=one.id + (f"@{one.node}" if one.node else ""))
+        return StartRefusal(error=error, nodes=nodes, accept=one.id + (f"@{one.node}" if one.node else ""))
     return None
 
 
-def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> Against | None:
+def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | None:
     for node in plan.gang.nodes:
         if node.name in nodes and off_the_rails(plan.requests[node.name], node, nodes[node.name]):
             error = InputError(
@@ -106,7 +106,7 @@ def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> Against | None:
                 fix="bring a port up (`l40s-deploy doctor` shows how), or have the gang planned anew, over TCP: run"
                 f" `l40s-deploy up --model {plan.model} --gang {plan.gang.name}`",
             )
-            return Against(error=error, outdated=True)
+            return StartRefusal(error=error, outdated=True)
     return None
 
 
@@ -129,7 +129,7 @@ def refuse_on_nodes(fleet: Fleet, plans: Sequence[Staged]) -> None:
         raise against.error
 
 
-def against_on_nodes(fleet: Fleet, plans: Iterable[Staged]) -> Against | None:
+def against_on_nodes(fleet: Fleet, plans: Iterable[Staged]) -> StartRefusal | None:
     """What the nodes' agents would refuse: no stack or model, another checkpoint than the others have, a port or a GPU
     that somebody else holds."""
     plan_of = {node.name: plan for plan in plans for node in plan.gang.nodes}
@@ -143,11 +143,11 @@ def against_on_nodes(fleet: Fleet, plans: Iterable[Staged]) -> Against | None:
     told = fleet.on_every(one, only=list(plan_of))
     refused = {name: _refusal(name, told.values[name]) for name in plan_of if told.values.get(name, _NONE).refusals}
     for error in (*told.failures.values(), *refused.values()):
-        return Against(error=error, nodes=(*told.failures, *refused))
+        return StartRefusal(error=error, nodes=(*told.failures, *refused))
     for plan in {plan.gang.name: plan for plan in plan_of.values()}.values():
         checkpoints = {name: one.checkpoint for name, one in told.values.items()}
         if different := other_checkpoint(plan.requests, checkpoints):
-            return Against(error=different)
+            return StartRefusal(error=different)
     return None
 
 

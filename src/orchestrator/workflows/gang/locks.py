@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from orchestrator.gang.begun import GangOperation
+from orchestrator.gang.operations import GangOperation
 from orchestrator.model.errors import LockHeld
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import expected_downtime
-from orchestrator.gang.returning import Boot, Where, boot_of, place
+from orchestrator.gang.operations import OperationKind
+from orchestrator.gang.returning import Boot, ReturnState, boot_of, place
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, NodeError, Unreachable
@@ -32,8 +32,8 @@ from orchestrator.workflows.gang.checks import against_starts, refuse_starts
 from orchestrator.workflows.gang.locks import GangLock, take_again
 from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import Restarted, RestartWatcher
-from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence, RestartStep
+from orchestrator.workflows.gang.restart import RestartResult, RestartWatcher
+from orchestrator.workflows.gang.restart_sequence import Address, GangRestart, RestartSequence, RestartStep
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
@@ -69,7 +69,7 @@ class MaintenanceRequest:
             raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
 
 
-def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: RestartWatcher) -> Restarted:
+def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: RestartWatcher) -> RestartResult:
     """Have the chosen gangs worked on, one after the other.
 
     Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, what the
@@ -86,7 +86,9 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Restart
         router = opened.enter_context(_router(inventory))
         locks = [opened.enter_context(GangLock(fleet, gang, request.command, why="maintenance")) for gang in gangs]
         _refuse(fleet, plans, request, watcher)
-        with Operation(What.MAINTENANCE, request.command, see(fleet, gangs), locks, kept(request)) as operation:
+        with Operation(
+            OperationKind.MAINTENANCE, request.command, see(fleet, gangs), locks, kept(request)
+        ) as operation:
             turns = RestartSequence(fleet, router, watcher, operation)
             views = tuple(
                 _one(
@@ -96,7 +98,7 @@ def maintain(inventory: Inventory, request: MaintenanceRequest, watcher: Restart
                 )
                 for number, plan in enumerate(plans)
             )
-        return Restarted(views=views, down_s=time.monotonic() - begin)
+        return RestartResult(views=views, down_s=time.monotonic() - begin)
 
 
 def _refuse(fleet: Fleet, plans: Sequence[Staged], request: MaintenanceRequest, watcher: RestartWatcher) -> None:
@@ -245,16 +247,16 @@ def _run(work: _Work, node: NodeSpec, ends: float) -> None:
 def _wait(work: _Work, names: Sequence[str], before: Mapping[str, Boot | None], ends: float) -> None:
     """Until each of these nodes is back."""
     reboots = work.request.reboots or not work.request.run
-    known: dict[str, Where] = dict.fromkeys(names, Where.STILL)
+    known: dict[str, ReturnState] = dict.fromkeys(names, ReturnState.STILL)
     while True:
         now = work.boots(names)
         for name in names:
             where = place(before[name], now[name], reboots=reboots)
             if where is not known[name]:
-                state = "does not answer" if where is Where.AWAY else "still answers"
-                work.say(f"{name} {'is back' if where is Where.BACK else state}")
+                state = "does not answer" if where is ReturnState.AWAY else "still answers"
+                work.say(f"{name} {'is back' if where is ReturnState.BACK else state}")
                 known[name] = where
-        late = [name for name in names if known[name] is not Where.BACK]
+        late = [name for name in names if known[name] is not ReturnState.BACK]
         if not late:
             return
         if time.monotonic() > ends:
@@ -262,8 +264,8 @@ def _wait(work: _Work, names: Sequence[str], before: Mapping[str, Boot | None], 
         time.sleep(LOOK_EVERY_S)
 
 
-def _late(work: _Work, late: Sequence[str], known: Mapping[str, Where]) -> DeployError:
-    away = [name for name in late if known[name] is Where.AWAY]
+def _late(work: _Work, late: Sequence[str], known: Mapping[str, ReturnState]) -> DeployError:
+    away = [name for name in late if known[name] is ReturnState.AWAY]
     waited = f"within {work.request.wait_s:.0f} s"
     if away:
         return Unreachable(

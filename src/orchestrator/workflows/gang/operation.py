@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from orchestrator.gang.begun import GangOperation, What
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import Inventory
@@ -26,7 +26,7 @@ class Operation:
     halfway. An interruption leaves everything that is not finished for `restart --resume`, the next `up` or a guard.
     """
 
-    what: What
+    what: OperationKind
     command: str
     views: Iterable[GangView]
     locks: Iterable[GangLock]
@@ -61,7 +61,7 @@ class Operation:
 
     def stopped_by_hand(self, gangs: Iterable[str]) -> None:
         """Their operator has interrupted a maintenance while these gangs were down, and may still work on the nodes."""
-        if self.what is What.MAINTENANCE:
+        if self.what is OperationKind.MAINTENANCE:
             with suppress(DeployError):
                 self._keep(gangs, by_hand=True)
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Protocol
 
-from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import Downtime, expected_downtime
+from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, GangFailed
@@ -54,14 +54,14 @@ class RestartRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restarted:
+class RestartResult:
     """The gangs as they were seen last, and how long each did not serve, in seconds, as seen from here."""
 
     views: tuple[GangView, ...]
     down_s: float
 
 
-def restart(inventory: Inventory, request: RestartRequest, watcher: RestartWatcher) -> Restarted:
+def restart(inventory: Inventory, request: RestartRequest, watcher: RestartWatcher) -> RestartResult:
     """Stop the chosen gangs in their engines' order, and start them with the plan that they had, behind the router.
 
     Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, and what
@@ -81,7 +81,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: RestartWatch
             names = ", ".join(gang.name for gang in gangs)
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
         options = kept(request)
-        with Operation(What.RESTART, request.command, see(fleet, gangs), held, options) as operation:
+        with Operation(OperationKind.RESTART, request.command, see(fleet, gangs), held, options) as operation:
             operation.turn(gang.name for gang in gangs)
             restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
             rejoin(inventory, restarted.views, watcher)
@@ -96,7 +96,7 @@ def again(
     now: bool,
     timeout_s: float,
     cause: Cause | None = None,
-) -> Restarted:
+) -> RestartResult:
     """Stop and start gangs whose locks are held.
 
     cause: the failure that they are restarted for; the nodes still say it where the restart does not get so far
@@ -107,7 +107,7 @@ def again(
     with weights_ahead(fleet, [] if now else [one.reads for one in start]):
         stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
     raised = raising.raise_all(fleet, start, watcher, timeout_s=timeout_s)
-    return Restarted(views=raised.views, down_s=time.monotonic() - begin)
+    return RestartResult(views=raised.views, down_s=time.monotonic() - begin)
 
 
 def stop(

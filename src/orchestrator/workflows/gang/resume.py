@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.gang.begun import GangOperation, What
+from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
@@ -36,7 +36,7 @@ class ResumeRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class ResumeResult:
     """views: the gangs that were concerned, as they were seen last. words: what is left for the operator to do."""
 
     views: tuple[GangView, ...] = ()
@@ -51,7 +51,7 @@ class _Interrupted:
     waiting: Sequence[GangOperation] = ()
 
 
-def resume(inventory: Inventory, request: ResumeRequest, watcher: RestartWatcher) -> Resumed:
+def resume(inventory: Inventory, request: ResumeRequest, watcher: RestartWatcher) -> ResumeResult:
     """Finish interrupted work on the chosen gangs that no command holds; does nothing if there is none.
 
     First every partly changed gang serves again and is in the router, then the operation continues with those that it
@@ -67,7 +67,7 @@ def resume(inventory: Inventory, request: ResumeRequest, watcher: RestartWatcher
         found = _half_way(inventory, fleet, concerned, left, request, watcher)
     went_on, words = _go_on(inventory, found.waiting, request, watcher)
     views = {**found.finished, **{view.name: view for view in went_on}}
-    return Resumed(views=tuple(views[gang.name] for gang in gangs if gang.name in views), words=words)
+    return ResumeResult(views=tuple(views[gang.name] for gang in gangs if gang.name in views), words=words)
 
 
 def _half_way(
@@ -140,7 +140,7 @@ def _serving_again(
     try:
         return raising.raise_all(fleet, [plan], watcher, timeout_s=timeout_s).views[0]
     except DeployError as failure:
-        if begun.what is not What.CHANGE:
+        if begun.what is not OperationKind.CHANGE:
             raise
         before = staged_plan(fleet, gang, run_id=begun.was_run)
         if before.plan_id == plan.plan_id:
@@ -153,7 +153,7 @@ def _serving_again(
 
 def _gives_up(waiting: Sequence[GangOperation]) -> bool:
     """The rest of a changed plan is not known to the nodes: only its command can go on."""
-    return any(begun.what is What.CHANGE for begun in waiting)
+    return any(begun.what is OperationKind.CHANGE for begun in waiting)
 
 
 def _go_on(
@@ -170,18 +170,18 @@ def _go_on(
         "gangs": tuple(begun.gang for begun in waiting if begun.what is first.what),
         "command": request.command,
     }
-    go_on: dict[What, Callable[[], tuple[GangView, ...]]] = {
-        What.ROLLING: lambda: roll(inventory, RollingRequest(**more), watcher).views,
-        What.MAINTENANCE: lambda: maintain(inventory, MaintenanceRequest(**more), watcher).views,
-        What.RESTART: lambda: restart(inventory, RestartRequest(**more), watcher).views,
+    go_on: dict[OperationKind, Callable[[], tuple[GangView, ...]]] = {
+        OperationKind.ROLLING: lambda: roll(inventory, RollingRequest(**more), watcher).views,
+        OperationKind.MAINTENANCE: lambda: maintain(inventory, MaintenanceRequest(**more), watcher).views,
+        OperationKind.RESTART: lambda: restart(inventory, RestartRequest(**more), watcher).views,
     }
     return go_on[first.what](), ()
 
 
 _OPTIONS = {
-    What.ROLLING: RollingRequest,
-    What.MAINTENANCE: MaintenanceRequest,
-    What.RESTART: RestartRequest,
+    OperationKind.ROLLING: RollingRequest,
+    OperationKind.MAINTENANCE: MaintenanceRequest,
+    OperationKind.RESTART: RestartRequest,
 }
 
 

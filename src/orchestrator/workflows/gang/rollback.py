@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.history import plan_before
+from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
@@ -20,8 +20,8 @@ from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.restart import Restarted, RestartWatcher
-from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence, RestartStep, put_back
+from orchestrator.workflows.gang.restart import RestartResult, RestartWatcher
+from orchestrator.workflows.gang.restart_sequence import Address, GangRestart, RestartSequence, RestartStep, put_back
 from orchestrator.workflows.router.routing import Router, take_in_serving
 from orchestrator.workflows.status.history import history
 from orchestrator.workflows.status.reports import as_they_run, see
@@ -41,7 +41,7 @@ class RollbackRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Back:
+class RollbackPlans:
     """One gang: the plan that it has and the one before, as its nodes have kept both."""
 
     gang: GangSpec
@@ -49,7 +49,7 @@ class Back:
     before: Staged
 
 
-def roll_back(inventory: Inventory, request: RollbackRequest, watcher: RestartWatcher) -> Restarted:
+def roll_back(inventory: Inventory, request: RollbackRequest, watcher: RestartWatcher) -> RestartResult:
     """Have the chosen gangs serve their previous plan, as it was; one that does not come up on it keeps the one it has.
 
     Raises before anything is stopped: Unreachable, LockHeld, InputError where no other plan is kept, what the checks of
@@ -69,15 +69,15 @@ def roll_back(inventory: Inventory, request: RollbackRequest, watcher: RestartWa
         if router is not None:
             take_in_serving(router, fleet, inventory, watcher)
         done: list[GangView] = []
-        with Operation(What.CHANGE, request.command, views, locks) as operation:
+        with Operation(OperationKind.CHANGE, request.command, views, locks) as operation:
             turns = RestartSequence(fleet, router, watcher, operation)
             for back, view in zip(backs, views, strict=True):
                 watcher.downtime(expected_downtime(view, back.now.drain_s))
                 done += turns.take(_turn(turns, back, view, request)).views
-        return Restarted(views=tuple(done), down_s=time.monotonic() - begin)
+        return RestartResult(views=tuple(done), down_s=time.monotonic() - begin)
 
 
-def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> list[Back]:
+def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]) -> list[RollbackPlans]:
     """Raises InputError where a gang's nodes have kept no other plan."""
     kept = {one.gang: one.runs for one in history(inventory, tuple(gang.name for gang in gangs))}
     backs = []
@@ -91,11 +91,11 @@ def previous_plans(inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec]
                 fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
                 f" {gang.name}",
             )
-        backs.append(Back(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
+        backs.append(RollbackPlans(gang=gang, now=now, before=staged_plan(fleet, gang, run_id=before.run_id)))
     return backs
 
 
-def _turn(turns: RestartSequence, back: Back, view: GangView, request: RollbackRequest) -> GangRestart:
+def _turn(turns: RestartSequence, back: RollbackPlans, view: GangView, request: RollbackRequest) -> GangRestart:
     def failed(step: RestartStep) -> str:
         if step in (RestartStep.ASIDE, RestartStep.STOP):
             return f"{back.gang.name} was returning to plan {back.before.plan_id}"
@@ -118,7 +118,7 @@ def _turn(turns: RestartSequence, back: Back, view: GangView, request: RollbackR
     )
 
 
-def _keep(turns: RestartSequence, back: Back, request: RollbackRequest) -> str:
+def _keep(turns: RestartSequence, back: RollbackPlans, request: RollbackRequest) -> str:
     """Start its current plan again; returns the outcome as text."""
     try:
         raising.raise_all(

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from orchestrator.gang.begun import What
 from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
@@ -23,7 +23,7 @@ from orchestrator.workflows.gang.checks import refuse_starts
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.operation import Operation, kept
 from orchestrator.workflows.gang.replay import Staged, staged_plan
-from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence
+from orchestrator.workflows.gang.restart_sequence import Address, GangRestart, RestartSequence
 from orchestrator.workflows.router.routing import Router, take_in_serving, wanted_router
 from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.survive.relaunch import facts_of_now
@@ -47,7 +47,7 @@ class RollingRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rolled:
+class RollingResult:
     """views: of the gangs that were restarted, as they were seen last; seconds: for all of it."""
 
     views: tuple[GangView, ...]
@@ -66,7 +66,7 @@ def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
     return len(serving) > min(1, len(chosen & serving))
 
 
-def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher) -> Rolled:
+def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher) -> RollingResult:
     """Restart the chosen gangs one after the other.
 
     Raises before anything is stopped: InputError with one gang only, without a router, or where too few serve;
@@ -91,11 +91,11 @@ def roll(inventory: Inventory, request: RollingRequest, watcher: raising.Watcher
             _refuse_too_few(inventory, behind, request, "serve behind the router")
         refuse_starts(fleet, plans, watcher, accept=request.accept)
         done: list[GangView] = []
-        with Operation(What.ROLLING, request.command, see(fleet, gangs), locks, kept(request)) as operation:
+        with Operation(OperationKind.ROLLING, request.command, see(fleet, gangs), locks, kept(request)) as operation:
             turns = RestartSequence(fleet, router, watcher, operation)
             for batch in _batches(_worst_first(fleet, plans), request.max_unavailable):
                 done += turns.take(_turn(fleet, batch, done, gangs, request, watcher)).views
-        return Rolled(views=tuple(done), seconds=time.monotonic() - begin)
+        return RollingResult(views=tuple(done), seconds=time.monotonic() - begin)
 
 
 def _turn(

@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from orchestrator.gang import changing
-from orchestrator.gang.begun import What
 from orchestrator.gang.changing import GangStanding
 from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -39,7 +39,7 @@ from orchestrator.workflows.gang.raising import (
 )
 from orchestrator.workflows.gang.replay import Staged, staged_plan
 from orchestrator.workflows.gang.restart import stop
-from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence, RestartStep, put_back
+from orchestrator.workflows.gang.restart_sequence import Address, GangRestart, RestartSequence, RestartStep, put_back
 from orchestrator.workflows.look.doctor import forbidding
 from orchestrator.workflows.plan.diff import compare
 from orchestrator.workflows.router.routing import Router, enrol
@@ -270,7 +270,7 @@ def _refused(turn: _ChangeOver, plan_id: str, reason: str) -> InputError:
 
 def _operation(here: StagedFleet, changes: Sequence[_ChangeOver], request: UpRequest) -> Operation:
     locks = [here.locks[change.name] for change in changes]
-    return Operation(What.CHANGE, request.command, [change.view for change in changes], locks)
+    return Operation(OperationKind.CHANGE, request.command, [change.view for change in changes], locks)
 
 
 def _turn(

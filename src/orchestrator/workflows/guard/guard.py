@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.guarding import (
     GuardAction,
     GuardDecision,
@@ -44,6 +43,7 @@ from orchestrator.gang.guarding import (
     spares_failed,
     up_to_date,
 )
+from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
@@ -56,19 +56,19 @@ from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import raising
-from orchestrator.workflows.gang.checks import Against, against_starts, objection
+from orchestrator.workflows.gang.checks import StartRefusal, against_starts, objection
 from orchestrator.workflows.gang.locks import GangLock
 from orchestrator.workflows.gang.replay import staged_plan
 from orchestrator.workflows.gang.restart import again, stop
 from orchestrator.workflows.gang.resume import finish
 from orchestrator.workflows.guard.hooks import Hook, run_hook
 from orchestrator.workflows.look.doctor import examine
-from orchestrator.workflows.measure.still_right import ask_again
+from orchestrator.workflows.measure.golden_check import ask_again
 from orchestrator.workflows.monitor.notify import Notifier
 from orchestrator.workflows.router.routing import Router, raise_router, rejoin
 from orchestrator.workflows.status.reports import as_it_runs, see
 from orchestrator.workflows.status.unfinished import interrupted
-from orchestrator.workflows.survive.fewer import Terms, asked_of, go_on, return_to_all, words_to_return
+from orchestrator.workflows.survive.fewer import StartTerms, asked_of, go_on, return_to_all, words_to_return
 
 LOOK_EVERY_S = 2.0
 JOIN_S = 0.2
@@ -112,14 +112,14 @@ class GuardRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarded:
+class GuardedGang:
     """How one gang was left. decision: the last one; view: as it was seen last."""
 
     decision: GuardDecision
     view: GangView
 
 
-def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) -> tuple[Guarded, ...]:
+def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) -> tuple[GuardedGang, ...]:
     """Guard the chosen gangs and the router, each by a loop of its own; ends when all are given up, or at once with
     `once`.
 
@@ -137,7 +137,9 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) ->
             posts.append(_RouterPost(inventory, router.fleet, router.gang, request, watcher, router=router, held=held))
         _side_by_side(posts)
         return tuple(
-            Guarded(decision=post.surrender or post.decision, view=post.seen) for post in posts if post.seen is not None
+            GuardedGang(decision=post.surrender or post.decision, view=post.seen)
+            for post in posts
+            if post.seen is not None
         )
 
 
@@ -306,7 +308,7 @@ class _Post:
             self._failed(self.decision.why)
         except FindingsError as refused:
             self._remember(before)
-            self._hold_back(decision.why, Against(error=refused), held_back_on_fewer)
+            self._hold_back(decision.why, StartRefusal(error=refused), held_back_on_fewer)
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
                 self._remember(spares_failed(before, spares))
@@ -335,7 +337,7 @@ class _Post:
                 self.memory = replanned(self.memory, self.seen.plan_id)
         except (InputError, FindingsError) as impossible:
             self._remember(before)
-            self._hold_back(decision.why, Against(error=impossible, outdated=True))
+            self._hold_back(decision.why, StartRefusal(error=impossible, outdated=True))
         except DeployError as failure:
             self._tell(
                 GuardDecision(GuardAction.WARN, f"planning it anew did not help: {failure.where}: {failure.what}")
@@ -360,13 +362,13 @@ class _Post:
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
         return True
 
-    def _against_the_rest(self, there: GangSpec) -> Against | None:
+    def _against_the_rest(self, there: GangSpec) -> StartRefusal | None:
         """What the doctor has against a start on just these nodes; None for nothing."""
         self.watcher.step(self.gang.name, f"running doctor on {', '.join(node.name for node in there.nodes)}")
         try:
             return objection(examine(self.fleet, {node.name: node for node in there.nodes}), self.gang.name)
         except DeployError as failure:
-            return Against(error=failure)
+            return StartRefusal(error=failure)
 
     def _who_knows(self, there: GangSpec) -> GangSpec:
         """Those of these nodes that know what was asked of the gang: members of its newest run, else whoever is none
@@ -424,11 +426,13 @@ class _Post:
             )
         )
 
-    def _terms(self, why: str) -> Terms:
+    def _terms(self, why: str) -> StartTerms:
         request = self.request
-        return Terms(command=request.command, why=why, timeout_s=request.timeout_s, hung_after_s=request.hung_after_s)
+        return StartTerms(
+            command=request.command, why=why, timeout_s=request.timeout_s, hung_after_s=request.hung_after_s
+        )
 
-    def _against(self, now: GangView, left: GangOperation | None) -> Against | None:
+    def _against(self, now: GangView, left: GangOperation | None) -> StartRefusal | None:
         """What would stop a start stops a restart too; None for nothing.
 
         left: what a command has begun and not finished, if that is to be finished
@@ -438,16 +442,16 @@ class _Post:
         try:
             plan = staged_plan(self.fleet, self._as_it_runs)
         except InputError as failure:  # its nodes do not hold one plan: what was begun needs none
-            return Against(error=failure) if left is None else None
+            return StartRefusal(error=failure) if left is None else None
         except DeployError as failure:
-            return Against(error=failure)
+            return StartRefusal(error=failure)
         self.watcher.step(self.gang.name, "running doctor")
         try:
             return against_starts(self.fleet, [plan], self.watcher)
         except DeployError as failure:
-            return Against(error=failure)
+            return StartRefusal(error=failure)
 
-    def _hold_back(self, why: str, against: Against, remember: Remember = held_back) -> None:
+    def _hold_back(self, why: str, against: StartRefusal, remember: Remember = held_back) -> None:
         words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
         remember = outdated if against.outdated else remember
         self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
@@ -527,7 +531,7 @@ class _RouterPost(_Post):
     def _is_due(self) -> bool:
         return False
 
-    def _against(self, *_: object) -> Against | None:
+    def _against(self, *_: object) -> StartRefusal | None:
         """It needs nothing that the doctor checks."""
         return None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.host_setup import brought
+from orchestrator.host_setup import local_wheels
 from orchestrator.host_setup.bundle import StackBundle, copy_part, read_bundle, stack_in
 from orchestrator.host_setup.runner import HostEvent, HostResult, count_tasks, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
@@ -31,7 +31,7 @@ from orchestrator.workflows.look.look import look
 from orchestrator.workflows.router.routing import Router
 from orchestrator.workflows.status.reports import see
 
-__all__ = ["TAGS", "HostEvent", "PrepareRequest", "Prepared", "play_variables", "prepare"]
+__all__ = ["TAGS", "HostEvent", "PrepareRequest", "PrepareResult", "play_variables", "prepare"]
 
 TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
@@ -72,7 +72,7 @@ class PrepareRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PrepareResult:
     """What came of it. nodes: the names that were asked for, in the inventory's order."""
 
     nodes: tuple[str, ...]
@@ -99,7 +99,7 @@ def _playbook(request: PrepareRequest) -> str:
 
 def prepare(
     inventory: Inventory, request: PrepareRequest, on_step: Callable[[HostEvent], None] = lambda _: None
-) -> Prepared:
+) -> PrepareResult:
     """Run prepare.yml, or remove.yml, on the chosen nodes; a node's failure is a value beside the others' results.
 
     Raises InputError for what can't be done anywhere (unknown node, tag or stack, a bundle of another stack), and
@@ -127,7 +127,7 @@ def prepare(
             deadline_s=request.timeout_s,
             on_step=on_step,
         )
-    return Prepared(nodes=names, results=results, seconds=time.monotonic() - began)
+    return PrepareResult(nodes=names, results=results, seconds=time.monotonic() - began)
 
 
 def play_variables(
@@ -297,7 +297,7 @@ def _what_to_install(stack: Stack, name: str, bundle: StackBundle | None, folder
         archive = str(folder / _IMAGE) if bundle and bundle.image else ""
         return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
     if bundle is None:
-        brought.refuse_without(stack)
+        local_wheels.refuse_without(stack)
     lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
     return {
         **shared,

@@ -15,7 +15,7 @@ from orchestrator.bench.machines import State, grown, state_of, throttled
 from orchestrator.bench.text import Dataset
 from orchestrator.bench.verdict import (
     BenchVerdict,
-    Judged,
+    JudgedFigure,
     applying,
     causes,
     gravest,
@@ -78,7 +78,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Benched:
+class BenchedGang:
     """One run, and what it is worth.
 
     record:   as it is kept; file: where
@@ -88,14 +88,14 @@ class Benched:
 
     record: Mapping[str, Any]
     file: str
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedFigure, ...]
     verdict: BenchVerdict
     against: str
     expected: ExpectedSpeeds | None
     causes: tuple[str, ...]
 
 
-def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Benched:
+def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> BenchedGang:
     """Run the client twice on one gang's leader, keep the second run, and judge it.
 
     Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
@@ -128,11 +128,11 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
 
 def sweep_now(
     inventory: Inventory, order: BenchOptions, requests: Sequence[int], progress: Progress
-) -> tuple[Benched, ...]:
+) -> tuple[BenchedGang, ...]:
     """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was
     measured before that is recorded."""
 
-    def one(count: int) -> Benched:
+    def one(count: int) -> BenchedGang:
         load = replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)
         return run_now(
             inventory,
@@ -193,7 +193,7 @@ class _Ran:
     text: str
 
 
-def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> Benched:
+def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> BenchedGang:
     entries = applying(
         expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
     )
@@ -212,7 +212,7 @@ def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: Sta
     )
     kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
     file = write_bench(kept)
-    return Benched(
+    return BenchedGang(
         record=kept, file=str(file), judged=judged, verdict=verdict, against=against, expected=expected, causes=why
     )
 
@@ -407,13 +407,13 @@ def listed() -> tuple[dict[str, Any], ...]:
     return all_benches()
 
 
-def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[Judged, ...]]:
+def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[JudgedFigure, ...]]:
     """Two records, and the second beside the first. Raises InputError for a name that is none."""
     first, second = (read_bench(name) for name in names)
     return first, second, judge(second["serving"], first["serving"])
 
 
-def bench_json(done: Benched) -> dict[str, Any]:
+def bench_json(done: BenchedGang) -> dict[str, Any]:
     """The document of `bench --json`."""
     record = done.record
     return {
@@ -452,7 +452,7 @@ def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def sweep_json(done: Sequence[Benched]) -> dict[str, Any]:
+def sweep_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
     """The document of `bench --sweep --json`: the run with the most requests at once as `bench --json` has it, with
     the decode rows and the causes of all runs and the gravest of their verdicts; each run is among `runs`."""
     runs = [bench_json(one) for one in done]
@@ -509,7 +509,7 @@ def _expected_json(entry: ExpectedSpeeds) -> dict[str, Any]:
     return {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)}
 
 
-def figures_json(judged: Iterable[Judged]) -> list[dict[str, Any]]:
+def figures_json(judged: Iterable[JudgedFigure]) -> list[dict[str, Any]]:
     """Each figure with the one it was compared with."""
     return [
         {

@@ -79,7 +79,7 @@ class NettestOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tested:
+class TestedGang:
     """One gang's test, as it was kept. file: where"""
 
     result: NettestResult
@@ -87,7 +87,7 @@ class Tested:
     file: str
 
 
-def run_now(inventory: Inventory, order: NettestOptions, progress: Progress) -> tuple[Tested, ...]:
+def run_now(inventory: Inventory, order: NettestOptions, progress: Progress) -> tuple[TestedGang, ...]:
     """Test gang after gang, each in the place of its engine.
 
     Raises InputError where a gang runs or nobody knows what it will run, LockHeld, and why a node's ranks did not get
@@ -98,7 +98,7 @@ def run_now(inventory: Inventory, order: NettestOptions, progress: Progress) -> 
         return tuple(_one(inventory, fleet, gang, order, progress) for gang in chosen)
 
 
-def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptions, progress: Progress) -> Tested:
+def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptions, progress: Progress) -> TestedGang:
     begin = time.monotonic()
     refuse_running(
         fleet,
@@ -163,7 +163,7 @@ class NettestSetup:
 
 def test(
     fleet: Fleet, ground: NettestSetup, *, enough: float, progress: Progress, begin: float | None = None
-) -> Tested:
+) -> TestedGang:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
     places = _places(ground)
@@ -221,7 +221,7 @@ def test(
             f"in the test of RDMA ports: {broke.what}\n    what the GPUs measured is complete, and kept in {file}"
         )
         raise broke
-    return Tested(result=result, record=record, file=file)
+    return TestedGang(result=result, record=record, file=file)
 
 
 def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:
@@ -537,12 +537,12 @@ def _used(topology: Topology, request: StagingRequest) -> tuple[Any, ...]:
     return tuple(gpu for gpu in topology.gpus if gpu.index in request.gpus)
 
 
-def why_slow(tested: Tested) -> str:
+def why_slow(tested: TestedGang) -> str:
     """The most severe findings, in a sentence."""
     return "; ".join(f"{finding.id}: {finding.title}" for finding in report.findings(tested.result)[:2])
 
 
-def nettest_json(found: Sequence[Tested]) -> dict[str, Any]:
+def nettest_json(found: Sequence[TestedGang]) -> dict[str, Any]:
     """The document of `nettest --json`: each gang's figures below `gangs`; at the top those of the first gang with
     wrong data, of the first slow one, of the first one where none is."""
     documents = [{**one.record, "file": one.file} for one in found]

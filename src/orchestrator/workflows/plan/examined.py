@@ -17,7 +17,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.registry import in_order, run_rules, with_limits
 from orchestrator.workflows.look.connectivity import try_ways
 from orchestrator.workflows.look.doctor import check_accept, cluster_of, sort_out
-from orchestrator.workflows.plan.plan import Planned
+from orchestrator.workflows.plan.plan import PlanResult
 
 _TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
     "TRANSPORT-TCP": ("TRAFFIC-ON-TCP", "TRANSPORT-TCP"),
@@ -27,7 +27,7 @@ _TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
 
 
 def examined(
-    planned: Planned, gangs: Sequence[GangSpec], fleet: Fleet | None = None, *, accept: Sequence[str] = ()
+    planned: PlanResult, gangs: Sequence[GangSpec], fleet: Fleet | None = None, *, accept: Sequence[str] = ()
 ) -> Plan:
     """The plan with the findings of all rules, and what of them is accepted. No node is read a second time.
 

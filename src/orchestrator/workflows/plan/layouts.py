@@ -15,10 +15,10 @@ from orchestrator.planning.offers import L40S_BYTES, LayoutFit, offer
 from orchestrator.planning.page_cache import FAST_DISK
 from orchestrator.workflows.plan.measured import planned_network
 from orchestrator.workflows.plan.models import costs_json, speeds_json
-from orchestrator.workflows.plan.plan import Planned, PlanRequest
+from orchestrator.workflows.plan.plan import PlanRequest, PlanResult
 
 
-def layouts_of(inventory: Inventory, request: PlanRequest, planned: Planned) -> dict[str, tuple[LayoutFit, ...]]:
+def layouts_of(inventory: Inventory, request: PlanRequest, planned: PlanResult) -> dict[str, tuple[LayoutFit, ...]]:
     """By gang: every layout that fits its GPUs. Gangs of a plan whose profile or stack is not at hand are left out."""
     found = {}
     for gang in inventory.gangs:
@@ -29,7 +29,7 @@ def layouts_of(inventory: Inventory, request: PlanRequest, planned: Planned) -> 
     return found
 
 
-def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: Planned) -> tuple[LayoutFit, ...]:
+def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: PlanResult) -> tuple[LayoutFit, ...]:
     profile, stack = load_profile(request.model), load_stack(plan.stack)
     return offer(
         profile,
@@ -41,7 +41,7 @@ def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: Planned
     ).fits
 
 
-def _gpu_name(gang: GangSpec, planned: Planned) -> str:
+def _gpu_name(gang: GangSpec, planned: PlanResult) -> str:
     names = [gpu.name for node in gang.nodes if node.name in planned.topologies
              for gpu in planned.topologies[node.name].gpus if gpu.name]  # fmt: skip
     return names[0] if names else ""

@@ -29,19 +29,19 @@ ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not contacted
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ModelListing:
     """One profile and what each gang can do with it."""
 
     profile: ModelProfile
     offers: tuple[ModelOffer, ...]
 
 
-def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[Listed, ...]:
+def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[ModelListing, ...]:
     """Every profile, by name. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
     for profile in map(load_profile, profile_names()):
         offers = [_offered(profile, load_stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
-        listed.append(Listed(profile, tuple(offers)))
+        listed.append(ModelListing(profile, tuple(offers)))
     return tuple(listed)
 
 
@@ -49,12 +49,12 @@ def _offered(profile: ModelProfile, stack: Stack, gang: GangSpec) -> ModelOffer:
     return offer(profile, stack, gang, network=assumed_network(gang, stack.name, profile))
 
 
-def models_json(listed: Sequence[Listed]) -> dict[str, Any]:
+def models_json(listed: Sequence[ModelListing]) -> dict[str, Any]:
     """The document of `models --json`."""
     return {"assumed": ASSUMED, "models": [_model(each) for each in listed]}
 
 
-def _model(listed: Listed) -> dict[str, Any]:
+def _model(listed: ModelListing) -> dict[str, Any]:
     profile = listed.profile
     return {
         "name": profile.name,

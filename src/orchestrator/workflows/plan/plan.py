@@ -62,7 +62,7 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlanResult:
     """A plan with what it was made from, by node name."""
 
     plan: Plan
@@ -70,7 +70,7 @@ class Planned:
     snapshots: Mapping[str, Snapshot]
 
 
-def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Planned:
+def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanResult:
     """Look at the nodes of the gangs that were asked for, and plan them.
 
     Raises InputError and FindingsError (see planning.build), VerificationDiffers where a saved plan no longer
@@ -101,10 +101,10 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> Plann
     plan = build_plan(gangs, profile, stack, topologies, options)
     if request.saved is not None:
         refuse_changes(request.saved, plan)
-    return Planned(plan=plan, topologies=topologies, snapshots=snapshots)
+    return PlanResult(plan=plan, topologies=topologies, snapshots=snapshots)
 
 
-def plan_inventory(inventory: Inventory, request: PlanRequest) -> Planned:
+def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:
     """The same over connections of its own."""
     nodes = [node for gang in chosen_gangs(inventory, request.gangs) for node in gang.nodes]
     with Fleet(nodes) as fleet:

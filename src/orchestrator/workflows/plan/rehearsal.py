@@ -20,7 +20,7 @@ from orchestrator.workflows.status.unfinished import interrupted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Would:
+class GangRehearsal:
     """What would be done to one gang, as text; then: the plan that it would run afterwards, '' for none."""
 
     gang: str
@@ -38,7 +38,7 @@ def would_restart(
     now: bool,
     one_by_one: bool,
     accept: Sequence[str] = (),
-) -> tuple[Would, ...]:
+) -> tuple[GangRehearsal, ...]:
     """Raises Unreachable, InputError where there is no plan to start again, and what the checks of the start refuse."""
     specs = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
@@ -54,7 +54,7 @@ def would_restart(
     )
 
 
-def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...]:
+def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[GangRehearsal, ...]:
     """Of the gangs on which a command was interrupted. Raises Unreachable."""
     specs = chosen_gangs(inventory, gangs)
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
@@ -74,7 +74,7 @@ def would_resume(inventory: Inventory, gangs: Sequence[str]) -> tuple[Would, ...
 
 def would_roll_back(
     inventory: Inventory, gangs: Sequence[str], watcher: raising.Watcher, *, accept: Sequence[str] = ()
-) -> tuple[Would, ...]:
+) -> tuple[GangRehearsal, ...]:
     """Raises Unreachable, InputError where no other plan is kept, and what the checks of the start refuse."""
     specs = chosen_gangs(inventory, gangs)
     with Fleet(inventory.nodes) as fleet:
@@ -93,12 +93,12 @@ def would_roll_back(
     )
 
 
-def would_stop(inventory: Inventory, gangs: Sequence[str], *, now: bool) -> tuple[Would, ...]:
+def would_stop(inventory: Inventory, gangs: Sequence[str], *, now: bool) -> tuple[GangRehearsal, ...]:
     """Nodes that do not answer are named; they hold nothing up, as they do not hold `down` up."""
     return would_stop_of(chosen_gangs(inventory, gangs), now=now)
 
 
-def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[Would, ...]:
+def would_stop_of(specs: Sequence[GangSpec], *, now: bool) -> tuple[GangRehearsal, ...]:
     """The same of these gangs, of the router's too."""
     with Fleet([node for gang in specs for node in gang.nodes]) as fleet:
         views = see(fleet, specs)
@@ -115,6 +115,6 @@ def _stopping(spec: GangSpec, view: GangView, now: bool) -> str:
     return f"would be stopped on {asked}, {'at once' if now else 'once its running requests have ended'}{silent}"
 
 
-def would(view: GangView, then: str, what: str) -> Would:
+def would(view: GangView, then: str, what: str) -> GangRehearsal:
     """Of one gang as it is. then: the plan that it would run afterwards, '' for none."""
-    return Would(gang=view.name, state=view.state.value, plan_id=view.plan_id, then=then, what=what)
+    return GangRehearsal(gang=view.name, state=view.state.value, plan_id=view.plan_id, then=then, what=what)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from orchestrator.model.inventory import Inventory
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.gang.raising import everybody_answers
-from orchestrator.workflows.plan.rehearsal import Would, would, would_stop_of
+from orchestrator.workflows.plan.rehearsal import GangRehearsal, would, would_stop_of
 from orchestrator.workflows.router.host import router_gang
 from orchestrator.workflows.router.routing import Router, plan_wanted, wanted_router
 from orchestrator.workflows.status.reports import see
 
 
-def would_start_router(inventory: Inventory) -> tuple[Would, ...]:
+def would_start_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
     """Raises InputError where the inventory has no router, and Unreachable."""
     with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
         state = router.state()
@@ -26,6 +26,6 @@ def would_start_router(inventory: Inventory) -> tuple[Would, ...]:
     return (would(state.view, then, f"{what}; {joining}"),)
 
 
-def would_stop_router(inventory: Inventory) -> tuple[Would, ...]:
+def would_stop_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
     """Raises InputError where the inventory has no router."""
     return would_stop_of([router_gang(wanted_router(inventory))], now=False)

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.engines.serving import METRICS, Serving, serving
-from orchestrator.gang.begun import GangOperation
+from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.rates import growth, port_rates
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView

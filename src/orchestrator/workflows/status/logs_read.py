@@ -46,7 +46,7 @@ _LONGEST = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LogsSummary:
     """What the logs tell.
 
     cause:     None where no known cause is primary
@@ -105,7 +105,7 @@ class _Stream:
             self.watch.finish(float("inf"))
 
 
-def read_logs(files: Mapping[str, Iterable[str]]) -> Told:
+def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
     texts = {name: [line[:_LONGEST] for line in lines] for name, lines in files.items()}
     engine, version, nccl = _written_by(texts)
@@ -113,7 +113,7 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> Told:
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
     told = [statement for stream in streams for statement in _statements(stream, nodes)]
     cause, exception = _first(told, streams)
-    return Told(
+    return LogsSummary(
         cause=cause,
         secondary=tuple(dict.fromkeys(_others(streams, cause))),
         exception=exception,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from orchestrator.gang.begun import GangOperation
 from orchestrator.gang.degraded import degraded_reason
+from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, named_gangs
 from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, Unreachable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from orchestrator.gang.begun import GangOperation, read, together
+from orchestrator.gang.operations import GangOperation, read, together
 from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.remote.fleet import Fleet

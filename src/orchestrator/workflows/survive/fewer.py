@@ -22,7 +22,7 @@ from orchestrator.workflows.router.routing import enrol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class StartTerms:
     """What a start on other nodes has of the command that wants it. timeout_s: for the start."""
 
     command: str
@@ -55,7 +55,7 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
 
 
 def go_on(
-    inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str], terms: Terms, watcher: Watcher
+    inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str], terms: StartTerms, watcher: Watcher
 ) -> UpResult:
     """Have the gang serve without these nodes, behind the router: as it was asked for where spares take their places,
     else with a layout that fits the others.
@@ -70,7 +70,7 @@ def go_on(
     return _up(left, plan, asked, terms, watcher)
 
 
-def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: Terms, watcher: Watcher) -> UpResult:
+def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: StartTerms, watcher: Watcher) -> UpResult:
     """Have the gang serve on all of its nodes again, with what was asked for then; where it does not come up so, it
     goes on as it was. Raises what `up` raises."""
     return _up(inventory, _as_asked(gang, asked), asked, terms, watcher)
@@ -90,7 +90,7 @@ def _as_asked(gang: GangSpec, asked: Asked) -> PlanRequest:
     )
 
 
-def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: Terms, watcher: Watcher) -> UpResult:
+def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: StartTerms, watcher: Watcher) -> UpResult:
     request = UpRequest(
         plan=plan,
         command=terms.command,

@@ -46,7 +46,7 @@ class PullRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
+class TuningPullResult:
     """left: (part, why) of files that are unusable and were left out"""
 
     node: str
@@ -66,7 +66,7 @@ class TuningPushRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Put:
+class TuningPushResult:
     """What was done on one node, by places on it. left: place -> why; remarks: what an operator should know"""
 
     written: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Put:
     remarks: tuple[str, ...] = ()
 
 
-def pull(inventory: Inventory, request: PullRequest) -> Pulled:
+def pull(inventory: Inventory, request: PullRequest) -> TuningPullResult:
     """Make a pack of what one node has. Raises InputError if there is nothing, Unreachable and NodeError as usual."""
     spec = _node(inventory, request.node)
     asked = request.stack or _named(inventory, [spec]) or _only_by_option()
@@ -108,10 +108,10 @@ def pull(inventory: Inventory, request: PullRequest) -> Pulled:
             fix="run `l40s-deploy tuning status --model NAME` to see which files are needed, and where",
         )
     save_pack(request.out, pack)
-    return Pulled(node=spec.name, pack=pack, left=tuple((part, flaw.text) for part, flaw in left))
+    return TuningPullResult(node=spec.name, pack=pack, left=tuple((part, flaw.text) for part, flaw in left))
 
 
-def push(inventory: Inventory, request: TuningPushRequest) -> PerNode[Put]:
+def push(inventory: Inventory, request: TuningPushRequest) -> PerNode[TuningPushResult]:
     """Install a pack on every node, or remove it. Nothing is written before every node has agreed to accept it.
 
     Raises InputError for a pack that can't be used, and the first failure of a node that can't accept it.
@@ -139,7 +139,7 @@ def push(inventory: Inventory, request: TuningPushRequest) -> PerNode[Put]:
         return would if request.check else fleet.on_every(lambda session: _put(session, stack, pack, check=False))
 
 
-def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> Put:
+def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> TuningPushResult:
     spec = session.spec
     own = moe_directory(spec, stack)
     request = TuneRequest(venv=venv(spec, stack.name), check=check, remove=pack is None)
@@ -154,7 +154,7 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> P
         remarks.append(
             f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
         )
-    return Put(
+    return TuningPushResult(
         written=said.written,
         unchanged=said.unchanged,
         restored=said.restored,
@@ -218,7 +218,7 @@ def _only_by_option() -> str:
     )
 
 
-def pulled_json(pulled: Pulled, out: Path) -> dict[str, Any]:
+def pulled_json(pulled: TuningPullResult, out: Path) -> dict[str, Any]:
     """The document of `tuning pull --json`."""
     pack = pulled.pack
     return {
@@ -233,12 +233,12 @@ def pulled_json(pulled: Pulled, out: Path) -> dict[str, Any]:
     }
 
 
-def push_json(done: PerNode[Put], names: Sequence[str]) -> dict[str, Any]:
+def push_json(done: PerNode[TuningPushResult], names: Sequence[str]) -> dict[str, Any]:
     """The document of `tuning push --json`."""
     return {"nodes": [_node_json(name, done) for name in names if name in done.values or name in done.failures]}
 
 
-def _node_json(name: str, done: PerNode[Put]) -> dict[str, Any]:
+def _node_json(name: str, done: PerNode[TuningPushResult]) -> dict[str, Any]:
     failure, put = done.failures.get(name), done.values.get(name)
     error = failure.as_json() if failure else None
     if put is None:

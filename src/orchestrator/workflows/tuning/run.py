@@ -69,7 +69,7 @@ class TuneOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedGang:
     """What came of it. results: by job; before: how many of them an earlier run had found; failed: job -> why; left:
     file -> why it is not in the pack; lost: nodes that dropped out"""
 
@@ -96,7 +96,7 @@ class TuningProgress:
 Progress = Callable[[TuningProgress], None]
 
 
-def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -> Tuned:
+def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -> TunedGang:
     """Tune on every GPU of one gang, and write the pack.
 
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
@@ -181,7 +181,7 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOpt
     )
 
 
-def _tune(fleet: Fleet, ground: _TuningSetup, request: TuneOptions, progress: Progress) -> Tuned:
+def _tune(fleet: Fleet, ground: _TuningSetup, request: TuneOptions, progress: Progress) -> TunedGang:
     begin = time.monotonic()
     if request.again:
         forget_results(ground.key)
@@ -195,7 +195,7 @@ def _tune(fleet: Fleet, ground: _TuningSetup, request: TuneOptions, progress: Pr
     pack, left = _pack(ground, results)
     if pack.texts:
         save_pack(request.out, pack)
-    return Tuned(
+    return TunedGang(
         pack=pack,
         jobs=ground.jobs,
         results=results,
@@ -323,7 +323,7 @@ def _pack(ground: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tup
     return pack, left
 
 
-def tuned_json(done: Tuned, out: Path) -> dict[str, Any]:
+def tuned_json(done: TunedGang, out: Path) -> dict[str, Any]:
     """The document of `tuning run --json`."""
     return {
         "pack": str(out) if done.pack.texts else None,
@@ -337,7 +337,7 @@ def tuned_json(done: Tuned, out: Path) -> dict[str, Any]:
     }
 
 
-def _job_json(job: TuneJob, done: Tuned) -> dict[str, Any]:
+def _job_json(job: TuneJob, done: TunedGang) -> dict[str, Any]:
     shape = {"kernel": job.kernel, "file": job.space, "batch": job.batch}
     result = done.results.get(job.id)
     if result is None:

@@ -10,7 +10,7 @@ from orchestrator.gang.view import NodeView
 from orchestrator.model.gang_state import NodeState
 from orchestrator.protocol.gauges import GpuGauges
 from orchestrator.protocol.report import RankReport, RankState
-from orchestrator.topology.lit import OLD, Lit
+from orchestrator.topology.live_drawing import OLD, LiveState
 from orchestrator.workflows.status.loads import HOT_C, NodeLoad
 
 
@@ -18,8 +18,8 @@ from orchestrator.workflows.status.loads import HOT_C, NodeLoad
 class Lights:
     """gpus by NVML's index, in its order; ports by RDMA device and number. old: the node does not answer."""
 
-    gpus: dict[int, Lit]
-    ports: dict[tuple[str, int], Lit]
+    gpus: dict[int, LiveState]
+    ports: dict[tuple[str, int], LiveState]
     old: bool = False
 
 
@@ -38,7 +38,7 @@ def lights(node: NodeView, load: NodeLoad) -> Lights:
     )
 
 
-def _gpu(rank: RankReport | None, gpu: GpuGauges, *, old: bool) -> Lit:
+def _gpu(rank: RankReport | None, gpu: GpuGauges, *, old: bool) -> LiveState:
     slowed = [words for bit, words in SLOWING.items() if (gpu.clocks_event_reasons or 0) & bit]
     titles = [
         f"TP rank {rank.tp_rank}, process {rank.pid}: {rank.state.value}" if rank else "no rank",
@@ -47,7 +47,7 @@ def _gpu(rank: RankReport | None, gpu: GpuGauges, *, old: bool) -> Lit:
         "its node does not answer: this is out of date" if old else "",
     ]
     process = rank.state if rank else None
-    return Lit(
+    return LiveState(
         state=OLD if old else _state(process, gpu, slowed=bool(slowed)),
         name=f"TP{rank.tp_rank}" if rank else "",
         words="dead" if process is RankState.DEAD and not old else _figures(gpu),
@@ -70,14 +70,14 @@ def _state(process: RankState | None, gpu: GpuGauges, *, slowed: bool) -> str:
     return "up" if process is RankState.ALIVE else ""
 
 
-def _port(port: PortRate, *, old: bool) -> Lit:
+def _port(port: PortRate, *, old: bool) -> LiveState:
     if old:
-        return Lit(state=OLD, name=port.device)
+        return LiveState(state=OLD, name=port.device)
     if not port.up:
-        return Lit(state="bad", name=port.device, words="down")
+        return LiveState(state="bad", name=port.device, words="down")
     rates = _rates(port)
     grown = ", ".join(f"{name} +{more}" for name, more in port.grown.items())
-    return Lit(state="hot" if grown else "up", name=port.device, words=grown or rates, title=rates)
+    return LiveState(state="hot" if grown else "up", name=port.device, words=grown or rates, title=rates)
 
 
 def _rates(port: PortRate) -> str:

@@ -18,7 +18,7 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.rendering import report_page
-from orchestrator.topology.lit import lit
+from orchestrator.topology.live_drawing import lit
 from orchestrator.topology.picture import Picture
 from orchestrator.workflows.look.doctor import examine_inventory
 from orchestrator.workflows.look.report import page_of as report_of

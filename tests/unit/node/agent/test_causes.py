@@ -11,7 +11,7 @@ from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Weight
 from orchestrator.node.engine.deaths import Death
 from orchestrator.node.engine.kernel_words import KernelWord
-from orchestrator.node.engine.tree import Died, EngineProcess, Rank
+from orchestrator.node.engine.tree import EngineProcess, ProcessDeath, Rank
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.protocol.report import Cause
 
@@ -38,8 +38,8 @@ def watched(*said: tuple[float, tuple[str, ...], int, str]) -> LogWatch:
     return watch
 
 
-def died(tp_rank: int, death: Death, alive_at: float) -> Died:
-    return Died(Rank(tp_rank=tp_rank, gpu=1, pid=77), death, alive_at)
+def died(tp_rank: int, death: Death, alive_at: float) -> ProcessDeath:
+    return ProcessDeath(Rank(tp_rank=tp_rank, gpu=1, pid=77), death, alive_at)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_what_those_below_wrote_after_their_parents_end_does_not_explain_it() ->
 def test_a_process_beside_the_ranks_is_named_by_its_title(
     said: tuple[str, ...], alive_at: float, weight: Weight
 ) -> None:
-    part = Died(EngineProcess("sglang::detokenizer", pid=78), KILLED, alive_at)
+    part = ProcessDeath(EngineProcess("sglang::detokenizer", pid=78), KILLED, alive_at)
     told = causes.rank_died("node1", part, watched((9.0, said, 0, "")), 10.0, NODES)
     assert told.weight is weight
     assert "the engine's process sglang::detokenizer (pid 78) was killed by signal 9 (SIGKILL)" in told.cause.text

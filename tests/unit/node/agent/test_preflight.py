@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.engines import router
 from orchestrator.node.agent import preflight
-from orchestrator.node.agent.preflight import Own
+from orchestrator.node.agent.preflight import OwnRun
 from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
@@ -200,26 +200,26 @@ SELF, GONE = os.getpid(), 1 << 22
 @pytest.mark.parametrize(
     ("use", "own", "busy"),
     [
-        (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), Own(pids=frozenset({SELF})), ""),
-        (GpuUse(0, 40_000 * MIB, ((SELF, 20_000 * MIB), (1, 9 * MIB))), Own(pids=frozenset({SELF})), "pid 1 "),
-        (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), Own(gpus=frozenset({0})), f"pid {SELF} "),
-        (GpuUse(0, 40_000 * MIB, ((GONE, 39_000 * MIB),)), Own(gpus=frozenset({0})), ""),
-        (GpuUse(0, 40_000 * MIB, ((GONE, 39_000 * MIB),)), Own(gpus=frozenset({1})), f"pid {GONE} "),
-        (GpuUse(0, 40_000 * MIB), Own(gpus=frozenset({0})), ""),
-        (GpuUse(0, 40_000 * MIB), Own(gpus=frozenset({1})), "a process that NVML does not show"),
+        (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(pids=frozenset({SELF})), ""),
+        (GpuUse(0, 40_000 * MIB, ((SELF, 20_000 * MIB), (1, 9 * MIB))), OwnRun(pids=frozenset({SELF})), "pid 1 "),
+        (GpuUse(0, 40_000 * MIB, ((SELF, 39_000 * MIB),)), OwnRun(gpus=frozenset({0})), f"pid {SELF} "),
+        (GpuUse(0, 40_000 * MIB, ((GONE, 39_000 * MIB),)), OwnRun(gpus=frozenset({0})), ""),
+        (GpuUse(0, 40_000 * MIB, ((GONE, 39_000 * MIB),)), OwnRun(gpus=frozenset({1})), f"pid {GONE} "),
+        (GpuUse(0, 40_000 * MIB), OwnRun(gpus=frozenset({0})), ""),
+        (GpuUse(0, 40_000 * MIB), OwnRun(gpus=frozenset({1})), "a process that NVML does not show"),
     ],
     ids=map(str, range(7)),  # not by a process id
 )
 def test_a_gpu_that_the_gangs_own_run_uses_is_free_for_its_next_one(
-    gang: Gang, use: GpuUse, own: Own, busy: str
+    gang: Gang, use: GpuUse, own: OwnRun, busy: str
 ) -> None:
     run = run_of({**gang().staging(0), "device": "cuda", "gpus": [0], "tp_ranks": [0]}, "/nowhere")
     found = [failure.what for failure in preflight.check(run, Memory("", (0,), answer={0: use}), own)]
     assert bool(found) is bool(busy) and all(busy in what for what in found)
 
 
-@pytest.mark.parametrize(("own", "free"), [(Own(pids=frozenset({SELF})), True), (Own(), False)], ids="yn")
-def test_a_port_that_the_gangs_own_run_takes_is_free_for_its_next_one(gang: Gang, own: Own, free: bool) -> None:
+@pytest.mark.parametrize(("own", "free"), [(OwnRun(pids=frozenset({SELF})), True), (OwnRun(), False)], ids="yn")
+def test_a_port_that_the_gangs_own_run_takes_is_free_for_its_next_one(gang: Gang, own: OwnRun, free: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wanted = {"check_free": [{"address": "127.0.0.1", "port": taken.getsockname()[1]}]}
         run = run_of({**gang().staging(0), "ports": wanted}, "/nowhere")
@@ -233,8 +233,8 @@ def test_a_port_whose_holder_is_hidden_is_ours_where_our_run_was_staged_with_it(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         run = run_of({**gang().staging(0), "ports": {"check_free": [{"port": port}]}}, "/nowhere")
-        assert preflight.check(run, Memory("", ()), Own(ports=frozenset({port}))) == []
-        assert preflight.check(run, Memory("", ()), Own(ports=frozenset({port + 1})))
+        assert preflight.check(run, Memory("", ()), OwnRun(ports=frozenset({port}))) == []
+        assert preflight.check(run, Memory("", ()), OwnRun(ports=frozenset({port + 1})))
 
 
 def test_nvml_that_does_not_answer_is_told(gang: Gang) -> None:

@@ -19,17 +19,17 @@ from orchestrator.node.agent.verdicts import (
     AskMembers,
     Effect,
     Fail,
-    Gone,
-    Inquest,
     LeaderAsked,
+    LeaderVerdict,
     Look,
     LookDone,
+    MemberAccount,
+    MemberGone,
     OwnFailure,
     SendVerdict,
     Tell,
     Tick,
     VerdictReceived,
-    Witness,
     choose,
 )
 from orchestrator.protocol.link import Account, from_member
@@ -63,63 +63,66 @@ def only(effects: Sequence[Effect]) -> Any:
 
 def test_a_secondary_account_asks_everybody_and_the_killed_ranks_node_is_named() -> None:
     """As recorded on four H200: node3 is the first to fail, node1's rank was killed before."""
-    inquest = Inquest("node0")
-    assert inquest.step(10.0, AccountReceived("node3", followed("node3", "node1")), OTHERS) == [AskMembers(), Look()]
-    assert inquest.step(10.0, LookDone(), OTHERS) == []
-    assert inquest.step(10.002, AccountReceived("node2", None), OTHERS) == []
-    ruled = inquest.step(10.003, AccountReceived("node1", seen("node1", tp_rank=1)), OTHERS)
+    attribution = LeaderVerdict("node0")
+    assert attribution.step(10.0, AccountReceived("node3", followed("node3", "node1")), OTHERS) == [
+        AskMembers(),
+        Look(),
+    ]
+    assert attribution.step(10.0, LookDone(), OTHERS) == []
+    assert attribution.step(10.002, AccountReceived("node2", None), OTHERS) == []
+    ruled = attribution.step(10.003, AccountReceived("node1", seen("node1", tp_rank=1)), OTHERS)
     assert rulings(ruled) == ["node1"]
     rule = only(ruled)
     assert (rule.verdict.tp_rank, rule.verdict.signal) == (1, 9)
     assert rule.cause.secondary and rule.cause.node == "node0"
-    assert inquest.step(10.1, AccountReceived("node2", seen("node2")), OTHERS) == [], "it rules once"
+    assert attribution.step(10.1, AccountReceived("node2", seen("node2")), OTHERS) == [], "it rules once"
 
 
 def test_a_first_hand_account_waits_for_all_answers_within_a_bound() -> None:
-    inquest = Inquest("node0")
-    inquest.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
-    assert inquest.step(10.01, AccountReceived("node2", None), OTHERS) == []
-    assert inquest.step(10.0 + ANSWER_S / 2, Tick(), OTHERS) == [], "node3 has not answered"
-    assert rulings(inquest.step(10.0 + ANSWER_S, Tick(), OTHERS)) == ["node1"]
+    attribution = LeaderVerdict("node0")
+    attribution.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
+    assert attribution.step(10.01, AccountReceived("node2", None), OTHERS) == []
+    assert attribution.step(10.0 + ANSWER_S / 2, Tick(), OTHERS) == [], "node3 has not answered"
+    assert rulings(attribution.step(10.0 + ANSWER_S, Tick(), OTHERS)) == ["node1"]
 
 
-@pytest.mark.parametrize("lost", [(Gone("node3"), OTHERS), (Tick(), OTHERS - {"node3"})])
+@pytest.mark.parametrize("lost", [(MemberGone("node3"), OTHERS), (Tick(), OTHERS - {"node3"})])
 def test_nobody_waits_for_a_node_that_is_gone(lost: Any) -> None:
-    inquest = Inquest("node0")
-    inquest.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
-    inquest.step(10.0, AccountReceived("node2", None), OTHERS)
+    attribution = LeaderVerdict("node0")
+    attribution.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
+    attribution.step(10.0, AccountReceived("node2", None), OTHERS)
     event, joined = lost
-    assert rulings(inquest.step(10.01, event, joined)) == ["node1"]
+    assert rulings(attribution.step(10.01, event, joined)) == ["node1"]
 
 
 def test_without_a_first_hand_account_the_bound_is_waited_for() -> None:
-    inquest = Inquest("node0")
-    inquest.step(10.0, OwnFailure(followed("node0", "node2")), OTHERS)
+    attribution = LeaderVerdict("node0")
+    attribution.step(10.0, OwnFailure(followed("node0", "node2")), OTHERS)
     for node in OTHERS:
         assert (
-            inquest.step(10.1, AccountReceived(node, followed(node, "node2") if node == "node1" else None), OTHERS)
+            attribution.step(10.1, AccountReceived(node, followed(node, "node2") if node == "node1" else None), OTHERS)
             == []
         )
-    assert inquest.step(10.0 + SETTLE_S - 0.01, Tick(), OTHERS) == []
-    rule = only(inquest.step(10.0 + SETTLE_S, Tick(), OTHERS))
+    assert attribution.step(10.0 + SETTLE_S - 0.01, Tick(), OTHERS) == []
+    rule = only(attribution.step(10.0 + SETTLE_S, Tick(), OTHERS))
     assert rule.verdict.node == "node2" and rule.verdict.secondary
     assert rule.verdict.text == "node0 lost its connection to node2: a peer went away"
 
 
 def test_the_leaders_own_first_hand_cause_is_its_own() -> None:
-    inquest = Inquest("node0")
+    attribution = LeaderVerdict("node0")
     own = seen("node0", tp_rank=0)
-    assert inquest.step(1.0, OwnFailure(own), frozenset()) == [AskMembers(), Look()]
-    rule = only(inquest.step(1.0, LookDone(), frozenset()))
+    assert attribution.step(1.0, OwnFailure(own), frozenset()) == [AskMembers(), Look()]
+    rule = only(attribution.step(1.0, LookDone(), frozenset()))
     assert rule == SendVerdict(own.cause, own.cause)
 
 
 def test_a_later_and_nearer_account_of_a_node_replaces_its_first() -> None:
-    inquest = Inquest("node0")
-    inquest.step(1.0, AccountReceived("node1", unsure("node1")), OTHERS)
-    inquest.step(1.1, AccountReceived("node1", seen("node1", tp_rank=4)), OTHERS)
-    inquest.step(1.1, AccountReceived("node1", followed("node1")), OTHERS)
-    rule = only(inquest.step(1.0 + SETTLE_S, Tick(), OTHERS))
+    attribution = LeaderVerdict("node0")
+    attribution.step(1.0, AccountReceived("node1", unsure("node1")), OTHERS)
+    attribution.step(1.1, AccountReceived("node1", seen("node1", tp_rank=4)), OTHERS)
+    attribution.step(1.1, AccountReceived("node1", followed("node1")), OTHERS)
+    rule = only(attribution.step(1.0 + SETTLE_S, Tick(), OTHERS))
     assert rule.verdict.tp_rank == 4
 
 
@@ -145,12 +148,12 @@ LEADER = frozenset({"node0"})
 
 def test_a_member_says_what_it_saw_first_hand_and_fails_at_once() -> None:
     own = seen("node1")
-    assert Witness("node1").step(5.0, OwnFailure(own), LEADER) == [Tell(own), Fail(own.cause)]
+    assert MemberAccount("node1").step(5.0, OwnFailure(own), LEADER) == [Tell(own), Fail(own.cause)]
 
 
 @pytest.mark.parametrize("own", [unsure("node1"), followed("node1", "node2")])
 def test_a_member_that_is_unsure_waits_for_the_verdict(own: Statement) -> None:
-    witness = Witness("node1")
+    witness = MemberAccount("node1")
     assert witness.step(5.0, OwnFailure(own), LEADER) == [Tell(own)]
     assert witness.step(5.5, OwnFailure(own), LEADER) == [], "said once"
     end = only(witness.step(5.6, VerdictReceived(seen("node2").cause), LEADER))
@@ -159,23 +162,23 @@ def test_a_member_that_is_unsure_waits_for_the_verdict(own: Statement) -> None:
 
 def test_a_member_that_is_named_keeps_its_own_account_and_one_that_only_followed_does_not() -> None:
     for own, kept in ((unsure("node1"), True), (followed("node1"), False)):
-        witness = Witness("node1")
+        witness = MemberAccount("node1")
         witness.step(5.0, OwnFailure(own), LEADER)
         end = only(witness.step(5.1, VerdictReceived(replace(own.cause, text="in the leader's words")), LEADER))
         assert isinstance(end, Fail) and (end.cause == own.cause) is kept
 
 
 def test_a_member_without_a_word_from_its_leader_names_what_it_has() -> None:
-    witness = Witness("node1")
+    witness = MemberAccount("node1")
     own = followed("node1")
     witness.step(5.0, OwnFailure(own), LEADER)
     assert witness.step(5.0 + HOLD_S - 0.1, Tick(), LEADER) == []
     assert witness.step(5.0 + HOLD_S, Tick(), LEADER) == [Fail(own.cause)]
-    assert Witness("node1").step(5.0, OwnFailure(own), frozenset()) == [Fail(own.cause)], "not connected"
+    assert MemberAccount("node1").step(5.0, OwnFailure(own), frozenset()) == [Fail(own.cause)], "not connected"
 
 
 def test_a_member_looks_before_it_answers() -> None:
-    witness = Witness("node1")
+    witness = MemberAccount("node1")
     assert witness.step(5.0, LeaderAsked(), LEADER) == [Look()]
     assert witness.step(5.0, LookDone(), LEADER) == [Tell(None)]
     own = unsure("node1")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.node.engine.kernel_words import NEAR_S, Dead, reason
+from orchestrator.node.engine.kernel_words import NEAR_S, DeadProcess, reason
 
 LOST = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 OOM = "Out of memory: Killed process 4711 (sglang::schedul) total-vm:181232kB, anon-rss:99kB, file-rss:0kB, UID:0"
@@ -39,7 +39,7 @@ EDAC = (
 )
 EDAC_MILD = EDAC.replace("1 UE", "4858 CE")
 NOW_S = 1000.0
-DEAD = Dead(
+DEAD = DeadProcess(
     pid=4711,
     gpu=5,
     place="00000000:9B:00.0",
@@ -53,7 +53,7 @@ def record(text: str, ago_s: float = 1.0) -> str:
     return f"3,1201,{int((NOW_S - ago_s) * 1e6)},-;{text}"
 
 
-def signature(text: str, dead: Dead = DEAD) -> str:
+def signature(text: str, dead: DeadProcess = DEAD) -> str:
     found = reason(["6,1,1,-;Linux version 6.8", record(text), " SUBSYSTEM=pci", ""], NOW_S, dead)
     if found is None:
         return ""

@@ -366,7 +366,7 @@ def test_without_ras_it_is_said(address: str, words: str) -> None:
 def test_the_cause_names_the_rank_that_is_waited_for() -> None:
     said = judge(read(MISSING), read(MISSING), NODES)
     waits = ("GPU 0: 100 % busy at 88 of 350 W: it waits",)
-    cause = causes.hung("node0", "gang0", "no token for 60 s", 1.0, causes.Beside(said, NODES, waits))
+    cause = causes.hung("node0", "gang0", "no token for 60 s", 1.0, causes.HangDetails(said, NODES, waits))
     assert cause.node == "node7" and cause.lines == waits
     assert cause.text == f"the engine hangs: no token for 60 s; {said.words}"
     assert causes.hung("node0", "gang0", "no token", 1.0).text == "the engine hangs: no token"
@@ -374,7 +374,9 @@ def test_the_cause_names_the_rank_that_is_waited_for() -> None:
 
 def hung_gang(text: str, pids: dict[str, list[int]]) -> GangView:
     """A hung gang whose leader's RAS has said so; pids: of each node's ranks, GPU by GPU."""
-    trouble = causes.hung("node0", "gang0", "no token", 1.0, causes.Beside(judge(read(text), read(text), NODES), NODES))
+    trouble = causes.hung(
+        "node0", "gang0", "no token", 1.0, causes.HangDetails(judge(read(text), read(text), NODES), NODES)
+    )
     reports, rank = {}, 0
     for number, (name, own) in enumerate(pids.items()):
         leads = number == 0

@@ -29,12 +29,12 @@ application, verb = sys.argv[-2:]
 sys.path.insert(0, application)
 from orchestrator.node import dispatch
 from orchestrator.node.push import manifest as push_manifest, offer as push_offer
-from orchestrator.node.push.target import Entry
+from orchestrator.node.push.target import FileEntry
 honest = push_manifest.read
 def lie(directory):
     found = honest(directory)
     first, *others = found.entries
-    return push_manifest.Manifest(found.root, (Entry({path!r}, first.source, first.size), *others))
+    return push_manifest.Manifest(found.root, (FileEntry({path!r}, first.source, first.size), *others))
 push_offer.read = lie
 sys.exit(dispatch.serve([verb]))
 """

@@ -20,7 +20,7 @@ from orchestrator.remote.session import Session
 from orchestrator.workflows.checkpoint import chain as push_chain
 from orchestrator.workflows.checkpoint import push as push_workflow
 from orchestrator.workflows.checkpoint import verify as verify_workflow
-from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, Pushed, push
+from orchestrator.workflows.checkpoint.push import CheckpointPushRequest, Hop, PushResult, push
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.checkpoint.verify import verify
 
@@ -116,7 +116,7 @@ def test_another_name_below_the_sources_root_is_sent(tmp_path: Path) -> None:
 
 def test_a_node_is_as_complete_as_the_one_whose_directory_it_shares() -> None:
     lost = Unreachable("gone", where="b", fix="correct")
-    pushed = Pushed(
+    pushed = PushResult(
         source="a:/m/X",
         directories=dict.fromkeys("bcde", "/m/X"),
         bytes=1,

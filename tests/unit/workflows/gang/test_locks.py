@@ -173,13 +173,13 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
 
 
 def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
-    from orchestrator.gang.begun import GangOperation, What
+    from orchestrator.gang.operations import GangOperation, OperationKind
     from orchestrator.workflows.status.overview import status
     from orchestrator.workflows.status.unfinished import begun_on, interrupted
 
     gang = local()
     begun = GangOperation(
-        gang="gang0", what=What.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0
+        gang="gang0", what=OperationKind.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0
     )
     with Fleet(gang.gang.nodes) as fleet:
         with GangLock(fleet, gang.gang, "restart") as lock:

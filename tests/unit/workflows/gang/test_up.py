@@ -151,7 +151,7 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
         stop(*args, now=now)
 
     monkeypatch.setattr(up_module, "stop", interrupted)
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.stop", interrupted)
+    monkeypatch.setattr("orchestrator.workflows.gang.restart_sequence.stop", interrupted)
     new = with_env(replace(plan, plan_id="plan2"), NEW="1")
     with pytest.raises(KeyboardInterrupt):
         up(gang, new, monkeypatch, replace_it=True, undo=True)

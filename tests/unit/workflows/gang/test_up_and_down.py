@@ -30,7 +30,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
-from orchestrator.node.agent.course import LEADERS_CHECKS_S
+from orchestrator.node.agent.lifecycle import LEADERS_CHECKS_S
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app

@@ -18,7 +18,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause
-from orchestrator.workflows.gang.checks import Against
+from orchestrator.workflows.gang.checks import StartRefusal
 from orchestrator.workflows.guard import guard as guarding
 from orchestrator.workflows.guard.guard import GuardRequest, _Post
 
@@ -96,9 +96,9 @@ class Cluster(Quiet):
         self.returns += 1
         return SimpleNamespace(views=self.see())
 
-    def against_starts(self, *_: object) -> Against | None:
+    def against_starts(self, *_: object) -> StartRefusal | None:
         error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
-        return Against(error=error, outdated=True) if self.off else None
+        return StartRefusal(error=error, outdated=True) if self.off else None
 
     def decided(self, gang: str, decision: GuardDecision) -> None:
         self.decided_on.append(decision)

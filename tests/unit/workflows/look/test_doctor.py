@@ -39,7 +39,7 @@ from orchestrator.workflows.look.doctor import (
 )
 from orchestrator.workflows.look.nccl import dump_xml, expected
 from orchestrator.workflows.plan.examined import examined
-from orchestrator.workflows.plan.plan import Planned
+from orchestrator.workflows.plan.plan import PlanResult
 
 
 def small_shm(node: HealthyNode) -> None:
@@ -119,7 +119,7 @@ def test_a_plans_own_facts_are_enough() -> None:
     cluster = cluster_with("node2", small_shm)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
     plan = replace(PLAN, findings=(finding(Severity.SLOW, ""), transport("TRANSPORT-TCP")))
-    planned = Planned(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots)
+    planned = PlanResult(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots)
     made = examined(planned, [gang])
     assert [(one.id, one.node) for one in made.findings] == [
         ("LIMITS", "node2"),
@@ -137,7 +137,7 @@ def test_what_a_rule_tells_better_is_told_once() -> None:
     cluster = cluster_with("node2", fault("all RDMA ports without a link").breaks)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
     plan = replace(PLAN, findings=(transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
-    made = examined(Planned(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots), [gang])
+    made = examined(PlanResult(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots), [gang])
     assert [one.id for one in made.findings] == ["TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
 
 

@@ -159,14 +159,14 @@ def test_the_transport_of_each_node_is_said(more: dict[str, Any], log: str, word
 CORRUPT = Corrupt(start=LinkEnd("a", 0, 0), end=LinkEnd("b", 1, 0), bytes=3)
 
 
-def found_of(gang_name: str, verdict: NettestVerdict) -> nettest.Tested:
+def found_of(gang_name: str, verdict: NettestVerdict) -> nettest.TestedGang:
     failed = verdict is NettestVerdict.FAILED
     links = () if failed else (link(gang_name, verdict),)
     result = NettestResult(gang=gang_name, nodes=("a", "b"), ranks=2, links=links, tests=(),
                             transport={"a": gang_name}, moved=(), shape=nettest.UNKNOWN_SHAPE, seconds=1.0,
                             steps_s=1.0, verification=Verification(pairs=2, least=1 << 26, seconds=0.1,
                                                                    corrupt=(CORRUPT,) * failed))  # fmt: skip
-    return nettest.Tested(result=result, record=as_json(result), file=f"/{gang_name}.json")
+    return nettest.TestedGang(result=result, record=as_json(result), file=f"/{gang_name}.json")
 
 
 def link(name: str, verdict: NettestVerdict) -> LinkResult:
@@ -212,7 +212,7 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
 ) -> None:
     asked: list[tuple[nettest.NettestSetup, float]] = []
 
-    def test(_: object, here: nettest.NettestSetup, *, enough: float, progress: object) -> nettest.Tested:
+    def test(_: object, here: nettest.NettestSetup, *, enough: float, progress: object) -> nettest.TestedGang:
         asked.append((here, enough))
         return found_of("gang0", verdict)
 
@@ -308,7 +308,7 @@ def well(request: NettestRequest, *, wrong: int = 0, silent: bool = False) -> It
     yield NettestLine(ended=0)
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, *, verify_only: bool = False, **said: Any) -> nettest.Tested:
+def outcome(monkeypatch: pytest.MonkeyPatch, *, verify_only: bool = False, **said: Any) -> nettest.TestedGang:
     """Of two nodes that answer so."""
     monkeypatch.setattr(nettest, "messages", two_ranks(dict.fromkeys(("node0", "node1"), partial(well, **said))))
     here = replace(ground(device="cpu", ranks=1), verify_only=verify_only)

@@ -13,7 +13,7 @@ import pytest
 from tests.support.certificates import certified_key
 
 from orchestrator.engines.router import Worker
-from orchestrator.gang.begun import GangOperation
+from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
     DeployError,
@@ -27,7 +27,7 @@ from orchestrator.model.errors import (
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
-from orchestrator.workflows.gang import rolling, turns
+from orchestrator.workflows.gang import restart_sequence, rolling
 from orchestrator.workflows.gang.rolling import RollingRequest
 from orchestrator.workflows.router import rehearsal, routing
 from orchestrator.workflows.router.routing import enrol, rejoin
@@ -257,10 +257,10 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
     monkeypatch.setattr(rolling, "staged_plan", lambda _, spec: Staged(spec))
     monkeypatch.setattr(rolling, "GangLock", lock)
     monkeypatch.setattr(rolling, "refuse_starts", lambda *_, **__: None)
-    monkeypatch.setattr(turns, "see", world.see)
-    monkeypatch.setattr(turns, "stop", stop)
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", raise_all)
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.wait_until_drained", lambda *_, **__: None)
+    monkeypatch.setattr(restart_sequence, "see", world.see)
+    monkeypatch.setattr(restart_sequence, "stop", stop)
+    monkeypatch.setattr("orchestrator.workflows.gang.restart_sequence.raising.raise_all", raise_all)
+    monkeypatch.setattr("orchestrator.workflows.gang.restart_sequence.wait_until_drained", lambda *_, **__: None)
     return stops
 
 
@@ -294,7 +294,7 @@ def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
         world.gangs = (gang("a"), gang("b", GangState.FAILED, healthy=False), gang("c"))
         raise GangFailed("does not come up", where="gang b", fix="look")
 
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", fails)
+    monkeypatch.setattr("orchestrator.workflows.gang.restart_sequence.raising.raise_all", fails)
     failed = roll(world, max_unavailable=2)
     assert "stopped at a, b; not restarted: c" in failed.what
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
@@ -520,7 +520,7 @@ def test_an_interruption_leaves_what_is_not_finished(
             raise signal
         return type("Raised", (), {"views": ()})
 
-    monkeypatch.setattr("orchestrator.workflows.gang.turns.raising.raise_all", interrupted)
+    monkeypatch.setattr("orchestrator.workflows.gang.restart_sequence.raising.raise_all", interrupted)
     with pytest.raises(signal):
         rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
     assert {name: begun.turning for name, begun in Lock.kept.items()} == {"b": True, "c": False}
@@ -534,7 +534,7 @@ def test_an_interruption_while_requests_are_waited_for_has_changed_nothing(
         assert Lock.kept["a"].turning
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(turns, "wait_until_drained", interrupted)
+    monkeypatch.setattr(restart_sequence, "wait_until_drained", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
     assert not rolled and sorted(set(world.behind)) == ["http://a", "http://b", "http://c"]

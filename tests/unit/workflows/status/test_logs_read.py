@@ -14,19 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.workflows.status.logs_read import Told, read_logs
+from orchestrator.workflows.status.logs_read import LogsSummary, read_logs
 
 LOGS = Path(__file__).parent / "logs"
 CASES = sorted(path.stem for path in LOGS.glob("*.expected"))
 
 
-def told(name: str) -> Told:
+def told(name: str) -> LogsSummary:
     place = LOGS / name
     files = sorted(place.glob("*.log")) if place.is_dir() else [LOGS / f"{name}.log"]
     return read_logs({file.stem: file.read_text("utf-8").splitlines() for file in files})
 
 
-def words(seen: Told) -> list[str]:
+def words(seen: LogsSummary) -> list[str]:
     said = {
         "cause": f"{seen.cause.signature} on {seen.cause.node}" if seen.cause else "none",
         "secondary": ", ".join(f"{one.signature} on {one.node}" for one in seen.secondary),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.linked_run import linked_run
 
-from orchestrator.node.agent import course, verdicts
-from orchestrator.node.agent.course import (
+from orchestrator.node.agent import lifecycle, verdicts
+from orchestrator.node.agent.lifecycle import (
     FOLLOW_LEADER_S,
     LEADERS_CHECKS_S,
     LINK_S,
@@ -44,7 +44,7 @@ RESET = LinkClosed("b", "Connection reset by peer", broken=True)
 def part(node: str, state: str = "ready", **more: Any) -> Lifecycle:
     """a leads; its only member b has joined at second 100."""
     made = Lifecycle(linked_run(node, **{"lease_s": 20.0, **more}), ANCHOR)
-    made.step(100.0, course.Checked())
+    made.step(100.0, lifecycle.ChecksPassed())
     made.step(100.0, LinkOpened("b" if node == "a" else "a"))
     made.state, made.engine_runs = AgentState(state), state in ("starting", "warming", "ready", "draining")
     return made
@@ -65,8 +65,8 @@ def entered(effects: Sequence[Effect]) -> list[str]:
 def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
     leader, member = (Lifecycle(linked_run(node), ANCHOR) for node in "ab")
     assert leader.step(1.0, Tick()) == [], "its checks go on"
-    assert entered(leader.step(2.0, course.Checked())) == ["armed"]
-    assert entered(member.step(2.0, course.Checked())) == []
+    assert entered(leader.step(2.0, lifecycle.ChecksPassed())) == ["armed"]
+    assert entered(member.step(2.0, lifecycle.ChecksPassed())) == []
     assert entered(member.step(2.0, Tick())) == []
     member.step(3.0, LinkOpened("a"))
     assert entered(member.step(3.0, Tick())) == ["armed"]
@@ -75,7 +75,7 @@ def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
 @pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
 def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patience_s: float) -> None:
     member = Lifecycle(linked_run("b"), ANCHOR)
-    member.step(100.0, course.Checked())
+    member.step(100.0, lifecycle.ChecksPassed())
     facts = Facts(link=LinkFacts(reached=reached, trouble="connection refused" if reached else ""))
     assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
     assert entered(member.step(100.0 + patience_s + 1, Tick(), facts)) == ["failed"]
@@ -85,7 +85,7 @@ def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patien
 
 def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:
     member = Lifecycle(linked_run("b"), ANCHOR)
-    member.step(100.0, course.Checked())
+    member.step(100.0, lifecycle.ChecksPassed())
     misfit = "is l40s-deploy 7.1.0, newer than this one (0.1.0)"
     member.step(100.1, Tick(), Facts(link=LinkFacts(misfit=misfit)))
     assert member.cause is not None and member.cause.secondary
@@ -101,7 +101,7 @@ def test_armed_and_forgotten_it_ends() -> None:
 
 def test_go_starts_the_leaders_engine_and_everybody_elses() -> None:
     leader, member = part("a", "armed"), part("b", "armed")
-    go = course.Ordered(GoalOrder(goal="run"))
+    go = lifecycle.GoalChanged(GoalOrder(goal="run"))
     assert leader.step(101.0, go) == [StartEngine(), Enter(AgentState.STARTING), Send(Go())]
     assert leader.step(101.1, go) == [], "the order lies there still"
     assert member.step(101.0, says("a", Go())) == [StartEngine(), Enter(AgentState.STARTING)]
@@ -109,9 +109,9 @@ def test_go_starts_the_leaders_engine_and_everybody_elses() -> None:
 
 def test_ready_is_when_every_rank_of_every_node_lives_and_the_canary_was_accepted() -> None:
     leader, member = part("a", "starting"), part("b", "starting")
-    assert entered(leader.step(101.0, course.Healthy())) == ["warming"]
+    assert entered(leader.step(101.0, lifecycle.ServiceHealthy())) == ["warming"]
     assert entered(member.step(101.0, says("a", Pulse(state=AgentState.WARMING)), COMPLETE)) == ["warming"]
-    assert leader.step(102.0, course.CanaryAccepted(), COMPLETE) == [], "another's ranks are missing"
+    assert leader.step(102.0, lifecycle.CanaryAccepted(), COMPLETE) == [], "another's ranks are missing"
     leader.step(102.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
     assert leader.step(102.5, Tick()) == [], "its own rank is missing"
     assert entered(leader.step(103.0, Tick(), COMPLETE)) == ["ready"]
@@ -121,10 +121,10 @@ def test_ready_is_when_every_rank_of_every_node_lives_and_the_canary_was_accepte
 
 def test_a_complete_gang_is_ready_at_its_canary_and_not_at_the_next_tick() -> None:
     leader = part("a", "starting")
-    leader.step(101.0, course.Healthy())
+    leader.step(101.0, lifecycle.ServiceHealthy())
     leader.step(101.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
     assert leader.step(102.0, Tick(), COMPLETE) == []
-    assert entered(leader.step(102.1, course.CanaryAccepted(), COMPLETE)) == ["ready"]
+    assert entered(leader.step(102.1, lifecycle.CanaryAccepted(), COMPLETE)) == ["ready"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_one_that_connects_again_is_told_what_it_missed(state: str, missed: list
 
 def test_one_that_connects_after_the_verdict_hears_it() -> None:
     leader = part("a")
-    leader.step(101.0, course.Broke(KILLED))
+    leader.step(101.0, lifecycle.PartFailed(KILLED))
     assert sent(leader.step(102.0, LinkOpened("b"))) == [End(verdict=KILLED)]
 
 
@@ -184,11 +184,11 @@ def test_a_member_that_was_stopped_stops_the_gang() -> None:
 
 def test_stop_drains_the_leaders_engine_first_and_the_others_follow() -> None:
     leader, member = part("a"), part("b")
-    stop = course.Ordered(GoalOrder(goal="stop"))
+    stop = lifecycle.GoalChanged(GoalOrder(goal="stop"))
     assert member.step(101.0, stop) == [Send(Stop()), Enter(AgentState.DRAINING)]
     assert leader.step(101.0, says("b", Stop())) == [Enter(AgentState.DRAINING), Send(Drain()), AskEngineToEnd()]
     assert leader.step(102.0, Tick()) == []
-    leader.step(103.0, course.EngineGone())
+    leader.step(103.0, lifecycle.EngineGone())
     assert leader.step(103.0, Tick()) == [Send(End()), Enter(AgentState.STOPPING)]
     member.step(103.0, says("a", End()))
     assert member.step(103.0 + FOLLOW_LEADER_S / 2, Tick()) == []
@@ -208,11 +208,11 @@ def test_a_drain_ends_where_nothing_runs_any_more_or_nobody_leads() -> None:
 
 def test_stop_at_once_tells_everybody_and_an_order_may_name_what_nobody_saw() -> None:
     for node, message in (("a", End(now=True)), ("b", Stop(now=True))):
-        effects = part(node).step(101.0, course.Ordered(GoalOrder(goal="stop-now")))
+        effects = part(node).step(101.0, lifecycle.GoalChanged(GoalOrder(goal="stop-now")))
         assert effects == [Send(message), Enter(AgentState.STOPPING)]
     leader = part("a")
     because = Because(node="b", text="it was lost", fix="look there")
-    leader.step(101.0, course.Ordered(GoalOrder(goal="stop-now", because=because)))
+    leader.step(101.0, lifecycle.GoalChanged(GoalOrder(goal="stop-now", because=because)))
     assert leader.state is AgentState.FAILED
     assert leader.verdict is not None and (leader.verdict.node, leader.verdict.text) == ("b", "it was lost")
 
@@ -234,7 +234,8 @@ def test_what_is_over_starts_nothing_and_fails_no_more(state: str) -> None:
     for node, other in ("ab", "ba"):
         one = part(node, state)
         for event in (
-            course.Ordered(GoalOrder(goal="run")), course.Ordered(GoalOrder(goal="stop")), course.Broke(KILLED), Tick(),
+            lifecycle.GoalChanged(GoalOrder(goal="run")), lifecycle.GoalChanged(GoalOrder(goal="stop")),
+            lifecycle.PartFailed(KILLED), Tick(),
             says(other, Go()), says(other, Stop()), says(other, Drain()), says(other, AgentEnded()),
         ):  # fmt: skip
             effects = one.step(500.0, event)
@@ -244,6 +245,6 @@ def test_what_is_over_starts_nothing_and_fails_no_more(state: str) -> None:
 
 def test_what_comes_late_may_still_be_nearer_to_the_cause() -> None:
     leader = part("a")
-    leader.step(101.0, course.Broke(replace(KILLED, node="a", secondary=True)))
+    leader.step(101.0, lifecycle.PartFailed(replace(KILLED, node="a", secondary=True)))
     leader.step(101.1, says("b", Account(type="failed", cause=KILLED)))
     assert leader.verdict == KILLED

@@ -13,7 +13,7 @@ from orchestrator.model.exit_codes import Exit
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
-    from orchestrator.workflows.measure.still_right import GoldenCheck
+    from orchestrator.workflows.measure.golden_check import GoldenCheck
 
 
 def asked_again(
@@ -22,7 +22,7 @@ def asked_again(
     """Nothing with --no-golden, and for gangs that no answers were accepted for."""
     if args.no_golden:
         return ()
-    from orchestrator.workflows.measure.still_right import after_start
+    from orchestrator.workflows.measure.golden_check import after_start
 
     with counting(screen, "accepted prompts") as at:
         return after_start(inventory, views, at)

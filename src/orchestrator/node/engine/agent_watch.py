@@ -14,7 +14,7 @@ RELEASE = b"release\n"
 
 
 @dataclass
-class Vigil:
+class AgentWatch:
     """heard_at: when the agent was last heard, monotonic seconds; patience_s: how long it may be silent: at first the
     time that arming may take, then, once its loop runs, the lease."""
 

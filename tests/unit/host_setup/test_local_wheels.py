@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.host_setup.brought import refuse_without, wheels, with_brought
+from orchestrator.host_setup.local_wheels import refuse_without, wheels, with_brought
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 

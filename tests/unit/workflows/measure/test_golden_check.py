@@ -16,21 +16,21 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.measure import still_right
+from orchestrator.workflows.measure import golden_check
 from orchestrator.workflows.measure.golden import Golden
 
 RIGHT = AnswerComparison(id="english-fact", verdict=GoldenVerdict.SAME)
 WRONG = AnswerComparison(id="code", verdict=GoldenVerdict.DIFFERS, position=2, expected="return x", found="return y")
 
 
-def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> still_right.GoldenCheck:
+def asked(patch: pytest.MonkeyPatch, answer: Golden | NodeError) -> golden_check.GoldenCheck:
     def check(*_: Any) -> Golden:
         if isinstance(answer, NodeError):
             raise answer
         return answer
 
-    patch.setattr(still_right, "check_gang", check)
-    return still_right.ask_again(Fleet([]), gang())
+    patch.setattr(golden_check, "check_gang", check)
+    return golden_check.ask_again(Fleet([]), gang())
 
 
 def golden(verdict: GoldenVerdict, *compared: AnswerComparison) -> Golden:
@@ -52,12 +52,12 @@ def test_the_accepted_answers_are_no_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert asked(monkeypatch, golden(GoldenVerdict.NONE)) == still_right.GoldenCheck(gang="gang0")
+    assert asked(monkeypatch, golden(GoldenVerdict.NONE)) == golden_check.GoldenCheck(gang="gang0")
 
 
 def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     error = NodeError("no answer", where="node0", fix="look")
-    assert asked(monkeypatch, error) == still_right.GoldenCheck(gang="gang0", error=error)
+    assert asked(monkeypatch, error) == golden_check.GoldenCheck(gang="gang0", error=error)
 
 
 def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_where_nothing_was_ever_accepted_no_node_is_called(monkeypatch: pytest.M
         return Fleet([])
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(still_right, "Fleet", fleet)
-    monkeypatch.setattr(still_right, "as_they_run", lambda *_: ())
+    monkeypatch.setattr(golden_check, "Fleet", fleet)
+    monkeypatch.setattr(golden_check, "as_they_run", lambda *_: ())
     views = [GangView(name="gang0", state=GangState.READY, service_healthy=True)]
     inventory = Inventory(path="hosts.yml", gangs=(gang(),))
 
-    assert still_right.after_start(inventory, views, lambda *_: None) == ()
+    assert golden_check.after_start(inventory, views, lambda *_: None) == ()
     assert called == []
     (tmp_path / "l40s-deploy" / "golden").mkdir(parents=True)
     (tmp_path / "l40s-deploy" / "golden" / "m.json").write_text("{}")
-    still_right.after_start(inventory, views, lambda *_: None)
+    golden_check.after_start(inventory, views, lambda *_: None)
     assert called != []

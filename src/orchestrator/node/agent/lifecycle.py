@@ -1,4 +1,4 @@
-"""The course of one node's part of a gang, from *staged* to its end. Pure: events in, effects out.
+"""The lifecycle of one node's part of a gang, from *staged* to its end. Pure: events in, effects out.
 
 The agent (agent.py) passes in what it has seen, with the time and the facts of that moment, and carries out the
 effects in order. `membership` decides which agents can be heard, `verdicts` who is named as the cause.
@@ -14,7 +14,7 @@ from orchestrator.node.agent import causes, membership, verdicts
 from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.statements import Statement
-from orchestrator.node.agent.verdicts import Inquest, Witness
+from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount
 from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import (
     Account,
@@ -70,12 +70,12 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ChecksPassed:
     """The node's own checks have passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class GoalChanged:
     """The controller's order: run, stop or stop-now. It is read repeatedly."""
 
     order: GoalOrder
@@ -92,7 +92,7 @@ class EngineGone:
 
 
 @dataclass(frozen=True, slots=True)
-class Healthy:
+class ServiceHealthy:
     """The engine's HTTP service answers (leader)."""
 
 
@@ -102,7 +102,7 @@ class CanaryAccepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
+class PartFailed:
     """An error that ends this part, whatever the others report."""
 
     cause: Cause
@@ -114,13 +114,13 @@ class Tick:
 
 
 Event = (
-    Checked
-    | Ordered
+    ChecksPassed
+    | GoalChanged
     | EngineStarted
     | EngineGone
-    | Healthy
+    | ServiceHealthy
     | CanaryAccepted
-    | Broke
+    | PartFailed
     | Tick
     | LinkOpened
     | MessageReceived
@@ -190,7 +190,7 @@ class Lifecycle:
     digests: dict[str, Digest] = field(default_factory=dict)
     """Each member's last message (leader)."""
     members: Membership = field(init=False)
-    inquest: Inquest | Witness = field(init=False)
+    attribution: LeaderVerdict | MemberAccount = field(init=False)
     """Decides who is named as the cause."""
     _checked_at: float | None = None
     """When the node's own checks ended, monotonic seconds."""
@@ -202,7 +202,7 @@ class Lifecycle:
         self.members = Membership(
             run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, self.anchor
         )
-        self.inquest = Inquest(run.node) if run.leads else Witness(run.node)
+        self.attribution = LeaderVerdict(run.node) if run.leads else MemberAccount(run.node)
 
     def stopped(self) -> bool:
         """Nothing runs any more: the state becomes stopped, or stays failed."""
@@ -221,21 +221,21 @@ class Lifecycle:
                 return self._hear(now, event, facts)
             case verdicts.OwnFailure() | verdicts.LookDone():
                 return self._judge(now, event)
-            case Checked():
+            case ChecksPassed():
                 self._checked_at = now
                 return self._advance(now, facts)
-            case Ordered(order):
+            case GoalChanged(order):
                 return self._obey(now, order)
             case EngineStarted():
                 self.engine_runs = True
             case EngineGone():
                 self.engine_runs = False
-            case Healthy() if self.state is AgentState.STARTING:
+            case ServiceHealthy() if self.state is AgentState.STARTING:
                 return self._enter(AgentState.WARMING)
             case CanaryAccepted():
                 self.accepted = True
                 return self._advance(now, facts)
-            case Broke(cause):
+            case PartFailed(cause):
                 return self._fail(cause)
             case Tick():
                 return [*self._tick(now, facts)]
@@ -254,7 +254,7 @@ class Lifecycle:
                 return [
                     *effects,
                     Note("left", {"node": node, "reason": reason}),
-                    *self._judge(now, verdicts.Gone(node)),
+                    *self._judge(now, verdicts.MemberGone(node)),
                 ]
             case MessageReceived(node, message) if self.run.leads:
                 return [*effects, *self._hear_member(now, node, from_member(message))]
@@ -293,7 +293,7 @@ class Lifecycle:
 
     def _hear_end(self, now: float, node: str, ended: Ended) -> list[Effect]:
         """A node says why before it ends; that message is lost if the connection broke meanwhile."""
-        if self.state.ends or self.inquest.until:
+        if self.state.ends or self.attribution.until:
             return []
         if ended.cause is None and ended.state is AgentState.STOPPED:
             return self._stop_now()
@@ -364,7 +364,7 @@ class Lifecycle:
         if self.state.ends:
             return []
         effects: list[Effect] = []
-        for effect in self.inquest.step(now, event, self.members.joined):
+        for effect in self.attribution.step(now, event, self.members.joined):
             match effect:
                 case verdicts.AskMembers():
                     effects.append(Send(Ask()))

@@ -12,9 +12,9 @@ import pytest
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.staging import CacheOrder
-from orchestrator.workflows.gang import raising, turns
+from orchestrator.workflows.gang import raising, restart_sequence
 from orchestrator.workflows.gang.raising import Rising, StartedGangs
-from orchestrator.workflows.gang.turns import Address, GangRestart, RestartSequence
+from orchestrator.workflows.gang.restart_sequence import Address, GangRestart, RestartSequence
 from orchestrator.workflows.weights_ahead import Reads
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
@@ -44,9 +44,9 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
         order.append("start")
         return StartedGangs(views=(), ready_before=frozenset(), seconds=0.0)
 
-    monkeypatch.setattr(turns, "weights_ahead", weights_ahead)
+    monkeypatch.setattr(restart_sequence, "weights_ahead", weights_ahead)
     for name in ("set_aside", "take_out", "stop", "put_back"):
-        monkeypatch.setattr(turns, name, noted(name))
+        monkeypatch.setattr(restart_sequence, name, noted(name))
     monkeypatch.setattr(raising, "raise_all", raised)
     operation = SimpleNamespace(turn=noted("turn"), finished=noted("finished"))
     start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {}, reads=READS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.node.engine.vigil import BEAT, GO, RELEASE, Vigil
+from orchestrator.node.engine.agent_watch import BEAT, GO, RELEASE, AgentWatch
 
 ARM_S, LEASE_S = 120.0, 30.0
 
 
-def vigil() -> Vigil:
-    return Vigil(100.0, ARM_S, LEASE_S)
+def vigil() -> AgentWatch:
+    return AgentWatch(100.0, ARM_S, LEASE_S)
 
 
 def test_an_agent_has_time_to_arm_and_then_its_lease() -> None:

@@ -12,7 +12,7 @@ OLD = "old"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lit:
+class LiveState:
     """state: up, hot, bad, OLD, or '' where nothing is to be said. name: in place of the drawing's own, '' to keep it;
     words: of its figures; title: what else there is to know."""
 
@@ -26,12 +26,14 @@ _DOT = {"up": "up", "hot": "idle", "bad": "down", OLD: OLD}
 """Colour of a port's dot, by state."""
 
 
-def lit(drawn: Picture, gpus: Mapping[int, Lit], ports: Mapping[tuple[str, int], Lit], *, old: bool = False) -> Picture:
+def lit(
+    drawn: Picture, gpus: Mapping[int, LiveState], ports: Mapping[tuple[str, int], LiveState], *, old: bool = False
+) -> Picture:
     """gpus by NVML's index, ports by RDMA device and number; what is in neither stays as it was drawn.
 
     old: nothing is known about the node at this moment
     """
-    otherwise = Lit(state=OLD) if old else None
+    otherwise = LiveState(state=OLD) if old else None
     return replace(
         drawn,
         boxes=[_box(box, gpus.get(box.gpu, otherwise)) for box in drawn.boxes],
@@ -39,7 +41,7 @@ def lit(drawn: Picture, gpus: Mapping[int, Lit], ports: Mapping[tuple[str, int],
     )
 
 
-def _box(box: Box, now: Lit | None) -> Box:
+def _box(box: Box, now: LiveState | None) -> Box:
     if now is None or box.kind != "gpu":
         return box
     first, second = box.lines
@@ -47,7 +49,7 @@ def _box(box: Box, now: Lit | None) -> Box:
     return replace(box, lines=(now.name or first, now.words or second), title=title, state=now.state)
 
 
-def _port(port: Port, now: Lit | None) -> Port:
+def _port(port: Port, now: LiveState | None) -> Port:
     if now is None:
         return port
     return replace(port, state=_DOT.get(now.state, port.state), detail=now.words or port.detail)

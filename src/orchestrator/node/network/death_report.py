@@ -24,7 +24,7 @@ def report(run: Run) -> None:
 
     Returns once everybody has heard it, or after REPORT_S.
     """
-    obituary = Obituary(run, time.monotonic() + REPORT_S)
+    obituary = DeathReport(run, time.monotonic() + REPORT_S)
     while not obituary.step(time.monotonic()):
         poll = select.poll()
         for descriptor, mask in obituary.side.descriptors():
@@ -33,7 +33,7 @@ def report(run: Run) -> None:
 
 
 @dataclass
-class Obituary:
+class DeathReport:
     """One guardian's side of the link, in its agent's place. until: then it is given up, monotonic seconds."""
 
     run: Run

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class What(str, Enum):
+class OperationKind(str, Enum):
     """The operation, in the words shown to a user."""
 
     RESTART = "restart"
@@ -29,7 +29,7 @@ class GangOperation:
     """
 
     gang: str
-    what: What
+    what: OperationKind
     turning: bool = False
     was_run: str = ""
     command: str = ""
@@ -49,7 +49,9 @@ def read(raw: object) -> GangOperation | None:
     known = {one.name for one in fields(GangOperation)}
     try:
         kept = {name: value for name, value in dict(raw or {}).items() if name in known}  # type: ignore[call-overload]
-        return GangOperation(**{**kept, "what": What(kept["what"]), "options": dict(kept.get("options") or {})})
+        return GangOperation(
+            **{**kept, "what": OperationKind(kept["what"]), "options": dict(kept.get("options") or {})}
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

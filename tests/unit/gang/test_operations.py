@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.gang.begun import GangOperation, What, read, sentence, together
 from orchestrator.gang.guarding import GuardAction, GuardDecision, GuardMemory, Policy, decide
+from orchestrator.gang.operations import GangOperation, OperationKind, read, sentence, together
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
 SOME = GangOperation(
-    gang="a", what=What.ROLLING, was_run="r1", command="restart --rolling", who="anna", host="desk", since=5.0
+    gang="a", what=OperationKind.ROLLING, was_run="r1", command="restart --rolling", who="anna", host="desk", since=5.0
 )
 
 
@@ -33,7 +33,7 @@ def test_anything_else_is_nothing(raw: Any) -> None:
 def test_nodes_that_a_killed_controller_did_not_reach_any_more_do_not_count() -> None:
     turning = replace(SOME, turning=True)
     assert together([SOME, turning, None]) == turning
-    assert together([turning, replace(SOME, since=6.0, what=What.CHANGE)]).what is What.CHANGE  # type: ignore[union-attr]
+    assert together([turning, replace(SOME, since=6.0, what=OperationKind.CHANGE)]).what is OperationKind.CHANGE  # type: ignore[union-attr]
     assert together([None, None]) is None
 
 
