@@ -59,10 +59,7 @@ def up(request: Request, say: Say) -> Raised:
             )
             down.remove(place)
         blueprint = _blueprint(wanted, place, fingerprint)
-        if blueprint.level:
-            machines = [machine_of(blueprint, index) for index in range(len(blueprint.nodes))]
-            addressing.make_room(sum(len(machine.interfaces) for machine in machines) * len(machines), say)
-        _build(place, blueprint, wanted)
+        _build(place, blueprint, wanted, say)
         return Raised(place, blueprint, wanted.level, fresh=True)
 
 
@@ -106,12 +103,15 @@ def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
     )
 
 
-def _build(place: Home, blueprint: Blueprint, wanted: Wanted) -> None:
+def _build(place: Home, blueprint: Blueprint, wanted: Wanted, say: Say) -> None:
     place.path.mkdir(mode=0o700)
     try:
         (place.path / MEMORY).mkdir()
         if wanted.snapshots:
             save_snapshots(wanted.snapshots, place.path / RECORDED)
+        if blueprint.level:
+            machines = [machine_of(blueprint, index) for index in range(len(blueprint.nodes))]
+            addressing.make_room(sum(len(machine.interfaces) for machine in machines) * len(machines), say)
         blueprint.write()
         keys.make(blueprint)
         supervisor = _start_supervisor(place, blueprint)
