@@ -15,8 +15,8 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.every_parser import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 73_832,
-    "statements of the product": 44_943,
+    "lines of the product": 73_846,
+    "statements of the product": 44_954,
     "lines of the lab": 14_012,
     "lines of tests": 66_576,
     "lines that `up` imports": 32_778,

@@ -176,9 +176,24 @@ def _ports(run: Run, own: OwnRun) -> Iterator[Failure]:
             yield failure
 
 
+UNSEEN_S = 1.0
+"""A listener that nobody shows is looked at again for so long: it may be ending, or be another look like this one."""
+
+
 def port_failure(address: str, port: int, state: str) -> Failure | None:
-    """None if we could listen there. SO_REUSEADDR ignores TIME_WAIT, but still finds every listener. state: the
-    directory of who wants to."""
+    """None if we could listen there. state: the directory of who wants to."""
+    until = time.monotonic() + UNSEEN_S
+    while (error := _refusal(address, port)) is not None:
+        taken = error.errno == errno.EADDRINUSE
+        holder = min(_listeners(port), default=0) if taken else 0
+        if not taken or holder or time.monotonic() > until:
+            return _port_taken(address, port, error, holder, state)
+        time.sleep(0.05)
+    return None
+
+
+def _refusal(address: str, port: int) -> OSError | None:
+    """Why nobody can listen there. SO_REUSEADDR ignores TIME_WAIT, but still finds every listener."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -186,11 +201,11 @@ def port_failure(address: str, port: int, state: str) -> Failure | None:
             probe.bind((address, port))
             probe.listen(1)
         except OSError as error:
-            return _port_taken(address, port, error, state)
+            return error
     return None
 
 
-def _port_taken(address: str, port: int, error: OSError, state: str) -> Failure:
+def _port_taken(address: str, port: int, error: OSError, holder: int, state: str) -> Failure:
     where = f"port {port}" + (f" on {address}" if address else "")
     if error.errno == errno.EADDRNOTAVAIL:
         return Failure(
@@ -198,7 +213,6 @@ def _port_taken(address: str, port: int, error: OSError, state: str) -> Failure:
         )
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
-    holder = min(_listeners(port), default=0)
     if not holder:
         fix = "find out as root whose it is (`ss -ltnp`), or choose another port in the inventory"
         return Failure("port-taken", "in use by a process that is not visible to the agent", where, fix)
