@@ -77,7 +77,7 @@ def _anywhere(words: Sequence[str]) -> int:
     return int(words[0] == "--json" or words[0].startswith("--inventory="))
 
 
-class GroupedParser(argparse.RawDescriptionHelpFormatter):
+class GroupedFormatter(argparse.RawDescriptionHelpFormatter):
     """Lines as they are written, but a summary too long for the terminal continues below itself."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import GroupedParser, Parser, arranged, in_groups, strange, without_quiet
+from orchestrator.cli.arguments import GroupedFormatter, Parser, arranged, in_groups, strange, without_quiet
 from orchestrator.cli.defaults import added
 from orchestrator.cli.detaching import detaching, forget
 from orchestrator.cli.every_parser import verbs_of
@@ -114,7 +114,7 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
         prog="l40s-deploy",
         usage="l40s-deploy VERB [OPTION ...]",
         description="Serve one very large model on PCIe GPU servers, all ranks as one gang.",
-        formatter_class=GroupedParser,
+        formatter_class=GroupedFormatter,
         epilog=in_groups(groups, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
     )
     parser.add_argument("--version", action="version", version=f"l40s-deploy {__version__}")
