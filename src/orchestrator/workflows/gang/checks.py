@@ -145,7 +145,7 @@ def against_on_nodes(fleet: Fleet, plans: Iterable[Staged]) -> StartRefusal | No
     for error in (*told.failures.values(), *refused.values()):
         return StartRefusal(error=error, nodes=(*told.failures, *refused))
     for plan in {plan.gang.name: plan for plan in plan_of.values()}.values():
-        checkpoints = {name: told.values[name].checkpoint for name in plan.requests}
+        checkpoints = {name: told.values[name].checkpoint for name in plan.requests if name in told.values}
         if different := other_checkpoint(plan.requests, checkpoints):
             return StartRefusal(error=different)
     return None

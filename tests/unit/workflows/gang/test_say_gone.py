@@ -12,9 +12,10 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.protocol.verbs import CheckAnswer
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.gang import checks
-from orchestrator.workflows.gang.checks import against_starts, say_gone
+from orchestrator.workflows.gang.checks import against_on_nodes, against_starts, say_gone
 from orchestrator.workflows.gang.replay import Staged
 from orchestrator.workflows.look.doctor import Examination
 
@@ -76,3 +77,20 @@ def test_a_node_without_any_port_is_against_a_start_by_a_plan_that_needs_one(mon
     against = against_starts(fleet, [plan], told)  # type: ignore[arg-type]
     assert against is not None and against.outdated and against.nodes == ()
     assert against.error.where == "node1" and "l40s-deploy up --model" in against.error.fix
+
+
+def test_gangs_with_other_checkpoints_are_compared_each_with_itself() -> None:
+    """One of two gangs has an index file, the other none."""
+    plan = staged()
+    other = GangSpec(name="gang1", nodes=tuple(replace(one, name=f"{one.name}b") for one in plan.gang.nodes))
+    request = plan.requests["node1"]
+    plans = [plan, Staged(gang=other, requests={node.name: request for node in other.nodes})]
+    files = {"config.json": "a", "model.safetensors.index.json": "b"}
+    told = {name: CheckAnswer(checkpoint=files) for name in NODES} | {
+        node.name: CheckAnswer(checkpoint={"config.json": "c"}) for node in other.nodes
+    }
+    fleet = SimpleNamespace(on_every=lambda *_, only: PerNode(values={n: told[n] for n in only}, failures={}))
+    assert against_on_nodes(fleet, plans) is None  # type: ignore[arg-type]
+    told["node2b"] = CheckAnswer(checkpoint={"config.json": "a"})
+    against = against_on_nodes(fleet, plans)  # type: ignore[arg-type]
+    assert against is not None and against.error.where.startswith("node2b: ")
