@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["COLUMNS"] = "100"
 sys.path.insert(0, str(ROOT))
@@ -29,7 +31,6 @@ from orchestrator.cli.every_parser import every_parser, verbs_of  # noqa: E402
 from orchestrator.cli.main import GROUPS  # noqa: E402
 from orchestrator.loading.stacks import load_stack, stack_names  # noqa: E402
 from orchestrator.model.finding import Finding  # noqa: E402
-from orchestrator.monitoring.alerts import ALERTS  # noqa: E402
 from orchestrator.monitoring.catalogue import CATALOGUE  # noqa: E402
 from orchestrator.node.dispatch import VERBS  # noqa: E402
 from orchestrator.protocol.every_verb import ANSWERS, LINES, LISTS, REQUESTS  # noqa: E402
@@ -123,10 +124,13 @@ def metrics() -> str:
         "| alert | severity | after | explained by | meaning | what to do |",
         "|---|---|---|---|---|---|",
     ]
-    for alert in ALERTS:
+    for alert in yaml.safe_load((ROOT / "templates/monitoring/l40s.rules.yml").read_text("utf-8"))["groups"][1][
+        "rules"
+    ]:
+        told = alert["annotations"]
         text = _row(
-            alert.name, alert.severity, alert.wait or "at once", alert.finding or f"`{alert.explain}`",
-            alert.description, alert.runbook,
+            alert["alert"], alert["labels"]["severity"], alert.get("for", "at once"), f"`{told['explain']}`",
+            told["description"], told["runbook"],
         )  # fmt: skip
         lines.append(re.sub(r"\{\{ *\$labels\.(\w+) *\}\}", lambda found: found[1].upper(), text))
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.cli.screen import Screen
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.port import DEFAULT_PORT
+from orchestrator.monitoring.targets import DEFAULT_PORT, RULES, Targets
 
 NAME = "prometheus"
 SUMMARY = "write scrape config, alerting rules and a Grafana dashboard for this cluster"
@@ -36,9 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_amount,
         default=0.0,
         metavar="PRICE",
-        help="adds the energy cost per million tokens as a recorded series",
+        help="adds the energy cost per million tokens as a recorded series, in the price's currency",
     )
-    parser.add_argument("--currency", default="EUR", metavar="CODE", help="of that price (EUR)")
     parser.add_argument(
         "--node-watts",
         type=_amount,
@@ -50,13 +49,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
     """0; the files are there."""
-    from orchestrator.monitoring.rules import Prices
-    from orchestrator.monitoring.targets import RULES, Targets
     from orchestrator.workflows.monitor.export import PrometheusOrder, export_prometheus
 
     order = PrometheusOrder(
         targets=Targets(exporter=args.exporter, alertmanagers=tuple(args.alertmanager)),
-        prices=Prices(per_kwh=args.price_per_kwh, currency=args.currency, node_watts=args.node_watts),
+        price_per_kwh=args.price_per_kwh,
+        node_watts=args.node_watts,
         receiver=args.webhook,
     )
     written = export_prometheus(inventory, order, args.directory)

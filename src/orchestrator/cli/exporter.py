@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.monitoring.port import DEFAULT_PORT
+from orchestrator.monitoring.targets import DEFAULT_PORT
 from orchestrator.workflows.unit import EXPORTER, install, start_words
 
 LOOPBACK = "127.0.0.1"

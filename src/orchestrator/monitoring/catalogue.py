@@ -1,4 +1,4 @@
-"""Every metric of the exporter. The reference lists them; rules and the dashboard use no other name of ours."""
+"""Every metric of the exporter. The reference lists them; templates/monitoring/ uses no other name of ours."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from orchestrator.model.inventory import Inventory, NodeSpec
 
+DEFAULT_PORT = 9940
+"""Where the exporter listens, TCP; not on Prometheus' list of ports that other exporters are known by."""
 RULES = "l40s.rules.yml"
 EXPORTER_JOB = "l40s"
 ENGINE_JOB = "sglang"

@@ -14,7 +14,6 @@ import yaml
 from orchestrator.cli.main import VERBS
 from orchestrator.loading.node_spec import OURS
 from orchestrator.loading.stacks import load_stack, stack_names
-from orchestrator.monitoring.alerts import ALERTS
 from orchestrator.monitoring.catalogue import CATALOGUE
 from orchestrator.node.dispatch import VERBS as NODE_VERBS
 from orchestrator.rules.support.catalogue import catalogue
@@ -24,7 +23,7 @@ MADE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/reference.py"))
 WANTED: dict[str, Iterable[str]] = {
     "commands": [*VERBS, "usage: l40s-deploy checkpoint push", "--around-failure"],
     "findings": [*catalogue(), "| ACS redirects above a GPU | slow |"],
-    "metrics": [*(one.name for one in CATALOGUE), *(one.name for one in ALERTS)],
+    "metrics": [*(one.name for one in CATALOGUE), "L40sGangFailed", "L40sLockOld"],
     "inventory": OURS,
     "json": ["degraded_reason", "page_cache[]{gang nodes[]{name bytes room fits}}", "## why"],
     "messages": [f"### {verb}\n" for verb in NODE_VERBS],

@@ -5,40 +5,40 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from orchestrator.loading.templates import template
 from orchestrator.loading.yaml_text import yaml_text
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.dashboard import dashboard
-from orchestrator.monitoring.delivery import delivery
-from orchestrator.monitoring.rules import Prices, rule_file
 from orchestrator.monitoring.targets import RULES, Targets, scrape_config
 from orchestrator.workflows.files import write_whole
 
-_WRITTEN = "Written by `l40s-deploy export prometheus`; write it again after a change of the inventory."
+_WRITTEN = "# Written by `l40s-deploy export prometheus`; write it again after a change of the inventory."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusOrder:
-    """receiver: the address that Alertmanager calls, '' for none."""
+    """price_per_kwh: 0 records no cost; node_watts: what each node draws beside its GPUs; receiver: the address that
+    Alertmanager calls, '' for none."""
 
     targets: Targets
-    prices: Prices
+    price_per_kwh: float = 0.0
+    node_watts: float = 0.0
     receiver: str = ""
 
 
 def prometheus_files(inventory: Inventory, order: PrometheusOrder) -> dict[str, str]:
     """Text by file name."""
-
-    def written(document: Any, what: str) -> str:
-        return yaml_text(document, what, _WRITTEN)
-
+    rules = template(f"monitoring/{RULES}").replace("PRICE_PER_KWH", f"{order.price_per_kwh:g}")
+    hook = {"url": order.receiver, "send_resolved": True}
+    delivery = template("monitoring/alertmanager.yml") + (
+        f"    webhook_configs: [{json.dumps(hook)}]\n" if order.receiver else ""
+    )
     return {
-        "prometheus.yml": written(scrape_config(inventory, order.targets), "Prometheus: targets and intervals."),
-        RULES: written(rule_file(order.prices), "Prometheus: recorded series and alerts."),
-        "alertmanager.yml": written(delivery(order.receiver), "Alertmanager: who is notified, and how soon."),
-        "l40s-dashboard.json": json.dumps(dashboard(), indent=1) + "\n",
+        "prometheus.yml": yaml_text(scrape_config(inventory, order.targets), "Prometheus: targets and intervals."),
+        RULES: rules.replace("NODE_WATTS", f"{order.node_watts:g}"),
+        "alertmanager.yml": delivery,
+        "l40s-dashboard.json": template("monitoring/l40s-dashboard.json"),
     }
 
 
@@ -52,6 +52,6 @@ def export_prometheus(inventory: Inventory, order: PrometheusOrder, folder: Path
         ) from None
     written = []
     for name, text in prometheus_files(inventory, order).items():
-        write_whole(folder / name, text)
+        write_whole(folder / name, text if name.endswith(".json") else f"{_WRITTEN}\n{text}")
         written.append(folder / name)
     return tuple(written)
