@@ -9,6 +9,7 @@ write into a log could else make its reader stand still.
 from __future__ import annotations
 
 from orchestrator.engines.engine import LogCause, LogProof
+from orchestrator.protocol.xids import XIDS
 
 _COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
 """NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status)."""
@@ -23,6 +24,7 @@ _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
     r"|device-side assert triggered)"
 )
+_XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -43,10 +45,23 @@ COMMON = (
         id="MODEL-MISSING",
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
-        r"|No such file or directory: '?[^']{0,512}config\.json",
+        r"|No such file or directory: '?[^']{0,512}config\.json|Can't load tokenizer for '/",
         text="the model's directory is missing or incomplete on this node",
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
         " `l40s-deploy checkpoint push SRC --node NODE`",
+    ),
+    LogCause(
+        id="MODEL-CODE-REFUSED",
+        pattern=r"[Pp]lease pass the argument `trust_remote_code=True`|consider setting `trust_remote_code=True`",
+        text="the checkpoint contains code of its own, which the engine runs only if it is told to",
+        fix="read that code; then set `trust_remote_code: true` in the model's profile",
+    ),
+    LogCause(
+        id="MODEL-UNSUPPORTED",
+        pattern=r"Model architectures \[.{0,256}\] are not supported"
+        r"|but Transformers does not recognize this architecture",
+        text="the stack's engine, or its Transformers, is older than the model and does not know it",
+        fix="choose a newer stack (l40s_stack), or one that is patched for the model",
     ),
     LogCause(
         id="SHARDS-MISSING",
@@ -58,7 +73,7 @@ COMMON = (
     ),
     LogCause(
         id="SHARD-CORRUPT",
-        pattern=r"SafetensorError|Error while deserializing header",
+        pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )",
         text="a weight file on this node is corrupt or truncated",
         fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with"
         " `l40s-deploy checkpoint push SRC --node NODE --repair`",
@@ -106,9 +121,19 @@ COMMON = (
     ),
     LogCause(
         id="WEIGHTS-EXCEED-MEMORY",
-        pattern=r"Not enough memory\. Please try to increase --mem-fraction-static",
-        text="the weights leave no memory for the KV cache within --mem-fraction-static",
+        pattern=r"Not enough memory\. Please try to increase --mem-fraction-static"
+        r"|No available memory for the cache blocks",
+        text="the weights leave no memory for the KV cache within --mem-fraction-static (vLLM:"
+        " --gpu-memory-utilization)",
         fix="use more GPUs, or increase --mem-fraction-static as far as `l40s-deploy plan` allows",
+    ),
+    LogCause(
+        id="KV-CACHE-FULL",
+        pattern=r"(?:Prefill out|Decode out|^(?:RuntimeError: )?Out) of memory\. Try to lower your batch size"
+        r"|larger than the (?:available KV cache memory|maximum number of tokens that can be stored in KV cache)",
+        text="the KV cache has too few tokens for the requests, or for the model's context length",
+        fix="set --context-length and --max-running-requests by the KV tokens that `l40s-deploy plan` shows, or choose"
+        " a layout with more of them",
     ),
     LogCause(
         id="KERNEL-COMPILE",
@@ -138,7 +163,7 @@ COMMON = (
     LogCause(
         id="GPU-KERNEL-FAULT",
         pattern=rf"(?:CUDA error: |Cuda failure (?:\d{{1,4}} )?'){_GPU_FAULT}",
-        text="a GPU kernel made an illegal memory access: a bug in the kernel, or a faulty GPU",
+        text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
         " replace that GPU; otherwise try the stack without CUDA graphs",
     ),
@@ -157,18 +182,48 @@ COMMON = (
         " (nccl issue 1874)",
     ),
     LogCause(
+        id="GPU-P2P-REFUSED",
+        pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?')peer access is not supported",
+        text="two GPUs of this node can't map each other's memory",
+        fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"
+        " --disable-custom-all-reduce",
+    ),
+    LogCause(
+        id="GPU-ARCH",
+        pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
+        r"|CUDA error: invalid device function|ptxas fatal {1,8}: Value 'sm_\w{1,8}' is not defined",
+        text="a library of the stack has no kernels for this GPU's architecture",
+        fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
+        " --query-gpu=compute_cap --format=csv`), or choose another stack",
+    ),
+    LogCause(
+        id="GPU-DRIVER-MISSING",
+        pattern=r"Found no NVIDIA driver on your system|Error: libcuda\.so\.1: cannot open shared object",
+        text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
+        fix="check `nvidia-smi` on the node; in a container --gpus all and the NVIDIA container toolkit",
+    ),
+    LogCause(
         id="GPU-DRIVER",
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
-        r"|forward compatibility was attempted on non supported HW|Driver/library version mismatch",
+        r"|forward compatibility was attempted on non supported HW|[Dd]river/library version mismatch"
+        r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver",
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries, or its versions do not match",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
     ),
     LogCause(
+        id="GPU-ECC",
+        pattern=r"uncorrectable ECC error",
+        text="a GPU's memory has an uncorrectable ECC error",
+        fix=XIDS[48].fix,
+    ),
+    LogCause(
         id="GPU-LOST",
-        pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle|uncorrectable ECC error"
-        r"|no CUDA-capable device is detected|invalid device ordinal|CUDA-capable device\(s\) is/are busy",
+        pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle"
+        r"|no CUDA-capable device is detected|No CUDA GPUs are available"
+        r"|invalid device ordinal|CUDA-capable device\(s\) is/are busy",
         text="a GPU is missing, does not respond, or is in use",
-        fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node",
+        fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node, and l40s_gpus or"
+        " CUDA_VISIBLE_DEVICES against the number of ranks",
     ),
     LogCause(
         id="PORT-IN-USE",
@@ -183,6 +238,20 @@ COMMON = (
         text="a port that the engine needs is in use on this node",
         fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
         " the inventory",
+    ),
+    LogCause(
+        id="ADDRESS-NOT-HERE",
+        pattern=r"ZMQ(?:Error|BindError): Cannot assign requested address|failed to bind to .{0,128}errno: 99\b"
+        r"|while attempting to bind on address .{0,128}: cannot assign requested address",
+        text="the engine is to listen on an address that this node does not have",
+        fix="correct l40s_address in the inventory: compare it with `ip -brief address` on the node",
+    ),
+    LogCause(
+        id="NAME-UNRESOLVED",
+        pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be retrieved \(gai error",
+        text="this node can't resolve the name of another one",
+        fix="give addresses in the inventory (l40s_address), or add the name to DNS or /etc/hosts on every node",
+        weak=True,
     ),
     LogCause(
         id="NO-INTERFACE",
@@ -267,6 +336,14 @@ COMMON = (
         weak=True,
     ),
     LogCause(
+        id="IB-DENIED",
+        pattern=r"/dev/infiniband/\S{0,32}.{0,16}Permission denied|NET/IB : Unable to open device \S"
+        r"|Call to ibv_open_device failed",
+        text="the engine may not open this node's RDMA devices",
+        fix="check the owner and mode of /dev/infiniband/uverbs* against the engine's user (rdma-core's udev rules give"
+        " 0666); in a container --device /dev/infiniband",
+    ),
+    LogCause(
         id="IB-MISSING",
         pattern=r"Failed to initialize any NET plugin|Error: network IB not found"
         r"|libibverbs\.so\S{0,8}: cannot open shared object",
@@ -283,7 +360,18 @@ COMMON = (
         id="NCCL-DIFFERS",
         pattern=r"Mismatched NCCL (?:git )?versions? detected|NCCL version mismatch with remote peer",
         text="the nodes of the gang have different versions of NCCL",
-        fix="install one stack on all nodes: `l40s-deploy prepare`; `l40s-deploy stack check` shows what each has",
+        fix="install one stack on all nodes: `l40s-deploy prepare`; `l40s-deploy doctor` compares them",
+    ),
+    LogCause(
+        id="RANKS-DIFFER",
+        pattern=r"Bootstrap Root : (?:mismatch in (?:info|rank count) from procs"
+        r"|rank \d{1,6} of \d{1,6} ranks has already)"
+        r"|[Mm]essage truncated : rece?iv(?:ed|ing) \d",
+        text="the ranks do not agree: one has other NCCL settings, another version or number of ranks, or is left from"
+        " an earlier start",
+        fix="compare the nodes with `l40s-deploy plan --show env` and `l40s-deploy doctor`, and look for processes"
+        " of an earlier start in `nvidia-smi`",
+        weak=True,
     ),
     LogCause(
         id="SHM-TOO-SMALL",
@@ -314,10 +402,10 @@ COMMON = (
         r"|fatal error: (?:Python|cuda\w{0,32}|cu\w{0,32}|std\w{0,16}|nv\w{0,32})\.h(?:pp)?: No such file"
         rf"|No such file or directory: '?(?:[^'\s]{{1,256}}/)?{_TOOL}'|\b{_TOOL}: (?:command )?not found"
         rf"|command '?\S{{0,128}}{_TOOL}'? failed: No such file|Could not find (?:nvcc|ninja)\b"
-        r"|CUDA_HOME (?:environment variable )?is not set",
-        text="kernels are compiled at the start, and a tool for it is missing on this node: a C++ compiler,"
-        " Python.h, nvcc"
-        " or ninja",
+        r"|CUDA_HOME (?:environment variable )?is not set|Cannot find ptxas|cannot execute '(?:cc1plus|cicc)'"
+        r"|\bld: cannot find -l(?:cuda|cudart|stdc\+\+)\b",
+        text="kernels are compiled at the start, and a part for it is missing on this node: a C++ compiler,"
+        " Python.h, nvcc, ptxas, ninja or a library",
         fix="install build-essential, ninja-build, the headers of the stack's Python (python3-dev) and the CUDA"
         " toolkit's"
         " nvcc on every node (sglang issue 30122)",
@@ -336,11 +424,32 @@ COMMON = (
         fix="find what else uses memory on the node (`ps aux --sort -rss`) and stop it",
     ),
     LogCause(
+        id="OPEN-FILES-LIMIT",
+        pattern=r"Too many open files",
+        text="the engine's limit of open files (ulimit -n) is too low",
+        fix="raise nofile for the engine's service or user: run `l40s-deploy prepare --tags limits`",
+    ),
+    LogCause(
+        id="PROCESS-LIMIT",
+        pattern=r"can't start new thread|pthread_create failed.{0,64}Resource temporarily unavailable",
+        text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
+        " reached",
+        fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
+        " `ps -eLf | wc -l`",
+    ),
+    LogCause(
         id="RANK-DIED-STARTING",
-        pattern=r"scheduler died during initialization \(exit code: -\d+\)",
-        text="a rank's process was killed while the engine started; exit code -9 usually means the kernel's OOM killer",
+        pattern=r"scheduler died during initialization \(exit code: -9\)",
+        text="a rank's process was killed while the engine started, which usually means the kernel's OOM killer",
         fix="check the kernel log on this node for the OOM killer (`dmesg -T | grep -i oom`), and what else uses its"
         " memory",
+        weak=True,
+    ),
+    LogCause(
+        id="RANK-DIED-STARTING",
+        pattern=r"scheduler died during initialization \(exit code: -\d{1,2}\)",
+        text="a rank's process crashed while the engine started (-11: SIGSEGV, -7: SIGBUS, -6: SIGABRT)",
+        fix="read that rank's last lines with `l40s-deploy logs --around-failure`, and the kernel log (`dmesg -T`)",
         weak=True,
     ),
     LogCause(
@@ -362,7 +471,8 @@ COMMON = (
     ),
     LogCause(
         id="PEER-MISSING",
-        pattern=r"waiting for clients\. \d+/\d+ clients joined|The client socket has (timed out|failed to connect)",
+        pattern=r"waiting for clients\. \d+/\d+ clients joined|The client socket has (timed out|failed to connect)"
+        r"|wait timeout after \d{1,9}ms, keys: ",
         text="not all nodes joined the rendezvous in time",
         fix="check the node that failed first, and that every node can reach the rendezvous port"
         " (`l40s-deploy doctor`)",
@@ -370,7 +480,8 @@ COMMON = (
     ),
     LogCause(
         id="COLLECTIVE-TIMEOUT",
-        pattern=r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (recv|send) operation",
+        pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang"
+        r"|Timed out waiting \d+ms for (recv|send) operation",
         text="a rank timed out waiting for another rank, which is late, hung or dead",
         fix="check the rank that failed or went silent first (sglang issues 3368, 3932)",
         secondary=True,
@@ -380,7 +491,8 @@ COMMON = (
         pattern=r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by (remote )?peer"
         r"|remote process exited or there was a network error|NCCL communicator was aborted"
         r"|Failed to recv, got 0 bytes|[Cc]onnect to \S{1,128} returned (?:\d{1,4}\()?Connection refused"
-        r"|socket(?:Start|Poll)Connect: exceeded retries|Call to (?:recv|send)\w{0,8} .{0,128} failed ?: ",
+        r"|socket(?:Start|Poll)Connect: exceeded retries|maybe TCPStore server has shut down too early"
+        r"|Call to (?:recv|send)\w{0,8} .{0,128} failed ?: ",
         text="the connection to another rank or node was lost",
         fix="check the node that failed first",
         secondary=True,
@@ -402,6 +514,40 @@ COMMON = (
     ),
 )
 """What both families of versions write."""
+
+KERNEL = (
+    LogCause(
+        id="HOST-OUT-OF-MEMORY",
+        pattern=r"[Oo]ut of memory: Killed process|oom-kill:constraint=|\bOOM ?Killed\b|\boom_kill event"
+        r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
+        text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
+        " memory",
+        fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
+    ),
+    LogCause(
+        id="GPU-ECC",
+        pattern=rf"{_XID}94\b",
+        text="a GPU's memory has an uncorrectable ECC error, which ended the process that used it",
+        fix=XIDS[48].fix,
+    ),
+    LogCause(
+        id="GPU-KERNEL-FAULT",
+        pattern=rf"{_XID}(?:13|31)\b",
+        text="a GPU kernel made an illegal memory access: a bug in it, or a faulty GPU",
+        fix="if it is always the same GPU, replace it; otherwise try the stack without CUDA graphs",
+        weak=True,
+    ),
+    *(
+        LogCause(
+            id="GPU-LOST" if number == 79 else xid.id,
+            pattern=rf"{_XID}{number}\b",
+            text=f"a GPU {xid.what}",
+            fix=xid.fix,
+        )
+        for number, xid in XIDS.items()
+    ),
+)
+"""What the kernel, or who runs a container or job, writes; people paste it together with the engine's lines."""
 
 REMARKS = (
     LogCause(

@@ -12,6 +12,8 @@ _BEGIN = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME = re.compile(r'^\s{1,16}File "([^"]{1,512})", line (\d{1,7})')
 _RAISED = re.compile(r"^[A-Za-z_][\w.]{0,200}(?:: |:?$)")
+_THROWN = re.compile(r"^ {1,4}what\(\): {1,4}(?=\S)")
+"""Of an exception of C++ that nobody catches (std::terminate of GCC's library)."""
 _RECORD = re.compile(r"^\[")
 """A logger's line begins with its time in brackets."""
 
@@ -53,6 +55,9 @@ class Tracebacks:
             self._chained = True
             return self._owner
         self._chained = False
+        if thrown := _THROWN.match(line):
+            self.raised = RankException(tp_rank, line[thrown.end() :], "", now)
+            return tp_rank
         if not self._open or _RECORD.match(line):
             self._open = False
             return tp_rank

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.engines import nccl_log
+from orchestrator.engines.causes import KERNEL
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects, newest
 from orchestrator.model.finding import Finding
@@ -150,7 +151,7 @@ def _dialects_engine(engine: str, version: str) -> Engine:
 
 def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream]:
     """A file's lines by whoever a prefix names."""
-    watch = engine.watch()
+    watch = replace(engine, causes=KERNEL + engine.causes).watch()
     for name, lines in texts.items():
         found: dict[str, _Stream] = {}
         for line in lines:

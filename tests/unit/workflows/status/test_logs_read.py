@@ -108,6 +108,37 @@ def test_what_an_engine_survived_is_no_cause_of_its_end() -> None:
     assert read_logs({"a": [early, ready]}).cause is None
 
 
+XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "words"),
+    [
+        (f"{XID}79, pid='<unknown>', GPU has fallen off the bus.", "GPU-LOST", "0000:41:00"),
+        (f"{XID}48, pid=2345, An uncorrectable double bit error (DBE) has been detected", "XID-48", "0000:41:00"),
+        (f"{XID}94, pid=7194, name=python3, Contained: SM (0x1). RST: No, D-RST: No", "GPU-ECC", "ECC"),
+        (f"{XID}31, pid=2345, name=python3, MMU Fault: ENGINE GRAPHICS faulted", "GPU-KERNEL-FAULT", "illegal"),
+        (f"{XID}45, pid=2345, name=python3, Ch 00000008", None, ""),
+        ("[1.5] Memory cgroup out of memory: Killed process 12 (python3) total-vm:1kB", "HOST-OUT-OF-MEMORY", "cgroup"),
+        ("[1.5] oom-kill:constraint=CONSTRAINT_MEMCG,task=sglang::schedul,pid=12", "HOST-OUT-OF-MEMORY", "cgroup"),
+        (" Reason: OOMKilled", "HOST-OUT-OF-MEMORY", "cgroup"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.", "HOST-OUT-OF-MEMORY", "Slurm"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "HOST-OUT-OF-MEMORY", "memory"),
+        ("Rank 0 scheduler died during initialization (exit code: -9).", "RANK-DIED-STARTING", "OOM killer"),
+        ("Rank 0 scheduler died during initialization (exit code: -11).", "RANK-DIED-STARTING", "SIGSEGV"),
+    ],
+)
+def test_what_the_kernel_says_beside_it_counts(line: str, cause: str | None, words: str) -> None:
+    seen = read_logs({"a": [line]}).cause
+    assert (seen.signature if seen else None, words in (seen.text if seen else "")) == (cause, True)
+
+
+def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
+    thrown = ["terminate called after throwing an instance of 'c10::Error'", "  what():  nobody has seen this before"]
+    seen = read_logs({"a": thrown})
+    assert (seen.cause, seen.exception) == (None, "nobody has seen this before")
+
+
 @given(st.lists(st.text(max_size=80), max_size=8))
 def test_any_text_is_read(lines: list[str]) -> None:
     read_logs({"a": lines, "b": lines})
