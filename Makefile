@@ -31,7 +31,7 @@ test: setup ## everything that CI runs: lint, types, unit, lab and the real engi
 compiled: setup # the tests once, before several workers compile all of them at the same time; errors are shown there
 	-@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -qq --collect-only tests lab/tests >/dev/null
 
-demo: setup ## an emulated 4-node, 32-GPU cluster from nothing to serving
+demo: ## an emulated 4-node, 32-GPU cluster from nothing to serving; without root, what `doctor` says of a recorded one
 	@scripts/demo.sh
 
 demo-down: ## stop the demo's gang and remove its lab

@@ -1,8 +1,22 @@
 #!/usr/bin/env bash
-# The product in one go, on this machine: an emulated cluster, `up`, `status`, one generation, how to go on.
+# The product in one go, on this machine: an emulated cluster, `up`, `status`, one generation, how to go on. Without root,
+# what `doctor` says of the articles' cluster as it was, and put right.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 run() { printf '\n$ %s\n' "l40s-deploy $*"; .venv/bin/l40s-deploy "$@"; }
+
+if [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; then
+  if ! .venv/bin/l40s-deploy --version >/dev/null 2>&1; then
+    "${PYTHON:-python3}" -m venv .venv
+    .venv/bin/python -m pip install -q --disable-pip-version-check -e .
+  fi
+  run doctor --example articles || [ $? -eq 3 ] # it has findings
+  run doctor --example right
+  printf '\n%s\n' "These are recorded nodes. With root or sudo, make demo starts an emulated cluster of 32 GPUs and serves on it."
+  exit 0
+fi
+
+scripts/setup.sh
 
 run lab up
 run up --model DeepSeek-V3-0324-Block64x64

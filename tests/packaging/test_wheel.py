@@ -35,7 +35,7 @@ def built(project: Path, out: Path) -> Path:
 
 def test_the_wheel_carries_the_data_files(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("templates", "playbooks", "inventory"):
+    for folder in ("templates", "playbooks", "inventory", "examples"):
         for file in (REPOSITORY / folder).rglob("*"):
             if file.is_file() and file.parent.name != "__pycache__":  # of tests that import a template
                 assert f"orchestrator/_data/{file.relative_to(REPOSITORY)}" in names
@@ -84,6 +84,8 @@ def test_the_product_has_no_lab_in_it_and_says_what_to_install(wheel: Path, tmp_
             check=False,
         )
 
+    shown = typed("doctor", "--example", "articles")
+    assert shown.returncode == 3 and "12 slow" in shown.stdout
     assert "\n  lab " not in typed("--help").stdout
     refused = typed("lab", "up")
     assert refused.returncode == 2 and f"pip install l40s-deploy-lab=={__version__}" in refused.stderr

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.workflows.look.nccl import NcclExpectation
 
 EXAMPLE = """examples:
+  l40s-deploy doctor --example articles         the articles' cluster as it was: without an inventory or a network
   l40s-deploy doctor                            check all nodes of the inventory
   l40s-deploy doctor --node node2               check one node, after a repair say
   l40s-deploy doctor --json                     the findings as one JSON document
@@ -43,6 +44,10 @@ exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4
 """
 
 
+EXAMPLES = ("articles", "right")
+"""Folders of examples/: the articles' cluster as it was first, and put right."""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_inventory(parser)
@@ -51,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
     )
+    parser.add_argument("--example", metavar="NAME", help=f"read a cluster that ships instead: {' or '.join(EXAMPLES)}")
     parser.add_argument(
         "--from",
         dest="saved",
@@ -76,6 +82,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return watch(args, screen)
     if args.install:
         raise InputError("--install needs --watch", where="--install", fix="l40s-deploy doctor --watch 10m --install")
+    if args.example:
+        args.saved = _example(args)
     examination = _examine_saved(args) if args.saved else _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, screen)
@@ -83,10 +91,35 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json(document(examination, expectations))
     else:
+        if args.example:
+            _draw(examination, screen)
         show(examination, expectations, screen)
     if examination.failures:
         return Exit.UNREACHABLE
     return Exit.FINDINGS if examination.worst else 0
+
+
+def _example(args: argparse.Namespace) -> str:
+    if args.example not in EXAMPLES:
+        raise no_such("example", args.example, EXAMPLES, where="--example")
+    if args.saved:
+        raise InputError("is an input as --example is", where="--from", fix="give one of the two")
+    from orchestrator.loading.resources import data_dir
+
+    return str(data_dir("examples") / args.example)
+
+
+def _draw(examination: Examination, screen: Screen) -> None:
+    """The first node of each shape."""
+    from orchestrator.cli.discover import show_node
+    from orchestrator.rules.support.marks import marks_of
+    from orchestrator.rules.support.registry import all_rules
+
+    titles = {loaded.rule.id: loaded.rule.title for loaded in all_rules()}
+    cluster = examination.cluster
+    for name in {shape(topology).words: name for name, topology in reversed(cluster.topologies.items())}.values():
+        marks = marks_of(name, examination.findings, titles)
+        show_node(cluster.topologies[name], cluster.tcp.get(name), screen, marks)
 
 
 def _write(

@@ -57,6 +57,21 @@ def test_nothing_wrong(right: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "NCCL 2.21.5 and 2.30.7 should log nNodes 8 localRanks 4: the halves of a node communicate" in shown
 
 
+def test_the_examples_need_neither_an_inventory_nor_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, wrong = document(capsys, "--example", "articles")
+    found = {one["id"] for one in wrong["findings"]}
+    assert code == 3 and found == {"NIC-NOT-UNDER-SWITCH", "TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"}
+    assert {one["severity"] for one in wrong["findings"]} == {"slow"} and len(wrong["nodes"]) == 4
+    code, right = document(capsys, "--example", "right")
+    assert code == 0 and not right["findings"]
+    assert main(["doctor", "--example", "articles", "--report", str(tmp_path / "page.html")]) == 3
+    shown = capsys.readouterr().out
+    assert "at 4 requests: about 42 instead of 154 tokens/s" in shown and shown.count("driver 580.65.06") == 1
+    assert shown.index("mlx5_5  port 1  DOWN") < shown.index("costs:") and (tmp_path / "page.html").stat().st_size
+    assert main(["doctor", "--example", "rigt"]) == 2 and "did you mean right?" in capsys.readouterr().err
+    assert main(["doctor", "--example", "right", "--from", "x"]) == 2
+
+
 def test_findings_on_the_screen(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", broken]) == 3
     shown = capsys.readouterr().out

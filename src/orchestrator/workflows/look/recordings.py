@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +19,7 @@ from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
 
 SUFFIX = ".json"
+_PACKED = (SUFFIX, f"{SUFFIX}.gz")
 _TARBALLS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar", ".tgz", ".tbz2", ".txz")
 _LARGEST_SNAPSHOT = 64 << 20
 _MOST_MEMBERS = 200_000
@@ -73,7 +76,7 @@ def file_name(node: str) -> str:
 
 def _saved_folder(folder: Path) -> dict[str, Snapshot]:
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and not path.name.startswith("."))
+        files = sorted(path for path in folder.iterdir() if path.name.endswith(_PACKED) and path.name[0] != ".")
     except OSError as failure:
         raise InputError(f"can't be listed: {failure.strerror}", where=str(folder), fix="--from FOLDER") from None
     snapshots: dict[str, Snapshot] = {}
@@ -97,11 +100,14 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 def _saved_file(path: Path) -> Snapshot:
     try:
-        if path.stat().st_size > _LARGEST_SNAPSHOT:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            data = file.read(_LARGEST_SNAPSHOT + 1)
+        if len(data) > _LARGEST_SNAPSHOT:
             raise ValueError(f"is larger than {_LARGEST_SNAPSHOT >> 20} MiB")  # noqa: TRY301 - told with the others
-        snapshot = snapshot_from_json(json.loads(path.read_bytes()))
-    except OSError as failure:
-        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
+        snapshot = snapshot_from_json(json.loads(data))
+    except (OSError, EOFError, zlib.error) as failure:
+        words = getattr(failure, "strerror", None) or failure
+        raise InputError(f"can't be read: {words}", where=str(path), fix="--from PATH") from None
     except (ValueError, RecursionError) as wrong:
         raise InputError(
             f"is not a snapshot: {wrong}", where=str(path), fix="specify a file from `l40s-deploy discover --save`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import tarfile
@@ -44,6 +45,11 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     assert load_saved(tmp_path / "seen") == saved
     assert list(load_saved(tmp_path / "seen")) == list(saved)  # node2 before node10
     assert load_saved(paths[3]) == {"node3": saved["node3"]}
+    packed = paths[3].with_suffix(".json.gz")
+    packed.write_bytes(gzip.compress(paths[3].read_bytes()))
+    assert load_saved(packed) == {"node3": saved["node3"]}
+    paths[3].unlink()
+    assert load_saved(tmp_path / "seen") == saved
     assert not [path for path in (tmp_path / "seen").iterdir() if path.name.startswith(".")]
 
 
@@ -107,6 +113,8 @@ def test_a_member_that_climbs_out_is_passed_over(tmp_path: Path) -> None:
         ("list.json", b"[]", "found no JSON object"),
         ("other.json", b'{"format": 7}', "found format 7, wanted 1"),
         ("deep.json", b"[" * 100_000, "is not a snapshot"),
+        ("none.json.gz", b"no gzip", "can't be read: Not a gzipped file"),
+        ("half.json.gz", gzip.compress(b"[" * 100)[:-9], "can't be read"),
         ("half.tar.bz2", b"BZh9" + bytes(40), "can't be read as a tarball"),
         ("no.tar.gz", b"hello", "can't be read as a tarball"),
     ],
