@@ -117,7 +117,7 @@ def _draw(examination: Examination, screen: Screen) -> None:
 
     titles = {loaded.rule.id: loaded.rule.title for loaded in all_rules()}
     cluster = examination.cluster
-    for name in {shape(topology).words: name for name, topology in reversed(cluster.topologies.items())}.values():
+    for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():
         marks = marks_of(name, examination.findings, titles)
         show_node(cluster.topologies[name], cluster.tcp.get(name), screen, marks)
 
