@@ -8,7 +8,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Area
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule
-from orchestrator.topology.slotted_switches import homes
+from orchestrator.topology.slotted_switches import emulated_switches, homes
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -26,12 +26,12 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding per node; lost GPUs are another rule's."""
+    """One finding per node; lost GPUs are another rule's, and nobody moves a card in an emulated tree."""
     for node in cluster.nodes:
         placed = [gpu for gpu in node.topology.gpus if gpu.key in node.devices]
         home = homes(node.topology, node.places)
         counts = {switch.key: sum(home[gpu.key] == switch.key for gpu in placed) for switch in node.gpu_switches}
-        if len(placed) < node.spec.gpus or not counts:
+        if len(placed) < node.spec.gpus or not counts or counts.keys() & emulated_switches(node.topology):
             continue
         away = [gpu.address for gpu in placed if not home[gpu.key]]
         if away or len(set(counts.values())) > 1:

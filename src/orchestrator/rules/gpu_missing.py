@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import Area, Gpu
@@ -21,11 +22,14 @@ RULE = Rule(
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
-    """Stop, once a node: which GPUs are lost, and how many are short."""
+    """Stop, once a node: which GPUs are lost, and how many are short. Unknown where a recording of NVML shows fewer
+    than its bus: whoever made it may have seen only a container's."""
     for node in cluster.nodes:
         answering = sum(gpu.index >= 0 and not gpu.lost for gpu in node.topology.gpus)
         if not node.topology.nvml_error and answering < node.spec.gpus:
-            yield _finding(node, answering)
+            found = _finding(node, answering)
+            known = not node.saved or len(node.topology.gpus) < node.spec.gpus
+            yield found if known or any(gpu.lost for gpu in node.topology.gpus) else _as_unknown(found)
 
 
 def _finding(node: Node, answering: int) -> Finding:
@@ -46,6 +50,15 @@ def _finding(node: Node, answering: int) -> Finding:
         effect="the gang can't start: every TP rank needs its GPU",
         fix="check for Xid 79 with `dmesg -T | grep Xid`; reboot or power-cycle the node; if the GPU stays missing,"
         " reseat the card",
+    )
+
+
+def _as_unknown(finding: Finding) -> Finding:
+    return replace(
+        finding,
+        severity=Severity.UNKNOWN,
+        effect="either GPUs are lost, or NVML was asked where only some are visible (a container, a cgroup)",
+        fix="compare with `nvidia-smi -L` on the node itself",
     )
 
 

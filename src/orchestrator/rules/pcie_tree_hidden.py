@@ -1,4 +1,4 @@
-"""A virtual machine that shows no PCIe switches: the paths between GPUs and cards can't be checked from inside."""
+"""A virtual machine that shows no PCIe switches, or emulated ones: nobody inside can check the paths between GPUs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from orchestrator.model.topology import PLACES
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import is_guest
 from orchestrator.rules.support.registry import Rule
+from orchestrator.topology.slotted_switches import emulated_switches
 
 RULE = Rule(
     id="PCIE-TREE-HIDDEN",
     title="a virtual machine hides the PCIe switches",
     explain=(
-        "A hypervisor usually puts every passed-through GPU and card on an emulated root port of its own. Which of them"
+        "A hypervisor usually puts every passed-through GPU and card on an emulated root port, or switch. Which of them"
         " share a switch, and what ACS does there, shows on the host only. NCCL sees no more than this either, unless"
         " the hypervisor provides virtualTopology.xml."
     ),
@@ -40,8 +41,8 @@ def check(cluster: Cluster) -> Iterator[Finding]:
                 severity=Severity.UNKNOWN,
                 node=node.name,
                 devices=_BLIND,
-                title="this virtual machine shows no PCIe switch above its GPUs: rules about switches can't judge it",
-                evidence=("/proc/cpuinfo: hypervisor", f"{count} GPUs, each on a root port"),
+                title="this virtual machine shows no real PCIe switch above its GPUs: rules of switches can't judge it",
+                evidence=("/proc/cpuinfo: hypervisor", f"{count} GPUs, none behind a real switch"),
                 effect="the faults that these rules find may exist on the host, and NCCL does not see it either",
                 fix="run `l40s-deploy doctor` on the host, or ask the provider for NCCL's topology file of this"
                 " machine type (NCCL_TOPO_FILE) and read it with `l40s-deploy doctor --from FILE`",
@@ -50,4 +51,5 @@ def check(cluster: Cluster) -> Iterator[Finding]:
 
 def _hidden(node: Node) -> bool:
     keys = [gpu.key for gpu in node.topology.gpus if gpu.key in node.devices]
-    return len(keys) > 1 and not any(node.places.above(key) for key in keys)
+    emulated = emulated_switches(node.topology)
+    return len(keys) > 1 and all(emulated.issuperset(node.places.above(key)) for key in keys)

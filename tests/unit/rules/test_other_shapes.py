@@ -8,7 +8,7 @@ import pytest
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, dressed, healthy_node, healthy_nodes
 from tests.support.machine_files import MachineFiles
-from tests.support.machines import main_card, rdma_card, storage_card, virtual_functions
+from tests.support.machines import SUB, main_card, rdma_card, storage_card, virtual_functions
 from tests.support.variants import bonded_rails
 
 from orchestrator.model.finding import Finding, Severity
@@ -94,6 +94,57 @@ def test_a_maker_that_was_not_read_is_no_other_maker() -> None:
     files = {path: "" if path.endswith("/vendor") else text for path, text in snapshot.files.items()}
     examination = examine_saved({"node0": replace(snapshot, files=files)})
     assert [one.title for one in examination.findings if one.id == "GPU-OTHER-MAKER"] == []
+
+
+MANAGEMENT = ("0x1000", "0x00b2", "0x010700", "0x0000")
+EMULATED = ("0x104c", "0x8232", "0x060400", "0x0000")
+
+
+def groups(*switches: int, ids: tuple[str, str, str, str] = SUB, managed: bool = False, guest: bool = False) -> str:
+    """What GPU-GROUPS-UNEVEN says of a machine: 0 stands for a GPU on a root port, n for a switch with n of them."""
+    machine = MachineFiles()
+    machine.processors()
+    for place, count in enumerate(switches):
+        bus = 0x20 + 0x10 * place
+        root = machine.root_port(bus, numa=0)
+        above = machine.switch(root, bus + 1, ids=ids) if count else root
+        for index in range(max(1, count)):
+            machine.gpu(machine.downstream(above, bus + 2, index) if count else above, bus + 3 + index)
+        if managed and count:
+            machine.function(machine.downstream(above, bus + 2, 0x10), f"0000:{bus + 0xE:02x}:00.0", MANAGEMENT)
+    main_card(machine, 0, bus=0x10)
+    if guest:
+        machine.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
+    node = dressed(machine)
+    node.spec["gpus"] = len(node.gpus)
+    found = run_rules(cluster_of({"node0": node}))
+    return "; ".join(one.title for one in found if one.id in ("GPU-GROUPS-UNEVEN", "PCIE-TREE-HIDDEN"))
+
+
+def test_a_switchs_management_endpoint_is_no_card() -> None:
+    assert groups(1, 1, 1, 1, managed=True) == groups(1, 1, 1, 1) == ""
+    assert groups(2, 2, managed=True) == ""
+    assert groups(1, 0, 0, 0, managed=True) == groups(1, 0, 0, 0) == "", "a switch on the GPU's own card"
+
+
+def test_a_lone_gpu_behind_a_switch_with_slots_is_on_no_root_port() -> None:
+    assert groups(3, 1) == "the GPUs are spread unevenly: 3 + 1 behind the switches"
+    assert groups(3, 0) == "the GPUs are spread unevenly: 3 behind the switches, 1 on a root port"
+
+
+def test_an_emulated_tree_is_not_judged() -> None:
+    for switches in ((3, 1), (1, 1), (2, 0)):
+        assert "unevenly" not in groups(*switches, ids=EMULATED, guest=True)
+
+
+def test_a_recording_in_which_nvml_showed_fewer_gpus_than_the_bus_proves_nothing() -> None:
+    node = healthy_node()
+    del node.gpus[2:]
+    some = {"node0": node.machine.snapshot(nvml={"devices": node.gpus}, host={})}
+    (found,) = [one for one in examine_saved(some).findings if one.id == "GPU-MISSING"]
+    assert (found.severity, found.title.partition(":")[0]) == (Severity.UNKNOWN, "2 GPUs respond, 8 are needed")
+    (live,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "GPU-MISSING"]
+    assert live.severity is Severity.STOP
 
 
 def test_each_port_gets_its_own_fix() -> None:
