@@ -39,7 +39,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: 
 from orchestrator.host_setup import locks  # noqa: E402
 from orchestrator.host_setup.wheelhouse import platforms  # noqa: E402
 from orchestrator.loading.stacks import load_stack  # noqa: E402
-from orchestrator.model.exit_codes import Exit  # noqa: E402
+from orchestrator.model.errors import Exit  # noqa: E402
 
 OURS = ("inventory/stacks/*.lock", "playbooks/roles/router_env/files/*.lock")
 PYPI = "https://pypi.org/simple"

@@ -58,4 +58,4 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def no_inventory_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command reads one inventory in its life; stacks and profiles beside it are of no concern to the next test."""
-    monkeypatch.setattr("orchestrator.loading.own._beside", [])
+    monkeypatch.setattr("orchestrator.loading.resources._beside", [])

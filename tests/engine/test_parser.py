@@ -20,8 +20,8 @@ from orchestrator.engines.engine import Intent, Option
 from orchestrator.engines.known_flags import known_flags
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning import commands

@@ -20,7 +20,7 @@ from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
 from l40s_lab.engine.environment import ensure_engine
-from orchestrator.loading.templates import template
+from orchestrator.loading.resources import template
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
 from orchestrator.workflows.tuning.packs import load_pack

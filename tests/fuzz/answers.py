@@ -46,8 +46,7 @@ from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import fleet as fleets
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.lines import lines
-from orchestrator.remote.session import CommandResult, Session
+from orchestrator.remote.session import CommandResult, Session, lines
 from orchestrator.topology.build import build
 from orchestrator.workflows import asking, weights_ahead
 from orchestrator.workflows.checkpoint import chain, download, there, verify

@@ -16,14 +16,14 @@ from tests.support.machine_files import reference_machine
 from tests.support.reference_cluster import gang, topology
 
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.errors import DeployError
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.plan_file import plan_json
 from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build
 

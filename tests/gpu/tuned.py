@@ -14,7 +14,7 @@ from tests.gpu import checkpoint
 from tests.gpu.stage import MODELS, Otherwise, Stage, engine_python, find_node_in, start
 
 from l40s_lab.processes import wait_until
-from orchestrator.loading.templates import template
+from orchestrator.loading.resources import template
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
 

@@ -21,7 +21,7 @@ from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.podman import own_podman, root_image
 from tests.support.waiting import until
 
-from orchestrator.loading.templates import template
+from orchestrator.loading.resources import template
 from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes

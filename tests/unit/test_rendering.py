@@ -17,8 +17,8 @@ from jinja2 import UndefinedError
 from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.benchmark import FIGURES, Load
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 
 if TYPE_CHECKING:
     from orchestrator.bench.verdict import JudgedFigure

@@ -13,7 +13,7 @@ from orchestrator.cli.options import add_examples, add_inventory, add_json, add_
 from orchestrator.cli.progress import NowAndThen
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -7,7 +7,7 @@ import argparse
 from orchestrator.cli.every_parser import every_action, every_parser
 from orchestrator.cli.options import add_examples
 from orchestrator.cli.screen import Screen
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 
 SHELLS = ("bash", "zsh", "fish")
 _FILES = ("FILE", "HOOK", "PLAN", "PATH")

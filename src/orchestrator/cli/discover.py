@@ -12,8 +12,7 @@ from orchestrator.cli.options import add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
-from orchestrator.model.errors import DeployError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.topology import Topology
 from orchestrator.rules.support.marks import marks_of

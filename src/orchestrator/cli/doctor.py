@@ -14,8 +14,7 @@ from orchestrator.cli.findings import say_accepted, show_findings, summary
 from orchestrator.cli.options import add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.planning import page_cache
 from orchestrator.rules.support.grouping import who
 from orchestrator.topology.document import paths_json

@@ -19,8 +19,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import refuse_unnamed
-from orchestrator.model.errors import DeployError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.deadlines import STOP_S
 from orchestrator.workflows.gang.down import DownRequest, StopResult, down

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.plan.rehearsal import GangRehearsal
 
 

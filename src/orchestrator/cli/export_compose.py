@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.cli.options import add_nodes
 from orchestrator.cli.screen import Screen
 from orchestrator.model.chosen import no_such
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.survivors import without
 from orchestrator.workflows.gang.standing import as_replicas

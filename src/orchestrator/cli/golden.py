@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:
     from orchestrator.golden.compare import AnswerComparison

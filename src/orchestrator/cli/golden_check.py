@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.progress import counting
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.view import GangView
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.cli.start_progress import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.loading.secret_file import read_private_line
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.guard.guard import DAY_S, GuardedGang, GuardRequest, guard

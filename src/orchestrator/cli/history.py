@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.history import PastRun
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.status.history import GangHistory, history
 from orchestrator.workflows.status.status import cause_json
 

@@ -13,8 +13,7 @@ from orchestrator.cli.options import add_examples
 from orchestrator.cli.progress import patience
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.errors import DeployError, HostKeyError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit, HostKeyError
 
 if TYPE_CHECKING:
     from orchestrator.model.inventory import NodeSpec

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.gang.lock_keeping import NodeLock, locks, locks_json, release
 
 

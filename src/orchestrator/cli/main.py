@@ -16,8 +16,7 @@ from orchestrator.cli.detaching import detaching, forget
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.config import load_config
-from orchestrator.model.errors import DeployError, Detached, InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 
 GROUPS = {
     "serve": {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.checkpoint import inspect_at
 from orchestrator.cli.options import add_examples, add_gang_option, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.loading import own
+from orchestrator.loading import resources
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.planning.memory import checkpoint_bytes
@@ -131,7 +131,7 @@ def _refusals(mine: Sequence[tuple[ModelListing, ModelOffer]]) -> dict[str, tupl
 
 def _add(args: argparse.Namespace, screen: Screen) -> int:
     if args.inventory or os.environ.get("L40S_INVENTORY"):
-        own.remember(choose_inventory(args.inventory).path)
+        resources.remember(choose_inventory(args.inventory).path)
     place = args.directory
     if ":" not in place.partition("/")[0]:
         place = str(Path(place).expanduser().absolute())

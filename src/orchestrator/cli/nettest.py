@@ -17,7 +17,7 @@ from orchestrator.cli.options import (
     open_inventory,
 )
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.deadlines import NETTEST_S
 
 if TYPE_CHECKING:

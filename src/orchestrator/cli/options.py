@@ -175,6 +175,6 @@ def add_time_limit(parser: argparse.ArgumentParser) -> None:
 
 def command_line() -> str:
     """What was typed, for locks and the audit log: without hooks' and other secrets."""
-    from orchestrator.planning.typed import typed
+    from orchestrator.planning.redaction import typed
 
     return typed(["l40s-deploy", *sys.argv[1:]])[:300]

@@ -27,9 +27,9 @@ from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.model.survivors import without
 from orchestrator.planning.diff import GangDiff, by_change, side
-from orchestrator.planning.document import plan_json
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.offers import LayoutFit
+from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.redaction import shown
 from orchestrator.planning.roofline import words

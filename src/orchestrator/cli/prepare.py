@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.errors import InputError, Unreachable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError, Unreachable
 
 if TYPE_CHECKING:
     from types import TracebackType

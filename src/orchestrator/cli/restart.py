@@ -26,8 +26,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.start_progress import RisingProgress
 from orchestrator.gang.downtime import Downtime
 from orchestrator.model.chosen import refuse_unnamed
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.gang.maintenance import MaintenanceRequest, maintain
 from orchestrator.workflows.gang.restart import RestartRequest, RestartResult, restart

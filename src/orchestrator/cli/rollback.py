@@ -21,7 +21,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.restart import RestartProgress, show_restarted
 from orchestrator.cli.screen import Screen
 from orchestrator.model.chosen import refuse_unnamed
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.gang.rollback import RollbackRequest, roll_back
 from orchestrator.workflows.plan.rehearsal import would_roll_back
 

@@ -10,7 +10,7 @@ from orchestrator.cli.dry_run import add_dry_run
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, command_line, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.start_progress import RisingProgress
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.workflows.deadlines import ROUTER_START_S, STOP_S
 from orchestrator.workflows.router.rehearsal import would_start_router, would_stop_router

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.support.bundle import bundle
 
 

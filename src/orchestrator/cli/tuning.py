@@ -22,8 +22,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.progress import WordsInPlace, patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.time_limit import time_limit
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.cli import golden_check
 from orchestrator.cli import plan as plan_verb
@@ -24,21 +24,17 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.start_progress import RisingProgress, say_losses
-from orchestrator.model.errors import DeployError, Undone
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit, Undone
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
-from orchestrator.planning.document import plan_json
+from orchestrator.planning.plan_file import plan_json
 from orchestrator.workflows.gang.operation import settle
 from orchestrator.workflows.gang.raising import UpRequest, UpResult
 from orchestrator.workflows.gang.standing import to_start
 from orchestrator.workflows.gang.up import refuse_transport, rehearse, up
 from orchestrator.workflows.router.routing import enrol
 from orchestrator.workflows.status.status import status_json
-
-if TYPE_CHECKING:
-    pass
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

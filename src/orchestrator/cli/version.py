@@ -10,8 +10,7 @@ from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.workflows.status.versions import NodeVersion, versions
 
 

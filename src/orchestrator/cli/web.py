@@ -17,8 +17,7 @@ from wsgiref.simple_server import WSGIServer
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.secret_file import read_api_key
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 from orchestrator.workflows.http_server import listen
 from orchestrator.workflows.status.live import Watching
 from orchestrator.workflows.web.pages import Pages

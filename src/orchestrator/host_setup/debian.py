@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.loading.role_defaults import role_defaults
+from orchestrator.loading.resources import role_defaults
 from orchestrator.model.errors import InputError, Unreachable
 
 INDEX = "Packages"

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.loading import own
+from orchestrator.loading import resources
 from orchestrator.loading.ansible_yaml import AnsibleInventory
 from orchestrator.loading.node_spec import ANSIBLES, OURS, SPARE, node_spec
 from orchestrator.loading.notify_spec import recipients
-from orchestrator.loading.router_spec import router_spec
 from orchestrator.loading.sources import Values, evaluated, read_source
 from orchestrator.loading.variables import Variables
 from orchestrator.model.errors import InputError
@@ -44,7 +43,7 @@ def load_inventory(path: str | Path) -> Inventory:
 def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
     """load_inventory, with all variables of every host, those that we read evaluated."""
     file = Path(path)
-    own.remember(file)
+    resources.remember(file)
     source = read_source(file, (TOP_GROUP, ROUTER_GROUP))
     hosts = {name: source.hosts_of(name) for name in [*_gang_names(source), *_router_group(source)]}
     values = evaluated(source, [host for group in hosts.values() for host in group], (*OURS, *ANSIBLES))
@@ -54,7 +53,7 @@ def read_cluster(path: str | Path) -> tuple[Inventory, dict[str, Values]]:
         _refuse_disagreement(gang, variables)
     _refuse_two_gangs(source, gangs)
     _refuse_shared_addresses(gangs, variables)
-    own.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
+    resources.remember_stacks({node.stack for gang in gangs for node in gang.machines if node.stack})
     router = _router(source, gangs, [variables[host] for host in hosts.get(ROUTER_GROUP, ())])
     told = recipients(variables[gangs[0].leader.name])
     return Inventory(path=str(file), gangs=gangs, router=router, notify=told), values
@@ -176,3 +175,46 @@ def _refuse_shared_addresses(gangs: tuple[GangSpec, ...], variables: dict[str, V
                     fix=f"give one of them its own {name}",
                 )
             taken[claim] = node
+
+
+_FILE = r"~?/[^\x00-\x1f\x7f]*"
+_FILE_WORDS = "a file's path on the controller, absolute or from ~/"
+
+
+def router_spec(variables: Variables, *, group: str, gangs: Sequence[GangSpec] = ()) -> RouterSpec:
+    """Read the router's host. Raises InputError as node_spec does."""
+    node = node_spec(variables, gang=group, node_rank=0)
+    usual = RouterSpec(node=node)
+    port = variables.number("l40s_router_port", 1, 65535) or usual.port
+    metrics = variables.number("l40s_router_metrics_port", 1, 65535) or usual.metrics_port
+    if port == metrics:
+        raise variables.wrong(
+            "l40s_router_port", "a port other than l40s_router_metrics_port", "write `l40s_router_port: 30000`"
+        )
+    cert, key = (variables.text(name, _FILE, _FILE_WORDS) for name in ("l40s_router_tls_cert", "l40s_router_tls_key"))
+    if (cert is None) != (key is None):
+        there, missing = ("cert", "key") if cert else ("key", "cert")
+        raise variables.wrong(
+            f"l40s_router_tls_{there}", f"l40s_router_tls_{missing} beside it", "name both PEM files, or neither"
+        )
+    return RouterSpec(
+        node=node,
+        port=port,
+        metrics_port=metrics,
+        venv=variables.path("l40s_router_venv") or usual.venv,
+        tls_cert=cert,
+        tls_key=key,
+        gang_key_file=_gang_key_file(variables, gangs) if node.api_key_file else None,
+    )
+
+
+def _gang_key_file(variables: Variables, gangs: Sequence[GangSpec]) -> str | None:
+    """What the router sends to the gangs in place of its clients' key: it has one for all of them."""
+    files = {gang.leader.api_key_file for gang in gangs if gang.leader.api_key_file}
+    if len(files) > 1:
+        raise variables.wrong(
+            "l40s_api_key_file",
+            f"one API key for all gangs behind a router that asks for a key (they have {', '.join(sorted(files))})",
+            "use the same l40s_api_key_file for all gangs, or remove the router's",
+        )
+    return next(iter(files), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.loading import own, yaml_fields
+from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load, Wiring
 from orchestrator.model.profile import (
@@ -37,12 +37,12 @@ _REQUIRED = {
 
 def load_profile(name: str) -> ModelProfile:
     """The profile with this name (or in this .yml file). InputError has the nearest names."""
-    return _profile(yaml_fields.read(yaml_fields.choose("model", name, own.folders("models"))))
+    return _profile(yaml_fields.read(yaml_fields.choose("model", name, resources.folders("models"))))
 
 
 def profile_names() -> tuple[str, ...]:
     """Every model that there is a profile for, sorted."""
-    return yaml_fields.names(own.folders("models"))
+    return yaml_fields.names(resources.folders("models"))
 
 
 def _profile(top: Section) -> ModelProfile:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.loading import own, yaml_fields
+from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.published import Derived, Published
 
 
 def load_published(name: str) -> Published:
     """The set with this name (or in this .yml file). InputError has the nearest names."""
-    top = yaml_fields.read(yaml_fields.choose("set of published configs", name, own.folders("tuned")))
+    top = yaml_fields.read(yaml_fields.choose("set of published configs", name, resources.folders("tuned")))
     address = top.text("address")
     if not address.startswith("https://") or "{file}" not in address:
         raise top.wrong("address", f"found {address!r:.60}, wanted https://... with {{file}} in it")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import cast, get_args
 
-from orchestrator.loading import own, yaml_fields
+from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Advisory, Install, Stack
@@ -14,7 +14,7 @@ from orchestrator.model.profile import Advisory, Install, Stack
 
 def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
-    top = yaml_fields.read(yaml_fields.choose("stack", name, own.folders("stacks")))
+    top = yaml_fields.read(yaml_fields.choose("stack", name, resources.folders("stacks")))
     device = top.text("device", "cuda", choices=("cuda", "cpu"))
     install = _install(top)
     stack = Stack(
@@ -101,7 +101,7 @@ def _version(top: Section, key: str, default: str) -> str:
 
 def stack_file(name: str) -> Path:
     """The absolute path of the stack's own file. Raises InputError with the nearest names."""
-    return yaml_fields.choose("stack", name, own.folders("stacks")).absolute()
+    return yaml_fields.choose("stack", name, resources.folders("stacks")).absolute()
 
 
 def stack_lock(name: str) -> Path:
@@ -109,7 +109,7 @@ def stack_lock(name: str) -> Path:
 
     Raises InputError for a stack that has none: it can't be installed automatically.
     """
-    file = yaml_fields.choose("stack", name, own.folders("stacks"))
+    file = yaml_fields.choose("stack", name, resources.folders("stacks"))
     lock = file.with_suffix(".lock")
     if not lock.is_file():
         raise InputError(
@@ -125,7 +125,7 @@ def stack_lock(name: str) -> Path:
 
 def stack_recipe(name: str) -> tuple[Path, Path]:
     """The folder beside the stack's own file that makes an image of it, and that file. Raises InputError for none."""
-    file = yaml_fields.choose("stack", name, own.folders("stacks"))
+    file = yaml_fields.choose("stack", name, resources.folders("stacks"))
     folder = file.with_suffix(".recipe")
     if not folder.is_dir():
         having = ", ".join(known for known in stack_names() if _has_recipe(known))
@@ -136,9 +136,9 @@ def stack_recipe(name: str) -> tuple[Path, Path]:
 
 
 def _has_recipe(name: str) -> bool:
-    return yaml_fields.choose("stack", name, own.folders("stacks")).with_suffix(".recipe").is_dir()
+    return yaml_fields.choose("stack", name, resources.folders("stacks")).with_suffix(".recipe").is_dir()
 
 
 def stack_names() -> tuple[str, ...]:
     """Every stack that there is a file for, sorted."""
-    return yaml_fields.names(own.folders("stacks"))
+    return yaml_fields.names(resources.folders("stacks"))

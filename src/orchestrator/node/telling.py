@@ -24,7 +24,7 @@ def tell(value: dict[str, Any]) -> None:
 
 
 def in_parts(values: Iterable[T]) -> Iterator[list[T]]:
-    """A long list, cut so that each part makes a line that the controller accepts (remote/lines.py LONGEST)."""
+    """A long list, cut so that each part makes a line that the controller accepts (remote/session.py LONGEST)."""
     part: list[T] = []
     size = 0
     for value in values:

@@ -15,7 +15,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, commands, containers, layout, memory, named, page_cache, places, transport
+from orchestrator.planning import choices, commands, layout, memory, named, page_cache, places, transport
 from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest
@@ -269,7 +269,7 @@ class _Gang:
         host = self.options.hosts.get(node.name, HostFacts())
         state = places.state_dir(node, host)
         model_path = places.model_path(node, self.profile)
-        settings = containers.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
+        settings = commands.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
         env = {setting.name: setting.value for setting in settings}
         its_network = network(env, self.decision.transport, self.tcp[node.name].address)
         chosen = commands.options(
@@ -302,7 +302,7 @@ class _Gang:
             http_url=self._http_url(node),
             network=its_network,
             graph_batch=commands.graph_batch(self.engine, chosen),
-            container=containers.container(
+            container=commands.container(
                 self.stack,
                 node,
                 gpus=gpus,
@@ -325,7 +325,7 @@ class _Gang:
     def _with_secrets(
         self, node: NodeSpec, state: str, chosen: tuple[Option, ...]
     ) -> tuple[tuple[str, ...], tuple[Option, ...]]:
-        launch = containers.launch_words(self.stack)
+        launch = commands.launch_words(self.stack)
         if not self._has_secrets(node):
             return launch, chosen
         launch, more = self.engine.with_secrets(launch, places.gang_dir(state, self.gang.name))

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.model.topology import RAILS, Topology
+from orchestrator.model.topology import RAILS, Area, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.network import NodeNetwork
@@ -112,3 +112,36 @@ def _gids(was: NodeNetwork, choice: RdmaChoice) -> Iterator[_Change]:
         yield _Change("gid_index", now, f"GID index {'chosen by NCCL' if before is None else before} -> {now}")
     words = f"addresses among which NCCL finds each port's GID {was.gid_range or 'any'} -> {choice.range or 'any'}"
     yield _Change("gid_range", choice.range, words if now == before else "")
+
+
+def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
+    """What a staging request (docs/agent.md) names and the node no longer has, each as text.
+
+    GPUs by index, RDMA ports that are named whole, and the kind of the GID at the index that is named: with RoCE,
+    another kind means another network. What could not be read is left out; the doctor reports it.
+    """
+    if not (node.nvml_error or node.lacks(Area.GPUS)):
+        there = {gpu.index for gpu in node.gpus if not gpu.lost}
+        yield from (f"GPU {gpu}" for gpu in request.gpus if gpu not in there)
+    if request.network.rdma and not node.lacks(Area.RDMA, Area.PORTS):
+        yield from _ports(request.network, node)
+
+
+def _ports(network: NodeNetwork, node: Topology) -> Iterator[str]:
+    ports = {port.name: port for port in node.rdma}
+    for name in network.ports:
+        port = ports.get(name if ":" in name else f"{name}:1")
+        if port is None:
+            yield f"RDMA port {name}"
+        elif not port.active:
+            yield f"RDMA port {name} ({port.state or 'state unknown'})"
+        else:
+            yield from _gid(port, network.gid_index)
+
+
+def _gid(port: RdmaPort, index: int | None) -> Iterator[str]:
+    if port.link_layer != "Ethernet" or not port.gids or index is None:
+        return
+    kind = next((gid.type for gid in port.gids if gid.index == index), None)
+    if kind != "RoCE v2":
+        yield f"a RoCE v2 GID at index {index} of {port.name} (it has {kind or 'none'} there)"

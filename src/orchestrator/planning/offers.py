@@ -12,8 +12,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import commands, layout, memory, named, page_cache
 from orchestrator.planning.build import abilities
-from orchestrator.planning.roofline import RDMA, Network, Speeds, speeds, unsaid
-from orchestrator.planning.traffic import REDUCES_A_LAYER, bytes_a_token
+from orchestrator.planning.roofline import RDMA, REDUCES_A_LAYER, Network, Speeds, bytes_a_token, speeds, unsaid
 from orchestrator.protocol.layout import Layout
 
 L40S_BYTES = L40S.nvml_mib << 20

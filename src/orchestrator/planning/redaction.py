@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a command line is looked through without any plan
     from orchestrator.model.plan import NodePlan, Plan
 
+
+import shlex
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
 HIDDEN = "<secret>"
 
 _NAMES = re.compile(
@@ -44,3 +49,61 @@ def _shown_node(node: NodePlan) -> NodePlan:
 def fingerprint(secret: str) -> str:
     """Tells a changed secret from the same one, and too little of it for guessing: 16 bits."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()[:4]
+
+
+LEFT_OUT = "..."
+_HOOK = re.compile(r"--on-[a-z]+$")  # argparse takes the beginning of a flag for the flag
+_SECRET_FLAG = re.compile(r"--(?:[\w-]+-)?(?:api-key|key|token|password|secret)$")
+_ADDRESS = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
+
+
+def typed(words: Sequence[str]) -> str:
+    """Words as a shell would split them: of an address scheme and host, of a hook's command the first word, nothing
+    of a value whose flag or name says that it is secret."""
+    return shlex.join(_kept(words))
+
+
+def shown_hook(target: str) -> str:
+    """What may be shown of a hook: the address's scheme and host, or the command's first word."""
+    if _ADDRESS.match(target):
+        return _host_of(target)
+    try:
+        first, *more = shlex.split(target) or [""]
+    except ValueError:
+        return LEFT_OUT
+    return f"{first} {LEFT_OUT}" if more else first
+
+
+def _kept(words: Sequence[str]) -> Iterator[str]:
+    flag = ""
+    for word in words:
+        if flag:
+            yield _value(flag, word)
+            flag = ""
+            continue
+        name, equals, value = word.partition("=")
+        if _HOOK.match(name) or _SECRET_FLAG.match(name):
+            yield f"{name}={_value(name, value)}" if equals else name
+            flag = "" if equals else name
+        elif equals and is_secret(name, value):
+            yield f"{name}={HIDDEN}"
+        else:
+            yield _without_secrets(word)
+
+
+def _value(flag: str, value: str) -> str:
+    return shown_hook(value) if _HOOK.match(flag) else HIDDEN
+
+
+def _without_secrets(text: str) -> str:
+    return _ADDRESS.sub(lambda found: _host_of(found.group()), text)
+
+
+def _host_of(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname or "", f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return LEFT_OUT
+    whole = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+    return whole if address in (whole, f"{whole}/") else f"{whole}/{LEFT_OUT}"

@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from orchestrator.model.gpu_facts import L40S, facts_of
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
-from orchestrator.planning.traffic import HANDED_OVER, REDUCES_A_LAYER, crossings
 from orchestrator.protocol.layout import Layout
 from orchestrator.topology.speed import Traffic, all_reduce_s
 
@@ -43,6 +43,10 @@ for 32 ranks, bandwidth as the articles measured across the sockets."""
 _HOP_S = {Traffic.RAILS: 14e-6, Traffic.TCP: 40e-6}
 """One message to another node: NCCL's tuning model (src/graph/tuning.cc, simple protocol) for RDMA; of TCP what the
 articles' point of one request leaves for each hop of an all-reduce. A hand-over was not measured."""
+REDUCES_A_LAYER = 2
+"""All-reduces of a layer: after attention, and after the feed-forward part."""
+HANDED_OVER = 2
+"""Tensors that a pipeline stage hands to the next: hidden states and residual (PPProxyTensors of SGLang's models)."""
 _BYTES_A_NUMBER = 2
 _LAYERS = 61
 _WHOLE, _EXPERTS, _HIT = int(21.27 * (1 << 30)), 58 * 256 * (3 * 7168 * 64 + 4 * (2 * 64 + 7168)), 8 / 256
@@ -308,3 +312,34 @@ def words(found: Speeds, batches: Sequence[int] = BATCHES) -> str:
     """'49 / 154 / 458 / 778 tokens/s at 1 / 4 / 32 / 128 requests'."""
     figures = " / ".join(f"{found.tokens_per_s[one]:.0f}" for one in batches)
     return f"{figures} tokens/s at {' / '.join(map(str, batches))} requests ({found.basis})"
+
+
+def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int = REDUCES_A_LAYER) -> int:
+    """What all nodes together send to each other per token.
+
+    Two all-reduces a layer where a tensor parallel group spans nodes: in a ring of its ranks each link carries
+    2 (n - 1) / n of the tensor, and as many links cross nodes as the group has nodes. Between stages on different nodes
+    each rank sends its part of hidden states and residual once (parallel_state.py, send_tensor_dict).
+
+    whole_reduces: those of a layer that go over the whole group where attention has groups of its own; what is left of
+        the two goes over a token's own group
+    """
+    tensor = layout.tensor_parallel
+    number = dimensions.hidden_size * _BYTES_A_NUMBER
+    whole = whole_reduces if layout.attention_data_parallel > 1 else REDUCES_A_LAYER
+    total = whole * _reduce(tensor, layout.gpus_per_node)
+    total += (REDUCES_A_LAYER - whole) * _reduce(tensor // layout.attention_data_parallel, layout.gpus_per_node)
+    total *= dimensions.num_hidden_layers * number
+    return int(total) + crossings(layout) * HANDED_OVER * number
+
+
+def crossings(layout: Layout) -> int:
+    """How often a token goes from a stage on one node to the next stage on another."""
+    firsts = [stage * layout.tensor_parallel // layout.gpus_per_node for stage in range(layout.pipeline_parallel)]
+    return sum(before != after for before, after in pairwise(firsts))
+
+
+def _reduce(ranks: int, gpus_per_node: int) -> float:
+    """Tensors that cross nodes in one all-reduce of neighbouring ranks."""
+    spanned = -(-ranks // gpus_per_node)
+    return spanned * 2 * (ranks - 1) / ranks if spanned > 1 else 0.0

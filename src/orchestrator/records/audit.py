@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.node.files import append_line
+from orchestrator.records.documents import state_folder
 
 FILE = "audit.jsonl"
 
 
 def audit_file() -> Path:
     """$XDG_STATE_HOME/l40s-deploy/audit.jsonl, by default below ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "l40s-deploy" / FILE
+    return state_folder() / FILE
 
 
 def note(action: str, *, gang: str, holder: Mapping[str, Any], why: str = "", file: Path | None = None) -> None:
@@ -44,3 +46,51 @@ def note(action: str, *, gang: str, holder: Mapping[str, Any], why: str = "", fi
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         append_line(str(path), json.dumps(line))
+
+
+KEPT = 200
+"""Runs; a plan of four nodes takes some 100 KB."""
+
+
+def _forget_old(newest: Path) -> None:
+    """Folders of ours alone, which hold a plan; the oldest go first."""
+    with contextlib.suppress(OSError):
+        ours = [folder for folder in newest.parent.iterdir() if folder != newest and (folder / "plan.json").is_file()]
+        for folder in sorted(ours, key=lambda one: one.stat().st_mtime)[: max(0, len(ours) + 1 - KEPT)]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class RunRecord:
+    """One run's folder. Where it can't be written (`trouble` says why) the run goes on without it."""
+
+    folder: Path
+    trouble: str = ""
+
+    @classmethod
+    def open(cls, run_id: str, plan: Mapping[str, Any], *, root: Path | None = None) -> RunRecord:
+        """Make the folder and write plan.json."""
+        record = cls((root or state_folder("runs")) / run_id)
+        record._write_plan(plan)
+        _forget_old(record.folder)
+        return record
+
+    def event(self, what: str, **details: Any) -> None:
+        """Append one line to events.jsonl."""
+        if self.trouble:
+            return
+        line = json.dumps({"at": time.time(), "event": what, **details}, default=str)
+        try:
+            with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            self.trouble = str(error)
+
+    def _write_plan(self, plan: Mapping[str, Any]) -> None:
+        draft = self.folder / f".plan.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+            draft.replace(self.folder / "plan.json")
+        except OSError as error:
+            self.trouble = str(error)

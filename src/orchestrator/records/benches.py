@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.errors import InputError
-from orchestrator.records.documents import write_document
+from orchestrator.records.documents import state_folder, write_document
 
 FORMAT = 1
 MOST_RAW_BYTES = 16 << 20
@@ -19,12 +19,6 @@ MOST_RAW_BYTES = 16 << 20
 KEPT_RAW = 50
 _RAW = ".raw.jsonl"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
-
-
-def benches_root() -> Path:
-    """By default below ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "l40s-deploy" / "bench"
 
 
 def new_id(gang: str, at: float, *, root: Path | None = None) -> str:
@@ -40,7 +34,7 @@ def new_id(gang: str, at: float, *, root: Path | None = None) -> str:
 
 def bench_file(name: str, *, root: Path | None = None) -> Path:
     """Where the record of this name is, whether or not it exists."""
-    return (root or benches_root()) / f"{name}.json"
+    return (root or state_folder("bench")) / f"{name}.json"
 
 
 def write_bench(document: Mapping[str, Any], *, root: Path | None = None) -> Path:
@@ -53,7 +47,7 @@ def write_bench(document: Mapping[str, Any], *, root: Path | None = None) -> Pat
 def keep_raw(name: str, text: str, *, root: Path | None = None) -> str | None:
     """The client's own result beside a record; returns its file. None where it is too long, or can't be written: the
     record is worth more. Only the newest are kept."""
-    folder = root or benches_root()
+    folder = root or state_folder("bench")
     file, data = folder / f"{name}{_RAW}", text.encode("utf-8", "replace")
     if not data or len(data) > MOST_RAW_BYTES:
         return None
@@ -87,7 +81,7 @@ def read_bench(name: str, *, root: Path | None = None) -> dict[str, Any]:
 def all_benches(*, root: Path | None = None) -> tuple[dict[str, Any], ...]:
     """Every record that can be read, oldest first."""
     try:
-        files = sorted((root or benches_root()).glob("*.json"))
+        files = sorted((root or state_folder("bench")).glob("*.json"))
     except OSError:
         return ()
     return tuple(sorted((found for file in files if (found := _read(file))), key=lambda one: one["at"]))

@@ -1,13 +1,23 @@
-"""Our JSON documents on this machine: replaced atomically."""
+"""Our JSON documents on this machine, replaced atomically: findings, notices, durations of starts, accepted answers."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.model.errors import InputError
+
+
+def state_folder(name: str = "") -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/NAME, by default below ~/.local/state."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return Path(base) / "l40s-deploy" / name
 
 
 def write_document(file: Path, document: Any) -> None:
@@ -18,10 +28,115 @@ def write_document(file: Path, document: Any) -> None:
         draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
         draft.replace(file)
     except OSError as failure:
-        raise InputError(
-            f"can't be written: {failure.strerror or failure}",
-            where=str(file),
-            fix=f"make {file.parent} writable, or free space on its disk",
-        ) from None
+        raise cant_be_written(file, failure) from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def cant_be_written(file: Path, failure: OSError) -> InputError:
+    """What it came to, in words."""
+    return InputError(
+        f"can't be written: {failure.strerror or failure}",
+        where=str(file),
+        fix=f"make {file.parent} writable, or free space on its disk",
+    )
+
+
+FORMAT = 1
+
+
+def looks_file(inventory: str) -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/doctor/ID.json, one for each inventory."""
+    return _named("doctor", str(Path(inventory).resolve()))
+
+
+def keep_look(file: Path, at: float, findings: Sequence[Mapping[str, Any]]) -> None:
+    """Replace it. at: our epoch seconds. Raises InputError where it can't be written."""
+    write_document(file, {"format": FORMAT, "at": at, "findings": list(findings)})
+
+
+def last_look(file: Path) -> tuple[float, list[dict[str, Any]]] | None:
+    """(when, findings); None where there was no look, or it can't be read."""
+    try:
+        found = json.loads(file.read_bytes())
+        findings = [dict(one) for one in found["findings"]]
+        sound = found["format"] == FORMAT and all(
+            isinstance(one[key], str) for one in findings for key in ("id", "severity", "node", "title", "fix")
+        )
+        return (float(found["at"]), findings) if sound else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def told_file(inventory: str) -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/told/ID.json, one for each inventory."""
+    return _named("told", str(Path(inventory).resolve()))
+
+
+def read_told(file: Path) -> dict[str, str]:
+    """By gang; empty where nothing is kept, or it can't be read."""
+    try:
+        kept = json.loads(file.read_bytes())
+        return {str(gang): str(word) for gang, word in kept.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def keep_told(file: Path, told: dict[str, str]) -> None:
+    """Replace it. If that fails, a message may be sent twice."""
+    with contextlib.suppress(InputError):
+        write_document(file, told)
+
+
+def last_start(gang: str, model: str, stack: str) -> dict[str, float]:
+    """Seconds since staging at which each phase began; empty where nothing is kept, or it can't be read."""
+    try:
+        kept = json.loads(_file(gang, model, stack).read_bytes())["began"]
+        return {str(name): float(at) for name, at in kept.items() if math.isfinite(at)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def keep_start(gang: str, model: str, stack: str, began: Mapping[str, float]) -> None:
+    """Replace it. A record that can't be written is none: the next start shows no time left at first."""
+    document = {
+        "gang": gang,
+        "model": model,
+        "stack": stack,
+        "began": {name: round(at, 1) for name, at in began.items()},
+    }
+    with contextlib.suppress(InputError):
+        write_document(_file(gang, model, stack), document)
+
+
+def _file(gang: str, model: str, stack: str) -> Path:
+    return _named("starts", "\0".join((gang, model, stack)))
+
+
+def _named(folder: str, of: str) -> Path:
+    """ID.json, a file for each inventory, or for each start."""
+    return state_folder(folder) / f"{hashlib.sha256(of.encode()).hexdigest()[:24]}.json"
+
+
+def baseline_file(name: str, *, root: Path | None = None) -> Path:
+    """Where the baseline of this name is, whether or not it exists."""
+    return (root or state_folder("golden")) / f"{name}.json"
+
+
+def any_baseline(*, root: Path | None = None) -> bool:
+    """Whether anything was ever accepted from this machine."""
+    return next((root or state_folder("golden")).glob("*.json"), None) is not None
+
+
+def read_baseline(file: Path) -> Any:
+    """The stored document; None where there is none. Raises InputError where it can't be read."""
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as wrong:
+        raise InputError(
+            f"this baseline can't be read: {wrong}",
+            where=str(file),
+            fix="accept a new one with `l40s-deploy golden accept`",
+        ) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,22 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.records.documents import write_document
+from orchestrator.records.documents import state_folder, write_document
 
 FORMAT = 1
 KEPT = 50
 """Of each gang."""
 
 
-def nettests_root() -> Path:
-    """By default below ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "l40s-deploy" / "nettest"
-
-
 def write_nettest(document: Mapping[str, Any], at: float, *, root: Path | None = None) -> Path:
     """Keep one test; the oldest of its gang go. Raises InputError where it can't be written."""
-    folder = root or nettests_root()
+    folder = root or state_folder("nettest")
     gang = re.sub(r"[^A-Za-z0-9._-]", "-", str(document["gang"]))[:60]
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(at))}-{time.time_ns() % 1_000_000:06d}-{gang}"
     file = folder / f"{name}.json"
@@ -70,24 +63,22 @@ def newest_nettests(gangs: Iterable[GangSpec], *, root: Path | None = None) -> t
     waiting, found = {gang.name: set(addresses_of(gang.machines)) for gang in gangs}, []
     for test in _newest_first(root):
         known = waiting.get(test["gang"])
-        if known is not None and known.issuperset(test.get("addresses", ())):
+        if known is not None and known.issuperset(test["addresses"]):
             found.append(test)
             del waiting[test["gang"]]
     return tuple(found)
 
 
 def _of(gang: GangSpec, stack: str, root: Path | None) -> Iterator[dict[str, Any]]:
-    """Tests of these nodes with this stack; one of an older release, which kept no addresses, by their names alone."""
+    """Tests of these nodes, as SSH reaches them, with this stack: newest first."""
     names, addresses = [node.name for node in gang.nodes], addresses_of(gang.nodes)
     for test in _newest_first(root):
-        if (test["gang"], test["nodes"], test["stack"]) != (gang.name, names, stack):
-            continue
-        if test.get("addresses", addresses) == addresses:
+        if [test[key] for key in ("gang", "nodes", "stack", "addresses")] == [gang.name, names, stack, addresses]:
             yield test
 
 
 def _newest_first(root: Path | None) -> Iterator[dict[str, Any]]:
-    for file in sorted((root or nettests_root()).glob("*.json"), reverse=True):
+    for file in sorted((root or state_folder("nettest")).glob("*.json"), reverse=True):
         if (test := _read(file)) is not None:
             yield test
 
@@ -103,7 +94,7 @@ def _read(file: Path) -> dict[str, Any] | None:
             and isinstance(found["ranks"], int)
             and isinstance(found["links"], list)
             and isinstance(found["tests"], list)
-            and _are_texts(found.get("addresses", []))
+            and _are_texts(found["addresses"])
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

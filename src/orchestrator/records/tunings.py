@@ -11,20 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.errors import InputError
-
-
-def tunings_root() -> Path:
-    """By default below ~/.local/state."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
-    return Path(base) / "l40s-deploy" / "tuning"
+from orchestrator.records.documents import cant_be_written, state_folder
 
 
 def kept_results(key: str, *, root: Path | None = None) -> dict[str, Mapping[str, Any]]:
     """By job, the last one counts; a line that a kill has torn is none."""
     found: dict[str, Mapping[str, Any]] = {}
     try:
-        lines = (root or tunings_root()).joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
+        lines = (root or state_folder("tuning")).joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return found
     for line in lines:
@@ -39,7 +33,7 @@ def kept_results(key: str, *, root: Path | None = None) -> dict[str, Mapping[str
 
 def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None) -> None:
     """Append one. Raises InputError where it can't be written."""
-    file = (root or tunings_root()) / f"{key}.jsonl"
+    file = (root or state_folder("tuning")) / f"{key}.jsonl"
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with file.open("a", encoding="utf-8") as lines:
@@ -47,13 +41,9 @@ def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None
             lines.flush()
             os.fsync(lines.fileno())
     except OSError as failure:
-        raise InputError(
-            f"can't be written: {failure.strerror or failure}",
-            where=str(file),
-            fix=f"make {file.parent} writable, or free space on its disk",
-        ) from None
+        raise cant_be_written(file, failure) from None
 
 
 def forget_results(key: str, *, root: Path | None = None) -> None:
     """Start again from nothing."""
-    (root or tunings_root()).joinpath(f"{key}.jsonl").unlink(missing_ok=True)
+    (root or state_folder("tuning")).joinpath(f"{key}.jsonl").unlink(missing_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import queue
 import threading
 import time
@@ -15,8 +17,6 @@ from typing import TypeVar
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.remote.connect import connect
-from orchestrator.remote.handover import leave, take
 from orchestrator.remote.session import Connection, Session
 
 T = TypeVar("T")
@@ -185,3 +185,76 @@ def _side_by_side(jobs: Sequence[Callable[[], object]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def connect(spec: NodeSpec, *, deadline_s: float) -> Connection:
+    """Open a session to a node.
+
+    Raises Unreachable (refused, silent, unknown name, key refused), HostKeyError (unknown or changed host key),
+    InputError (a key file or ssh option that cannot be used).
+    """
+    if spec.reach.connection == "local":
+        from orchestrator.remote.local import LocalSession
+
+        return LocalSession(spec)
+    from orchestrator.remote.ssh_session import open_session
+
+    return open_session(spec, deadline_s=deadline_s)
+
+
+KEPT_S = 2.0
+"""An idle connection older than this may have lost its node: a new one says so in better words, and sooner."""
+
+_left: dict[str, tuple[Connection, float]] = {}
+_lock = threading.Lock()
+
+
+def leave(connection: Connection) -> None:
+    """Keep an idle connection for the next caller that needs that node."""
+    with _lock:
+        before = _left.get(connection.spec.name)
+        _left[connection.spec.name] = connection, time.monotonic()
+        if len(_left) == 1:
+            _sweep_later()
+    if before is not None:
+        before[0].close()
+
+
+def take(spec: NodeSpec) -> Connection | None:
+    """The connection to that node, as a session of this spec; None where there is none, or none to be trusted."""
+    with _lock:
+        connection, since = _left.pop(spec.name, (None, 0.0))
+    if connection is None:
+        return None
+    if connection.spec.reach == spec.reach and connection.alive and time.monotonic() - since <= KEPT_S:
+        connection.spec = spec
+        return connection
+    connection.close()
+    return None
+
+
+def _sweep_later() -> None:
+    later = threading.Timer(KEPT_S, _sweep)
+    later.daemon = True
+    later.start()
+
+
+def _sweep() -> None:
+    """Close unused connections: a command may run for days."""
+    with _lock:
+        old = [name for name, (_, since) in _left.items() if time.monotonic() - since >= KEPT_S]
+        _close([_left.pop(name)[0] for name in old])
+        if _left:
+            _sweep_later()
+
+
+@atexit.register
+def _close_all() -> None:
+    _close([connection for connection, _ in _left.values()])
+    _left.clear()
+
+
+def _close(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        with contextlib.suppress(DeployError, OSError):
+            connection.close()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.remote import host_key
+from orchestrator.remote import known_hosts
 from orchestrator.remote.known_hosts import fingerprint
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import shown_key
@@ -50,7 +50,7 @@ def remember(nodes: Iterable[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
         key = keys.get(node.name)
         if key is not None and not key.known:
             target = target_of(node)
-            host_key.record(target, key.kind, key.key)
+            known_hosts.record(target, key.kind, key.key)
             file = str(target.known_hosts[0]) if target.known_hosts else ""
     return file
 
@@ -59,8 +59,8 @@ def _scan(spec: NodeSpec, deadline_s: float) -> ShownKey:
     target = target_of(spec)
     kind, key = shown_key(target, deadline_s)
     encoded = base64.b64encode(key).decode("ascii")
-    known = host_key.known_keys(target)
+    known = known_hosts.known_keys(target)
     if not any(not line.marker for line in known) and not any(line.key == encoded for line in known):
         return ShownKey(kind, encoded, fingerprint(key), known=target.accept_new)
-    host_key.check(target, kind, key, known)
+    known_hosts.check(target, kind, key, known)
     return ShownKey(kind, encoded, fingerprint(key), known=True)

@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
-from orchestrator.remote.command_line import command_line, shown, sudo_refusal
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.lines import lines
-from orchestrator.remote.session import CommandFailed, CommandResult
+from orchestrator.remote.session import CommandFailed, CommandResult, command_line, lines, shown, sudo_refusal
 
 _CHUNK = 65536
 _STDERR_KEPT = 65536

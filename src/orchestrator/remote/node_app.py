@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from orchestrator.model.errors import NodeError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, NodeError
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.remote import session as session_limits
 from orchestrator.remote.app_archive import App, application

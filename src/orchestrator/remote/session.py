@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from orchestrator.model.errors import NodeError
-from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.inventory import NodeSpec, Reach
 
 MOST_OUTPUT = 512 << 20
 """Bytes of a command's output that are taken: above every list and file that a node is asked for."""
@@ -103,3 +105,56 @@ class Connection(Session, Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+
+LONGEST = 1 << 20
+"""A line without a newline for this many bytes is handed on in parts."""
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines with their newlines; what follows the last newline comes at the end."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) > LONGEST:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+_REFUSED = re.compile(rb"^(sudo: |Sorry, user |.{1,80} is not in the sudoers file|.*sudo: (command )?not found)")
+"""First line of sudo's own complaints; the part before the colon is not translated."""
+
+
+def command_line(command: str | Sequence[str], reach: Reach, become: bool | None) -> str:
+    """Shell text for a node: a sequence is quoted word by word, a string is taken as shell.
+
+    become: None follows the inventory.
+    """
+    line = command if isinstance(command, str) else shlex.join(command)
+    if not (reach.become if become is None else become):
+        return line
+    return f"sudo -n -H -u {shlex.quote(reach.become_user)} -- /bin/sh -c {shlex.quote(line)}"
+
+
+def shown(command: str | Sequence[str]) -> str:
+    """A command for an error message, cut to one short line."""
+    words = " ".join((command if isinstance(command, str) else shlex.join(command)).split())
+    return words if len(words) <= 70 else words[:67] + "..."
+
+
+def sudo_refusal(node: str, reach: Reach, status: int, err: bytes) -> NodeError | None:
+    """The error if sudo would not run the command, else None."""
+    first = err.lstrip().split(b"\n", 1)[0][:300]
+    if status == 0 or _REFUSED.match(first) is None:
+        return None
+    who = reach.user or "the SSH user"
+    return NodeError(
+        f"sudo does not let {who} become {reach.become_user} without a password: "
+        f"{first.decode('utf-8', 'replace').strip()}",
+        where=node,
+        fix=f"allow it on the node: echo '{reach.user or 'USER'} ALL=({reach.become_user}) NOPASSWD: ALL' "
+        "> /etc/sudoers.d/l40s-deploy, or set ansible_become: false and log in as that user",
+    )

@@ -12,10 +12,8 @@ import paramiko
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
-from orchestrator.remote.command_line import command_line, shown, sudo_refusal
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.lines import lines
-from orchestrator.remote.session import CommandFailed, CommandResult
+from orchestrator.remote.session import CommandFailed, CommandResult, command_line, lines, shown, sudo_refusal
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import SshConnection, open_way
 

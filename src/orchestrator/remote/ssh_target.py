@@ -18,7 +18,6 @@ from typing import Any
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import ssh_config
-from orchestrator.remote.known_hosts import host_key_name
 
 _MOST_JUMPS = 8
 _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?P<host>\[[^\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?/?")
@@ -176,3 +175,8 @@ def _path(text: str, tokens: Mapping[str, str]) -> Path:
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
     """The %-tokens of ssh_config(5) that a path or a proxy command can hold; others stay as they are."""
     return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
+
+
+def host_key_name(host: str, port: int) -> str:
+    """The name under which OpenSSH keeps a host's key."""
+    return host.lower() if port == 22 else f"[{host.lower()}]:{port}"

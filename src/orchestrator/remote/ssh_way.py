@@ -20,9 +20,8 @@ from typing import Any
 import paramiko
 
 from orchestrator.model.errors import DeployError, Unreachable
-from orchestrator.remote import host_key
+from orchestrator.remote import known_hosts
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.heartbeat import PATIENCE_S, Heartbeat
 from orchestrator.remote.known_hosts import KnownKey
 from orchestrator.remote.ssh_keys import candidates
 from orchestrator.remote.ssh_target import SshTarget
@@ -100,7 +99,7 @@ def shown_key(target: SshTarget, deadline_s: float) -> tuple[str, bytes]:
             through = _logged_in(hop, through, deadline, closers)
         hop = target
         transport = _transport(hop, through, deadline, closers)
-        return _exchange(transport, deadline, host_key.known_keys(hop))
+        return _exchange(transport, deadline, known_hosts.known_keys(hop))
     except DeadlinePassed:
         raise _silent(hop, deadline_s) from None
     except (paramiko.SSHException, EOFError, OSError) as fault:
@@ -279,16 +278,16 @@ def _proxy(command: str, closers: list[Callable[[], object]]) -> socket.socket:
 
 def _prove(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
     """Key exchange, their key, our key."""
-    known = host_key.known_keys(hop)
+    known = known_hosts.known_keys(hop)
     kind, key = _exchange(transport, deadline, known)
-    host_key.check(hop, kind, key, known)
+    known_hosts.check(hop, kind, key, known)
     _log_in(hop, transport, deadline)
 
 
 def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence[KnownKey]) -> tuple[str, bytes]:
     """The server's host key, as (kind, key), of a kind that we know where there is one."""
     security = transport.get_security_options()
-    security.key_types = host_key.preferred(security.key_types, known)
+    security.key_types = known_hosts.preferred(security.key_types, known)
     budget = deadline.left()
     if budget is not None:
         transport.banner_timeout = transport.handshake_timeout = budget
@@ -379,3 +378,43 @@ def _place(hop: SshTarget) -> str:
 
 def _by_hand(hop: SshTarget) -> str:
     return f"test it: ssh -v -p {hop.port} {shlex.quote(f'{hop.user}@{hop.host}')}"
+
+
+INTERVAL_S = 3.0
+PATIENCE_S = 10.0
+"""No answer to one heartbeat for this long: the connection is lost."""
+
+
+class Heartbeat:
+    """Asks the far sshd for an answer again and again. paramiko's own set_keepalive never looks for one."""
+
+    def __init__(
+        self,
+        transport: paramiko.Transport,
+        lost: Callable[[], object],
+        *,
+        interval_s: float = INTERVAL_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._transport = transport
+        self._lost = lost
+        self._interval = interval_s
+        self._patience = patience_s
+        self._stopped = threading.Event()
+        threading.Thread(target=self._beat, name="ssh heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop sending; a beat in flight ends with its transport."""
+        self._stopped.set()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._interval) and self._transport.is_active():
+            limit = threading.Timer(self._patience, self._lost)
+            limit.daemon = True
+            limit.start()
+            try:
+                self._transport.global_request("keepalive@openssh.com", wait=True)
+            except (paramiko.SSHException, OSError, EOFError):
+                return
+            finally:
+                limit.cancel()

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.model.errors import InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit, InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli import down, restart, rollback
 from orchestrator.cli.main import main
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import Exit
 from orchestrator.workflows.gang.restart import RestartResult
 from orchestrator.workflows.gang.resume import ResumeResult
 from orchestrator.workflows.gang.rolling import RollingResult

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects
-from orchestrator.loading.templates import template
+from orchestrator.loading.resources import template
 
 HERE = Path(__file__).parent
 GATHERED: dict[str, dict[str, Any]] = json.loads((HERE / "gathered.json").read_text("utf-8"))

@@ -17,7 +17,7 @@ from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Phase
-from orchestrator.records import starts
+from orchestrator.records import documents
 from orchestrator.workflows.gang.start_clock import StartClock, TimeLeft
 
 LAST = {"rendezvous": 10.0, "nccl": 20.0, "weights": 30.0, "kv-cache": 330.0, "graphs": 340.0, "ready": 400.0}
@@ -91,7 +91,7 @@ def test_a_start_that_came_to_ready_is_what_the_next_one_goes_by(
     assert clock.left("gang0", rising).reading is not None
     done = node("ready", phase_s=1.0, started_s=401.0)
     clock.seen([GangView(name="gang0", state=GangState.READY, run_id="r1", nodes=(done,), **named)])
-    assert starts.last_start("gang0", **named) == {"weights": 30.0, "ready": 400.0}
+    assert documents.last_start("gang0", **named) == {"weights": 30.0, "ready": 400.0}
     clock.planned(plan)
     assert clock.left("gang0", node("weights", phase_s=70.0)).seconds == 300.0
 
@@ -102,12 +102,12 @@ def test_a_gang_that_was_ready_already_and_a_damaged_record_tell_nothing(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     clock = StartClock()
     clock.seen([view(GangState.READY, node("ready"))])
-    assert not starts.starts_root().exists()
-    starts.keep_start("g", "m", "s", {"ready": 1.0})
-    (kept,) = starts.starts_root().iterdir()
+    assert not documents.state_folder("starts").exists()
+    documents.keep_start("g", "m", "s", {"ready": 1.0})
+    (kept,) = documents.state_folder("starts").iterdir()
     for text in ("", "[]", '{"began": {"ready": "x"}}', '{"began": [1]}'):
         kept.write_text(text)
-        assert starts.last_start("g", "m", "s") == {}
+        assert documents.last_start("g", "m", "s") == {}
 
 
 def test_the_phase_that_took_the_most_time_is_that_of_the_slowest_nodes() -> None:

@@ -21,8 +21,8 @@ from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.digest import facts_digest
-from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.plan_file import plan_json
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 CONFIG = {"model_type": "deepseek_v3"}

@@ -12,8 +12,8 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
-from orchestrator.planning.document import plan_json
 from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.redaction import HIDDEN, is_secret, shown
 
 SECRET = "hf_abcDEF0123456789"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.reference_cluster import topology
 
 from orchestrator.model.topology import RdmaPort, Topology
-from orchestrator.planning.still_there import gone
+from orchestrator.planning.facts_of_now import gone
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 

@@ -47,15 +47,6 @@ def test_the_last_good_one_of_these_nodes(tmp_path: Path) -> None:
     assert nettests.last_good(GANG, "s", 2, root=tmp_path / "nothing") is None
 
 
-def test_one_of_an_older_release_is_known_by_its_names(tmp_path: Path) -> None:
-    old = document(mark=1)
-    del old["addresses"]
-    nettests.write_nettest(old, 1e9, root=tmp_path)
-    found = nettests.last_good(GANG, "s", 2, root=tmp_path)
-    assert found is not None and found["mark"] == 1
-    assert nettests.newest_nettests([GANG], root=tmp_path) == (found,)
-
-
 SLOW = {"verdict": "slow", "findings": FINDINGS}
 
 

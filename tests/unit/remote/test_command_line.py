@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.inventory import Reach
-from orchestrator.remote.command_line import command_line, shown, sudo_refusal
+from orchestrator.remote.session import command_line, shown, sudo_refusal
 
 PLAIN = Reach(host="h", user="deploy")
 BECOME = Reach(host="h", user="deploy", become=True, become_user="l40s")

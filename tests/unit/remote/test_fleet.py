@@ -13,8 +13,7 @@ from tests.support.waiting import until
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.remote import handover
-from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.fleet import Fleet, StragglerWait, take
 from orchestrator.remote.session import Connection, Session
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def test_a_connection_that_may_not_be_the_right_one_is_opened_anew(
     if why == "another way":
         spec = replace(spec, reach=replace(spec.reach, python="python3.99"))
     elif why == "too old":
-        monkeypatch.setattr(handover, "KEPT_S", -1.0)
+        monkeypatch.setattr("orchestrator.remote.fleet.KEPT_S", -1.0)
     else:
         before.close()
     with Fleet([spec]) as fleet:
@@ -216,13 +215,13 @@ def test_a_connection_at_work_is_not_handed_over() -> None:
 
     with Fleet([local("a"), local("cut")], hands_over=True) as fleet:
         fleet.on_every(work, patience=StragglerWait(least_s=0.05, times=1.0))
-    assert handover.take(local("a")) is not None
-    assert handover.take(local("cut")) is None
+    assert take(local("a")) is not None
+    assert take(local("cut")) is None
     back.set()
 
 
 def test_a_connection_that_nobody_takes_is_closed(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "KEPT_S", 0.05)
+    monkeypatch.setattr("orchestrator.remote.fleet.KEPT_S", 0.05)
     with Fleet([sshd.spec("a")], hands_over=True) as fleet:
         (left,) = fleet.on_every(lambda session: session).values.values()
     until(lambda: not cast(Connection, left).alive)

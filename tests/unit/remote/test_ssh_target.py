@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.loading.ssh_arguments import parse
+from orchestrator.loading.node_spec import ssh_pairs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import ssh_config
@@ -31,7 +31,7 @@ def config(text: str, name: str = "config") -> Path:
 
 
 def target(arguments: str = "", **reach: Any) -> SshTarget:
-    options = parse(arguments)
+    options = ssh_pairs(arguments)
     known = next((value for name, value in options if name == "userknownhostsfile"), None)
     made = Reach(**{"host": "n0", "ssh_options": options, "known_hosts_file": known, **reach})
     return target_of(NodeSpec(name="n0", gang="g", node_rank=0, reach=made))

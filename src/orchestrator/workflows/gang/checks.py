@@ -13,8 +13,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
-from orchestrator.planning.facts_of_now import off_the_rails
-from orchestrator.planning.still_there import gone
+from orchestrator.planning.facts_of_now import gone, off_the_rails
 from orchestrator.protocol.verbs import CheckAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask

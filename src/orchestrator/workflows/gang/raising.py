@@ -27,13 +27,13 @@ from orchestrator.model.per_node import PerNode, together
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.survivors import with_spares
 from orchestrator.model.topology import Topology
-from orchestrator.planning.document import plan_json
+from orchestrator.planning.plan_file import plan_json
 from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.staging import Asked, StagingRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
-from orchestrator.records.runs import RunRecord
+from orchestrator.records.audit import RunRecord
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from orchestrator.engines.launch_files import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan

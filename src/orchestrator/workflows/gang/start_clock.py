@@ -9,7 +9,7 @@ from orchestrator.gang.start_time import PhaseTimes, ReadProgress, left_s, readi
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.plan import GangPlan, Plan
-from orchestrator.records.starts import keep_start, last_start
+from orchestrator.records.documents import keep_start, last_start
 
 
 @dataclass(frozen=True, slots=True)

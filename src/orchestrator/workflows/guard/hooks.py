@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from orchestrator.model.errors import InputError
-from orchestrator.planning.typed import shown_hook
+from orchestrator.planning.redaction import shown_hook
 from orchestrator.workflows.deadlines import HOOK_S
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.loading.templates import templates
+from orchestrator.loading.resources import templates
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.labels import LabelsAnswer
 from orchestrator.rendering import report_page

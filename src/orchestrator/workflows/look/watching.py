@@ -15,7 +15,7 @@ from orchestrator.monitoring.watching import FindingsChange, KnownFinding, diffe
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer
 from orchestrator.records import audit
-from orchestrator.records.findings import keep_look, last_look, looks_file
+from orchestrator.records.documents import keep_look, last_look, looks_file
 from orchestrator.workflows.gang.holder import this_process
 from orchestrator.workflows.gang.locks import user
 from orchestrator.workflows.look.doctor import Examination, examine_inventory

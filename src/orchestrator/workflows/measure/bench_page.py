@@ -12,7 +12,7 @@ from orchestrator import __version__
 from orchestrator.bench import chart as charts
 from orchestrator.bench.chart import Chart, Point, Series
 from orchestrator.bench.verdict import applying, held_against, judge
-from orchestrator.loading.templates import templates
+from orchestrator.loading.resources import templates
 from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
 from orchestrator.model.errors import InputError
 from orchestrator.rendering import report_page

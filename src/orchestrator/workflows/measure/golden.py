@@ -18,8 +18,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
-from orchestrator.records.baselines import baseline_file, read_baseline
-from orchestrator.records.documents import write_document
+from orchestrator.records.documents import baseline_file, read_baseline, write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.asking import ask_http
 from orchestrator.workflows.deadlines import ANSWER_S, PROMPT_S

@@ -10,7 +10,7 @@ from orchestrator.golden.compare import GoldenVerdict
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.records.baselines import any_baseline
+from orchestrator.records.documents import any_baseline
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.measure.golden import Golden, Progress, check_gang
 from orchestrator.workflows.status.reports import as_they_run

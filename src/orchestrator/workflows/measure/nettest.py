@@ -13,8 +13,8 @@ from typing import Any
 
 from orchestrator.engines import nccl_log
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.loading.templates import template
+from orchestrator.loading.resources import template
 from orchestrator.loading.yaml_text import yaml_text
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory

@@ -21,7 +21,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.notify import Event, Mail, Notice, Recipient
 from orchestrator.monitoring.events import news
 from orchestrator.monitoring.messages import address, body, plain, refused
-from orchestrator.records.notices import keep_told, read_told, told_file
+from orchestrator.records.documents import keep_told, read_told, told_file
 from orchestrator.workflows.deadlines import LAST_NOTICES_S, NOTICE_S
 
 TRIES = 3

@@ -23,9 +23,8 @@ from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
 from orchestrator.records.benches import all_benches
-from orchestrator.records.findings import last_look, looks_file
+from orchestrator.records.documents import last_look, last_start, looks_file
 from orchestrator.records.nettests import newest_nettests
-from orchestrator.records.starts import last_start
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session

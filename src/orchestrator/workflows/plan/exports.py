@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.plan import Plan
 from orchestrator.planning.redaction import shown
 from orchestrator.rendering import compose_file

@@ -10,8 +10,7 @@ from typing import Any
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Plan
-from orchestrator.planning.document import plan_json
-from orchestrator.planning.plan_file import saved_plan
+from orchestrator.planning.plan_file import plan_json, saved_plan
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.plan.plan import PlanRequest
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from orchestrator.checkpoint.judgement import Judgement
 from orchestrator.checkpoint.profile import draft, known_dimensions
-from orchestrator.loading import own
+from orchestrator.loading import resources
 from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
@@ -144,7 +144,7 @@ def add_model(
         )
     made = draft(checkpoint, name=name, directory=directory, source=f"the checkpoint in {place}")
     text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))
-    path = file or own.new_file("models", name)
+    path = file or resources.new_file("models", name)
     if file is None:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text, over=over)

@@ -9,9 +9,9 @@ from typing import Any
 
 from orchestrator.engines.registry import dialect, newest
 from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec

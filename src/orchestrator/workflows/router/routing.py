@@ -21,13 +21,11 @@ from orchestrator.engines.launch_files import STUB_FILE
 from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView
-from orchestrator.loading.secret_file import read_api_key
+from orchestrator.loading.resources import template
+from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
-from orchestrator.loading.tls_files import CertifiedKey, read_certified_key
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, GangFailed, InputError, NodeError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest

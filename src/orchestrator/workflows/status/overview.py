@@ -12,8 +12,7 @@ from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, named_gangs
-from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere, Unreachable
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit, NodeError, RunsElsewhere, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned

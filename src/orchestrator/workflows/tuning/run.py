@@ -12,8 +12,8 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.loading.templates import template
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.finding import Severity

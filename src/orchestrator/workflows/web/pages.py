@@ -13,7 +13,7 @@ from markupsafe import Markup
 from orchestrator import __version__
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import NodeView
-from orchestrator.loading.templates import templates
+from orchestrator.loading.resources import templates
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory

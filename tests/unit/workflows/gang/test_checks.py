@@ -15,8 +15,7 @@ import pytest
 from tests.unit.workflows.gang.test_restart import Told
 from tests.unit.workflows.gang.test_up import up, with_env
 
-from orchestrator.model.errors import DeployError, FindingsError, InputError
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory

@@ -17,6 +17,7 @@ from tests.support.waiting import slack, until
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import (
     DeployError,
+    Exit,
     GangFailed,
     InputError,
     LockHeld,
@@ -25,7 +26,6 @@ from orchestrator.model.errors import (
     Undone,
     Unreachable,
 )
-from orchestrator.model.exit_codes import Exit
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.nettest.rails import MOST_ROUNDS

@@ -16,8 +16,7 @@ import pytest
 from tests.support.local_gang import Notes
 from tests.support.reference_cluster import gang, topologies
 
-from orchestrator.model.errors import DeployError, FindingsError, NodeError, Unreachable, VerificationDiffers
-from orchestrator.model.exit_codes import Exit
+from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.per_node import PerNode
 from orchestrator.nettest.report import NettestResult, as_json
 from orchestrator.nettest.schedule import Between, schedule, verification

@@ -12,7 +12,7 @@ from tests.unit.planning.test_build import plan_of
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import GangSpec
-from orchestrator.records.nettests import write_nettest
+from orchestrator.records.nettests import addresses_of, write_nettest
 from orchestrator.topology.speed import Traffic
 from orchestrator.workflows.plan.measured import assumed_network, planned_network
 
@@ -37,7 +37,7 @@ def keep(of: GangSpec, at: float, us: float, verdict: str = "ok", transport: str
         "tests": [row("all ranks", 1, us), row("the ranks of each node", 1, 40.0),
                   row("the ranks of each node", 1, 55.0)],
     }  # fmt: skip
-    write_nettest(document, at)
+    write_nettest({**document, "addresses": addresses_of(of.nodes)}, at)
 
 
 @pytest.mark.parametrize(

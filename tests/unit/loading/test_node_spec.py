@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.loading.ssh_arguments import BadArguments, parse
+from orchestrator.loading.node_spec import BadArguments, ssh_pairs
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,18 @@ from orchestrator.loading.ssh_arguments import BadArguments, parse
     ],
 )  # fmt: skip
 def test_options_come_out_by_name(text: str, pairs: tuple[tuple[str, str], ...]) -> None:
-    assert parse(text) == pairs
+    assert ssh_pairs(text) == pairs
 
 
 @pytest.mark.parametrize("text", ["-o", "-o X=1", "-o Port", "host", "-", "-L 1:2:3", "-o 'a", "--", "-Cz", "-J"])
 def test_what_we_cannot_follow_is_refused(text: str) -> None:
     with pytest.raises(BadArguments):
-        parse(text)
+        ssh_pairs(text)
 
 
 @given(text=st.text("-oJ =\"'Porta1,%\\", max_size=20))
 def test_any_text_is_pairs_or_bad_arguments(text: str) -> None:
     try:
-        assert all(name and value for name, value in parse(text))
+        assert all(name and value for name, value in ssh_pairs(text))
     except BadArguments as wrong:
         assert str(wrong)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.remote.lines import lines
+from orchestrator.remote.session import lines
 
 
 @given(chunks=st.lists(st.binary(max_size=5).map(lambda chunk: chunk.replace(b"a", b"\n"))))
