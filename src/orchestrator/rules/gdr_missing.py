@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule, unjudged
+from orchestrator.rules.support.transport_cost import OLDEST_WITH_DMA_BUF, PEERMEM, has_gpudirect, kernel
 from orchestrator.topology.speed import Traffic, price
 
 RULE = Rule(
@@ -27,11 +27,9 @@ RULE = Rule(
     needs=RAILS,
 )  # fmt: skip
 
-_PEERMEM = RULE.reads[:3]
 _DRIVER = RULE.reads[3]
 _FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
 """The folder that is listed for them, and the part of a look that reads them."""
-_OLDEST_WITH_DMA_BUF = (5, 12)
 
 
 def check(cluster: Cluster) -> Iterator[Finding]:
@@ -39,9 +37,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         if not node.rail_ports or not node.nvml_devices:
             continue
-        if any(node.snapshot.exists(path) for path in _PEERMEM) or _has_dma_buf(node):
+        if has_gpudirect(node):
             continue
-        unread = {path: why for path in (*_PEERMEM, *_FOLDERS) if (why := node.snapshot.unread(path))}
+        unread = {path: why for path in (*PEERMEM, *_FOLDERS) if (why := node.snapshot.unread(path))}
         if unread:
             evidence = (f"{path}: {why}" for path, why in unread.items())
             yield unjudged(RULE, node, "what provides GPUDirect RDMA", evidence)
@@ -49,19 +47,9 @@ def check(cluster: Cluster) -> Iterator[Finding]:
             yield _finding(node)
 
 
-def _has_dma_buf(node: Node) -> bool:
-    return "Open Kernel Module" in node.snapshot.text(_DRIVER) and _kernel(node) >= _OLDEST_WITH_DMA_BUF
-
-
-def _kernel(node: Node) -> tuple[int, int]:
-    """Major and minor; an unknown kernel counts as new."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel_release)
-    return (int(found[1]), int(found[2])) if found else (999, 0)
-
-
 def _finding(node: Node) -> Finding:
     snapshot, driver = node.snapshot, node.snapshot.text(_DRIVER)
-    major, minor = _kernel(node)
+    major, minor = kernel(node)
     return Finding(
         id=RULE.id,
         severity=Severity.SLOW if driver else Severity.UNKNOWN,
@@ -70,9 +58,9 @@ def _finding(node: Node) -> Finding:
         if driver
         else "whether GPUDirect RDMA works could not be read",
         evidence=(
-            *(f"{path}: {snapshot.errors.get(path, 'does not exist')}" for path in _PEERMEM),
+            *(f"{path}: {snapshot.errors.get(path, 'does not exist')}" for path in PEERMEM),
             f"{_DRIVER} = {driver.splitlines()[0] if driver else 'not readable'}",
-            *([f"uname -r = {major}.{minor}; dma-buf needs 5.12"] if (major, minor) < _OLDEST_WITH_DMA_BUF else []),
+            *([f"uname -r = {major}.{minor}; dma-buf needs 5.12"] if (major, minor) < OLDEST_WITH_DMA_BUF else []),
         ),
         effect=price(Traffic.HOST_STAGED),
         fix="run `sudo modprobe nvidia-peermem` and add it to /etc/modules-load.d, or install NVIDIA's open kernel"

@@ -147,6 +147,37 @@ def test_a_recording_in_which_nvml_showed_fewer_gpus_than_the_bus_proves_nothing
     assert live.severity is Severity.STOP
 
 
+ALL_OFF = (("NCCL_P2P_DISABLE", "1"), ("NCCL_NET_GDR_LEVEL", "LOC"))
+
+
+@pytest.mark.parametrize(
+    ("also", "env", "wanted"),
+    [
+        ((), (), Severity.SLOW),
+        (("ACS redirects above a GPU",), (), Severity.STOP),
+        (("configuration space readable to root only",), (), Severity.STOP),
+        (("ACS redirects above a GPU",), ALL_OFF, Severity.SLOW),
+        (("ACS redirects above a GPU",), ALL_OFF[:1], Severity.STOP),
+        (("ACS redirects above a GPU", "GPUDirect RDMA missing"), ALL_OFF[:1], Severity.SLOW),
+        (("ACS redirects above a GPU", "guest"), (), Severity.SLOW),
+    ],
+)
+def test_a_translating_iommu_stops_what_is_planned_and_known_to_fail(
+    also: tuple[str, ...], env: tuple[tuple[str, str], ...], wanted: Severity
+) -> None:
+    node = healthy_node()
+    node.spec["overrides"] = Overrides(env=env)
+    for name in ("IOMMU translating", *also):
+        if name == "guest":
+            node.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
+        else:
+            fault(name).breaks(node)
+    (found,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "IOMMU-TRANSLATING"]
+    assert found.severity is wanted
+    assert ("silently wrong" in found.effect) is (wanted is Severity.STOP)
+    assert ("GPUDirect RDMA" in found.effect) is (wanted is Severity.STOP)
+
+
 def test_each_port_gets_its_own_fix() -> None:
     nodes = healthy_nodes()
     fault("port without an address").breaks(nodes["node1"])

@@ -115,7 +115,10 @@ def read_rdma(reader: SnapshotReader) -> None:
 
 def _rdma_port(reader: SnapshotReader, port: str) -> None:
     reader.texts(port, _PORT_FILES)
-    for index in reader.names(f"{port}/gids"):
+    slots = reader.names(f"{port}/gids")
+    if not slots:  # every kernel lists empty slots too
+        reader.errors.setdefault(f"{reader.real(port)}/gids", "no GID table is here")
+    for index in slots:
         gid = f"{port}/gids/{index}"
         if (reader.text(gid) or "").strip() == _EMPTY_GID:
             reader.files.pop(reader.real(gid), None)  # an empty slot of some hundred says nothing

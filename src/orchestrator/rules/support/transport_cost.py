@@ -5,6 +5,7 @@ Names and values: NCCL user guide, environment variables. Figures in GB/s are NC
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,11 @@ from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpu_groups import Groups, gpu_groups
 from orchestrator.topology.speed import Traffic, price
 
+PEERMEM = (
+    "/sys/kernel/mm/memory_peers/nv_mem/version", "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+    "/sys/module/nvidia_peermem/version",
+)  # fmt: skip
+OLDEST_WITH_DMA_BUF = (5, 12)
 _OFF = ("", "0")
 _NEVER = ("0", "LOC")
 """Values of a *_LEVEL that let nothing through between two devices."""
@@ -113,6 +119,32 @@ _COSTS: Mapping[str, tuple[Callable[[str], bool], _Cost]] = {
     "NCCL_SHM_DISABLE": (lambda value: value not in _OFF, _no_shm),
     "NCCL_NET_GDR_LEVEL": (lambda value: value in _NEVER, _no_gdr),
 }
+
+
+def has_gpudirect(node: Node) -> bool:
+    """Whether a card can reach GPUs' memory: by nvidia-peermem, or by dma-buf."""
+    dma_buf = "Open Kernel Module" in node.snapshot.text("/proc/driver/nvidia/version")
+    return any(map(node.snapshot.exists, PEERMEM)) or (dma_buf and kernel(node) >= OLDEST_WITH_DMA_BUF)
+
+
+def kernel(node: Node) -> tuple[int, int]:
+    """Major and minor; an unknown kernel counts as new."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", node.kernel_release)
+    return (int(found[1]), int(found[2])) if found else (999, 0)
+
+
+def direct(cluster: Cluster, node: Node) -> tuple[str, ...]:
+    """What NCCL would do here between devices without the host's memory, by the machine and the inventory's l40s_env;
+    () without NVIDIA's driver."""
+    off = {name for name, value in node.spec.overrides.env if name in _COSTS and _COSTS[name][0](value.strip())}
+    machine = _NodeSettings(node, cluster.nccl_version(node), cluster.is_alone(node.spec.gang))
+    ways = {
+        "peer-to-peer between GPUs": bool(machine.direct) and not off & {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"},
+        "GPUDirect RDMA": machine.near_a_card()
+        and has_gpudirect(node)
+        and not off & {"NCCL_NET_GDR_LEVEL", "NCCL_IB_DISABLE", "NCCL_NET"},
+    }
+    return tuple(name for name, planned in ways.items() if planned and node.nvml_devices)
 
 
 def cost(cluster: Cluster, node: Node, name: str, value: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,16 @@ def test_empty_gid_slots_are_not_shipped(tmp_path: Path) -> None:
     machine.write(f"{port}/gids", {"255": "0000:0000:0000:0000:0000:ffff:0a01:00ff"})
     snapshot = read(machine, tmp_path)
     assert snapshot.names(f"{port}/gids") == ("0", "1", "2", "255", "3")
+
+
+def test_a_port_without_any_gid_slot_is_one_whose_table_was_not_read(tmp_path: Path) -> None:
+    """As in a recording that others made: seen through a look at it, it is the same as read from its files."""
+    machine = reference_machine()
+    port = next(path for path in machine.files if path.endswith("mlx5_0/ports/1/state")).rpartition("/")[0]
+    machine.files = {path: text for path, text in machine.files.items() if not path.startswith(f"{port}/gid")}
+    snapshot = replace(read(machine, tmp_path), host={"addresses": []})
+    recorded = {one.device: one.gids_recorded for one in build(snapshot).rdma}
+    assert (recorded.pop("mlx5_0"), set(recorded.values())) == (False, {True})
 
 
 def test_functions_that_share_an_address_are_all_read_by_their_own_paths(tmp_path: Path) -> None:
