@@ -1,10 +1,10 @@
 """The ranks of one node in a network test: torch.distributed out of the engine's own environment.
 
-    python3 nettest.py RESULTS < order.json
+    python3 nettest.py RESULTS ORDER
 
-RESULTS is the number of an open file: one JSON object a line, flushed. This process imports torch once and forks one
-process a GPU before CUDA is touched. The order's keys are those of `RanksOrder` (protocol/nettest.py). Every rank goes
-through the steps in the same order with a barrier after each.
+RESULTS is the number of an open file: one JSON object a line, flushed. ORDER is a file; its keys are those of
+`RanksOrder` (protocol/nettest.py). This process imports torch once and forks one process a GPU before CUDA is touched.
+Every rank goes through the steps in the same order with a barrier after each.
 
 Those that verify come first: every transfer carries a pattern of sender, receiver and position and is compared on the
 receiver's device, every all-reduce with its known sum. Wrong data ends the test once all pairs, or all sums, were
@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 gc.disable()  # what torch's import makes stays: looking through it again and again is an eighth of the import
@@ -73,7 +74,7 @@ _Link = tuple[str, int, int]
 def main() -> int:
     """Fork the ranks and wait for them; 0 when all of them were done."""
     results = int(sys.argv[1])
-    order = json.load(sys.stdin)
+    order = json.loads(Path(sys.argv[2]).read_text())
     parent = os.getpid()
     gc.freeze()
     gc.enable()

@@ -1,8 +1,8 @@
 """The tuners of one node: the engine's own Triton kernels, tile after tile, out of the engine's own environment.
 
-    python3 tune.py RESULTS < order.json
+    python3 tune.py RESULTS ORDER
 
-RESULTS is the number of an open file: one JSON object a line. The order's keys are those of `TunersOrder`
+RESULTS is the number of an open file: one JSON object a line. ORDER is a file; its keys are those of `TunersOrder`
 (protocol/tuning.py). One process a GPU takes jobs out of one pipe until it is empty. A job is one shape at one batch
 size: every candidate tile is timed on the engine's kernel; then the fastest ones are proved, best first, against the
 product in float32 until one is right. What the engine would take today is timed and proved by the same means. Without
@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +56,7 @@ TELL_EVERY_S = 1.0
 def main() -> int:
     """Fork one tuner a GPU and wait for them; 0 when all jobs were tried."""
     results = int(sys.argv[1])
-    order = json.load(sys.stdin)
+    order = json.loads(Path(sys.argv[2]).read_text())
     if order["device"] != "cuda":
         os.environ["TRITON_INTERPRET"] = "1"
     queue, give = os.pipe()

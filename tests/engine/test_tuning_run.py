@@ -107,7 +107,7 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     assert refused.returncode == 2 and "without a GPU" in refused.stderr
 
 
-def test_tiles_that_give_a_wrong_product_are_never_kept() -> None:
+def test_tiles_that_give_a_wrong_product_are_never_kept(tmp_path: Path) -> None:
     def tile(depth: int) -> dict[str, int]:
         return {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": 1, "num_warps": 4,
                 "num_stages": 3}  # fmt: skip
@@ -119,9 +119,10 @@ def test_tiles_that_give_a_wrong_product_are_never_kept() -> None:
         TuneJob(id="right", kernel="linear", n=128, k=128, dtype="fp8_w8a8", block=(64, 64), batch=2, space="right"),
     ]  # fmt: skip
     order = TunersOrder(device="cpu", gpus=2, spaces={"wrong": (tile(128),), "right": (tile(32),)}, jobs=tuple(jobs))
+    asked = tmp_path / "order.json"
+    asked.write_text(json.dumps(order.as_json()))
     said = subprocess.run(
-        [str(ensure_engine() / "bin/python3"), "-c", template("tune.py"), "1"],
-        input=json.dumps(order.as_json()),
+        [str(ensure_engine() / "bin/python3"), "-c", template("tune.py"), "1", str(asked)],
         capture_output=True,
         text=True,
         timeout=600,

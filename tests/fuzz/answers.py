@@ -14,7 +14,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -37,6 +36,7 @@ from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.protocol import jobs, verbs
+from orchestrator.protocol.job import JobLine, JobOrder
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.protocol.rails import RailsLine
@@ -49,6 +49,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import CommandResult, Session, lines
 from orchestrator.topology.build import build
 from orchestrator.workflows import asking, weights_ahead
+from orchestrator.workflows import jobs as workflow_jobs
 from orchestrator.workflows.checkpoint import chain, download, there, verify
 from orchestrator.workflows.checkpoint.same_roots import same_roots
 from orchestrator.workflows.gang.replay import staged_request
@@ -62,7 +63,7 @@ from orchestrator.workflows.monitor.scraper import Scraper
 from orchestrator.workflows.plan import plan
 from orchestrator.workflows.status import history, loads, reports, why
 from orchestrator.workflows.status.status import status_json
-from orchestrator.workflows.tuning import carry, run, tuning
+from orchestrator.workflows.tuning import carry, tuning
 
 GOOD, ODD = "node0", "node1"
 _ASKED = re.compile(r'"\$f" ([a-z-]+)')
@@ -217,18 +218,22 @@ def _ask(session: Session) -> None:
         router.workers(answer.body)
 
 
+JOB = JobOrder(word="job", noun="job", command=(), deadline_s=1.0, too_long="")
+
+
 def _bench(session: Session) -> None:
-    text, rows = bench._follow(session, ASKED, nothing)
-    bench_client.decoding(rows, Load(prompts=4))
+    heard = bench._ClientAnswers(nothing)
+    workflow_jobs.follow(session, "gang0", JOB, JobLine, heard.take)
+    bench_client.decoding(heard.rows, Load(prompts=4))
     with contextlib.suppress(ValueError):
-        bench_client.read(text)
+        bench_client.read(heard.text)
 
 
 def _nettest(session: Session) -> None:
     places = [Place(node=name, ranks=(rank,)) for rank, name in enumerate((GOOD, ODD))]
     step = NettestStep(id=0, kind=ALL_REDUCE, between="all ranks", groups=((0, 1),), bytes=(8, 16), box_s=1.0)
     heard = nettest._NettestAnswers("gang0", [step], {place.node: place.ranks for place in places}, nothing)
-    nettest._follow(session, ASKED, heard)
+    workflow_jobs.follow(session, "gang0", JOB, NettestLine, functools.partial(heard.take, session.spec.name))
     judge_tests([step], heard.figures, places, {})
     judge_links([step], heard.figures, places, {})
 
@@ -242,9 +247,16 @@ def _rails(session: Session) -> None:
 
 
 def _tune_run(session: Session) -> None:
-    order: Any = ASKED
-    ours = SimpleNamespace(ground=SimpleNamespace(gang=_gang()), token="", _take=nothing)
-    run._TuneRun._follow(ours, session, order)  # type: ignore[arg-type]
+    workflow_jobs.follow(session, "gang0", JOB, TuneLine, lambda _: False)
+
+
+def _job(session: Session) -> None:
+    """What any of them is told, at any time."""
+    with contextlib.suppress(DeployError):
+        _bench(session)
+    with contextlib.suppress(DeployError):
+        _tune_run(session)
+    _nettest(session)
 
 
 def _ways(fleet: Fleet) -> None:
@@ -325,7 +337,6 @@ def every_verb() -> Mapping[str, Verb]:
         "prerequisites": Verb(value({"config": found["config"], "glibc": "2.36", "engine": True}), _prerequisites),
         "tune": Verb(value(jobs.TuneAnswer(triton="3.6.0", written=("a",), left={"b": "c"})),
                      every(lambda session: carry._put(session, stack, None, check=True))),
-        "tune-run": Verb(said(TuneLine(begun="x"), TuneLine(job="x", us=1.0), TuneLine(ended=0)), every(_tune_run)),
         "tuned": Verb(value({"root": "/x", "versions": {"a": "1"}, "folders": {"f": {"n": "{}"}}}), _tuned),
         "stage": Verb(value(verbs.StageAnswer(folder="/x")), typed("stage")),
         "check": Verb(value(verbs.CheckAnswer(refusals=(Refusal(kind="no-model", what="w", where="/x", fix="f"),),
@@ -343,10 +354,9 @@ def every_verb() -> Mapping[str, Verb]:
         "ask": Verb(value({"answers": [{"status": 200, "body": json.dumps(
             {"workers": [{"id": "a", "url": "u", "is_healthy": True, "load": 1}],
              "loads": [{"num_running_reqs": 1, "num_waiting_reqs": 0}]})}]}), every(_ask)),
-        "bench": Verb(said(verbs.BenchLine(answered=1, of=2), verbs.BenchLine(result=json.dumps(result), log="")),
-                      every(_bench)),
-        "nettest": Verb(said(NettestLine(step=0, group=0, us=1.0), NettestLine(done=0), NettestLine(ended=0)),
-                        every(_nettest)),
+        "job": Verb(said(JobLine(answered=1, of=2), TuneLine(begun="x"), TuneLine(job="x", us=1.0),
+                         NettestLine(step=0, group=0, us=1.0), NettestLine(done=0), JobLine(result=json.dumps(result)),
+                         JobLine(ended=0)), every(_job)),
         "rails": Verb(said(RailsLine(run=0, text="x"), RailsLine(run=1, status=1), RailsLine(ended=True)),
                       every(_rails)),
         "listen": Verb(value(listening), _ways),

@@ -30,8 +30,8 @@ REGRESSIONS = {
         b'reblock\n{"doing": 1, "progress": {"eta": 1}}', b'reblock\n{"outcome": {"written": 5}}',
         b'download\n{"doing": "x"}', b'download\n{"outcome": {"files": "many"}}', b"reblock\n" + b"[" * 100_000,
         b'tune\n{"ok": true, "value": null}', b'tune\n{"ok": true, "value": {"written": 5}}',
-        b'inspect\n{"ok": true, "value": {"config": {}}}', b'nettest\n{"step": 9, "group": 0}',
-        b'nettest\n{"step": 0, "group": 7}', b'nettest\n{"died": 5, "signal": 9}', b'nettest\n{"done": 99}',
+        b'inspect\n{"ok": true, "value": {"config": {}}}', b'job\n{"step": 9, "group": 0}',
+        b'job\n{"step": 0, "group": 7}', b'job\n{"died": 5, "signal": 9}', b'job\n{"done": 99}',
         b'ask\n{"ok": true, "value": {"answers": [{"status": 200, "body": "' + b"[" * 100_000 + b'"}]}}',
         b'ask\n{"ok": true, "value": {"answers": [{"status": 200, "body": "{\\"loads\\": [{\\"x\\": 1e999}]}"}]}}',
         b'prerequisites\n{"ok": true, "value": {"config": "' + b"[" * 100_000 + b'"}}',
@@ -56,7 +56,7 @@ def test_a_defect_in_reading_an_answer_is_found(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("orchestrator.workflows.measure.nettest._NettestAnswers.odd", lambda *_: "")
     (target,) = [one for one in targets(tmp_path) if one.name == "answers"]
     file = tmp_path / "case.json"
-    file.write_bytes(b'nettest\n{"step": 9, "group": 0, "us": 1}\n{"ended": 0}')
+    file.write_bytes(b'job\n{"step": 9, "group": 0, "us": 1}\n{"ended": 0}')
     assert wrong(target, file).startswith("KeyError at nettest/verdict.py")
 
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
 from orchestrator.node.agent.run import run_of
+from orchestrator.protocol.job import JobOrder
 from orchestrator.protocol.layout import Layout
 from orchestrator.rendering import launch_script, launch_template
 
@@ -114,9 +116,9 @@ def test_a_stop_in_good_order_reaches_the_engine(gang: Cluster, podman: Path) ->
     _nothing_left(gang, podman)
 
 
-def bench(request: dict[str, Any]) -> list[dict[str, Any]]:
+def job(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Lines of the node's verb, as its own process."""
-    words = [sys.executable, "-m", "orchestrator.node", "bench"]
+    words = [sys.executable, "-m", "orchestrator.node", "job"]
     said = subprocess.run(words, input=json.dumps(request), capture_output=True, text=True, timeout=90, check=False)
     return [json.loads(line) for line in said.stdout.splitlines()]
 
@@ -124,13 +126,18 @@ def bench(request: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_benchmarks_client_has_a_container_of_its_own(gang: Cluster, podman: Path) -> None:
     """The image's json.tool stands for the client: it writes its second argument from its first."""
     gang.ready(60)
-    begun = {**gang.base(0), "command": ["json.tool", "--sort-keys", "{dataset}", "{result}"], "deadline_s": 60.0}
-    lines = bench({**begun, "dataset": '{"b": 1, "a": 2}'})
+    begun = JobOrder(word="bench", noun="client", files={"in": '{"b": 1, "a": 2}'}, result="out", deadline_s=60.0,
+                     command=("-m", "json.tool", "--sort-keys", "in", "out"), too_long="wait")  # fmt: skip
+
+    def bench(**changes: Any) -> list[dict[str, Any]]:
+        return job({**gang.base(0), "order": replace(begun, **changes).as_json()})
+
+    lines = bench()
     assert json.loads("".join(line.get("result", "") for line in lines)) == {"a": 2, "b": 1}, lines
-    failed = bench({**begun, "dataset": "no JSON"})[-1]["error"]
-    assert failed["kind"] == "client-failed" and "Expecting value" in failed["what"]
-    hangs = ["timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)"]
-    late = bench({**begun, "command": hangs, "dataset": "", "deadline_s": 3.0})[-1]["error"]
+    failed = bench(files={"in": "no JSON"})[-1]
+    assert failed["ended"] == 1 and "Expecting value" in failed["what"]
+    hangs = ("-m", "timeit", "-n", "1", "-r", "1", "-s", "import time", "time.sleep(600)")
+    late = bench(command=hangs, deadline_s=3.0)[-1]["error"]
     assert late["kind"] == "deadline"
     assert gang.states() == ["ready"], "the engine is as it was"
     assert "-bench" not in _listed(podman)
@@ -138,7 +145,7 @@ def test_the_benchmarks_client_has_a_container_of_its_own(gang: Cluster, podman:
 
 
 IN_PLACE = """import json, os, sys, time
-order = json.load(sys.stdin)
+order = json.load(open(sys.argv[2]))
 def say(**words): os.write(int(sys.argv[1]), (json.dumps(words) + "\\n").encode())
 mode = os.environ["MODE"]
 if mode == "no-torch": sys.exit("ModuleNotFoundError: No module named 'torch'")
@@ -152,7 +159,7 @@ say(done=0, seconds=0.5)
 
 
 def in_place(gang: Cluster, image: str, mode: str, *, deadline_s: float = 60.0) -> subprocess.Popen[str]:
-    """The verb `nettest` of a node whose engine is in a container, as a separate process. mode: of its program"""
+    """The verb `job` of a node whose engine is in a container, as a separate process. mode: of its program"""
     kept: dict[str, Any] = {
         "service": None,
         "watch": {},
@@ -165,10 +172,16 @@ def in_place(gang: Cluster, image: str, mode: str, *, deadline_s: float = 60.0) 
            "engine_user": "nobody", "container": {"program": "podman", "image": image}}  # fmt: skip
     steps = [{"id": n, "kind": "all-reduce", "between": "x" * 99, "groups": [[0, 1]], "bytes": [64], "box_s": 0.1}
              for n in range(2000)]  # fmt: skip
-    ranks = {"ranks": [0], "world": 1, "host": "127.0.0.1", "port": 1, "device": "cpu", "steps": steps, "reach_s": 1,
-             "timeout_s": 1}  # fmt: skip
-    order = {"run": run, "program": IN_PLACE, "ranks": ranks, "deadline_s": deadline_s}
-    words = [sys.executable, "-m", "orchestrator.node", "nettest"]
+    order = {
+        "word": "nettest",
+        "noun": "test",
+        "run": run,
+        "command": ["x.py", "3", "order.json"],
+        "too_long": "wait",
+        "files": {"x.py": IN_PLACE, "order.json": json.dumps({"steps": steps})},
+        "deadline_s": deadline_s,
+    }
+    words = [sys.executable, "-m", "orchestrator.node", "job"]
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     process.stdin.write(json.dumps({"state_dir": str(gang.state_dir(0)), "gang": "gang0", "order": order}))
@@ -188,8 +201,8 @@ def test_what_takes_the_engines_place_runs_in_its_image_and_leaves_nothing(
     assert place != str(Path("/proc/self/ns/pid").readlink()) and int(user) == pwd.getpwnam("nobody").pw_uid
 
     out, _ = in_place(gang, image, "no-torch").communicate(timeout=90)
-    error = json.loads(out.splitlines()[-1])["error"]
-    assert (error["kind"], error["where"]) == ("no-torch", image)
+    ended = json.loads(out.splitlines()[-1])
+    assert ended == {"ended": 1, "what": "ModuleNotFoundError: No module named 'torch'"}
 
     out, _ = in_place(gang, image, "hangs", deadline_s=4.0).communicate(timeout=90)
     assert json.loads(out.splitlines()[-1])["error"]["kind"] == "deadline"

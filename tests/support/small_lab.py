@@ -49,7 +49,7 @@ UP_S = {"standin": 180.0, "sglang": 1900.0}
 ENVIRONMENT = {"STANDIN_SPEED": "0.1", "STANDIN_STEP_MS": "3", "NCCL_DEBUG": "INFO"}
 """Slowed down: at full speed a generating stand-in would use a full core."""
 
-IN_PLACE = "'/proc/self/f[d]/'"
+IN_PLACE = "' 3 order.jso[n]'"
 """Pattern of pgrep, quoted, for a program that runs in the engine's place: it is read from an open file."""
 
 

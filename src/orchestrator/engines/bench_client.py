@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,8 +19,20 @@ from urllib.parse import urlsplit
 from orchestrator.engines.engine import Engine
 from orchestrator.model.benchmark import Load
 
-DATASET, RESULT = "{dataset}", "{result}"
-"""Words in a command line that the node replaces by paths of its own."""
+DATASET, RESULT = "dataset.json", "result.jsonl"
+"""Files of a run of the client."""
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_HUB_OFFLINE": "1",
+    "LD_PRELOAD": "",
+    "NO_PROXY": "*",
+    "no_proxy": "*",
+    "PYTHONUNBUFFERED": "1",
+}
+"""No GPU, no address but the engine's, no internet for the client."""
+KEY = "OPENAI_API_KEY"
+REFUSED = re.compile(r"\b(?:Unauthorized|401)\b")
+"""What both versions' clients end with where their first request is refused."""
 LEFT_OUT = {"datasets": "load_dataset = None\n"}
 """Replaces a module that a stack omits: the client needs it only for data sets other than ours."""
 PROGRESS = r"(\d{1,9})/(\d{1,9}) \["

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.protocol import figures, jobs, labels, looks, nettest, rails, staging, tuning, verbs, ways
+from orchestrator.protocol import figures, job, jobs, labels, looks, rails, staging, verbs, ways
 from orchestrator.protocol.message import Message
 
 REQUESTS: Mapping[str, type[Message]] = {
@@ -22,8 +22,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     "dial": ways.DialRequest,
     "tune": jobs.TuneRequest,
     "tuned": looks.TunedRequest,
-    "tune-run": tuning.TuneRunRequest,
-    "nettest": nettest.NettestRequest,
+    "job": job.JobRequest,
     "rails": rails.RailsRequest,
     "same-root": jobs.SameRootRequest,
     "inspect": jobs.InspectRequest,
@@ -48,10 +47,8 @@ ANSWERS: Mapping[str, type[Message]] = {
 LISTS: Mapping[str, type[Message]] = {"dial": ways.Dialed}
 """Verbs whose answer is a list of these."""
 LINES: Mapping[str, type[Message]] = {
-    "bench": verbs.BenchLine,
-    "nettest": nettest.NettestLine,
+    "job": job.JobLine,
     "rails": rails.RailsLine,
-    "tune-run": tuning.TuneLine,
     "listen": ways.Listening,
     "digests": jobs.DigestsLine,
     "weights-ahead": jobs.WeightsAheadLine,

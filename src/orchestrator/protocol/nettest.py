@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.protocol.in_place import InPlaceOrder
+from orchestrator.protocol.job import JobLine
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.verbs import GangRequest
 
 ALL_REDUCE = "all-reduce"
 PAIRS = "pairs"
@@ -56,31 +55,16 @@ class RanksOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NettestOrder(InPlaceOrder):
-    """One node's part; its program is templates/nettest.py."""
-
-    ranks: RanksOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NettestRequest(GangRequest):
-    """With the gang's lock."""
-
-    order: NettestOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NettestLine(Message):
-    """One line of a node. A measurement has `step`, a rank's end `died` or `failed`, the node's end `ended`.
+class NettestLine(JobLine):
+    """One line of a node. A measurement has `step`, a rank's end `died` or `failed`, which says `what` in words.
 
     group:   place in the step's groups; us: of one operation on the slowest rank
     uncaptured: why an all-reduce that should be in a CUDA graph was not, in words
     beside_us: of the same transfer over another link of its kind, measured just before
     wrong:   bytes that differ, in a step that verifies; bytes: of its largest transfer; rank: the one that compared
     done:    the step that all ranks have behind them (the number of steps: the whole test), after so many seconds
-    died:    rank that a signal ended; failed: one that ended with an error, in words
+    died:    rank that a signal ended; failed: one that ended with an error
     started: process ids by rank
-    log:     NCCL's lines, in parts; ended: exit status of the node's ranks together, 0 where all were done
     """
 
     step: int = -1
@@ -97,7 +81,4 @@ class NettestLine(Message):
     died: int = -1
     signal: int = 0
     failed: int = -1
-    what: str = ""
     started: Mapping[str, int] = field(default_factory=dict)
-    log: str = ""
-    ended: int = -1

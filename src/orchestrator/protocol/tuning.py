@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.protocol.in_place import InPlaceOrder
+from orchestrator.protocol.job import JobLine
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.verbs import GangRequest
 
 Tile = Mapping[str, int]
 """One config as an engine's file has it: BLOCK_SIZE_M, ..., num_stages."""
@@ -49,21 +48,7 @@ class TunersOrder(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRunOrder(InPlaceOrder):
-    """One node's part; its program is templates/tune.py."""
-
-    tuners: TunersOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRunRequest(GangRequest):
-    """With the gang's lock."""
-
-    order: TuneRunOrder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneLine(Message):
+class TuneLine(JobLine):
     """One line of a node.
 
     begun, trying: a job's id; tried of `of` candidates so far
@@ -71,7 +56,6 @@ class TuneLine(Message):
              does not run); error: of the product, of its norm; kept: what the engine takes today is as fast
     ran, wrong: candidates that ran, and fast ones whose product was wrong; unfit: of the others, by exception
     failed:  a job that failed, or '' with `what` for a tuner; died: GPU whose tuner a signal ended
-    ended:   exit status of the node's tuners together
     """
 
     started: Mapping[str, int] = field(default_factory=dict)
@@ -90,8 +74,5 @@ class TuneLine(Message):
     unfit: Mapping[str, int] = field(default_factory=dict)
     kept: bool = False
     failed: str = ""
-    what: str = ""
     died: int = -1
     signal: int = 0
-    log: str = ""
-    ended: int = -1

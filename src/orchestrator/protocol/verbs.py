@@ -106,34 +106,6 @@ class AskRequest(GangRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRequest(GangRequest):
-    """command: module and arguments of the engine's client; `{dataset}` and `{result}` are the node's paths.
-
-    dataset: the text of that file; left_out: {module: text where the environment has none}; progress: pattern of
-    (answered, of); decode: pattern of the engine's log lines that are told, as the numbers that its groups find.
-    """
-
-    command: tuple[str, ...]
-    dataset: str = "[]"
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    progress: str = r"(?!)"
-    decode: str = r"(?!)"
-    deadline_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchLine(Message):
-    """One line of `bench`: how far it is, a part of the result file, what the engine's log said of decoding meanwhile,
-    or at the end the client's last words."""
-
-    answered: int | None = None
-    of: int = 0
-    result: str = ""
-    decoded: tuple[tuple[float, ...], ...] = ()
-    log: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageAnswer(Message):
     """folder: of the run, on the node; checkpoint: as `check` says it."""
 
@@ -327,7 +299,6 @@ REQUESTS: Mapping[str, type[Message]] = {
     "excerpt": ExcerptRequest,
     "staged": GangRequest,
     "ask": AskRequest,
-    "bench": BenchRequest,
 }
 """Of a gang's verbs; that of `stage` and `check` is a StagingRequest. every_verb.py has all of the application."""
 ANSWERS: Mapping[str, type[Message]] = {

@@ -52,8 +52,9 @@ def end(child: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(1.0)
-    if child.stdout is not None:
-        child.stdout.close()
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def last_words(log: str) -> str:

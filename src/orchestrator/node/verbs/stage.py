@@ -37,7 +37,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         sharing.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
     with files.state_failures(state):
         staged_files.refuse_others_folder(folder)
-        _make_folders(state, folder)
+        make_folders(state, folder)
         _refuse_beside_a_living_run(state, asked.gang)
         run, owner = with_owner(replace(run, launch_sha256=staged_files.digest_of(run)))
         make_cache(state, run, owner)
@@ -53,7 +53,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return StageAnswer(folder=folder, checkpoint=weights.told_apart(run.model_path)).as_json()
 
 
-def _make_folders(state: str, folder: str) -> None:
+def make_folders(state: str, folder: str) -> None:
     """0711: the engine's user may pass through to its launch script and see nothing else."""
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -35,20 +35,19 @@ from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.job import JobLine, JobOrder
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import BenchLine, BenchRequest
 from orchestrator.records.benches import all_benches, keep_raw, new_id, read_bench, write_bench
 from orchestrator.records.nettests import slow_before
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import messages
-from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.workflows.background import ahead
 from orchestrator.workflows.gang.replay import staged_plan
+from orchestrator.workflows.jobs import follow
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.measure import quiet
 from orchestrator.workflows.measure.conditions import findings_now, tuned_now
-from orchestrator.workflows.status.reports import as_they_run, see, where
+from orchestrator.workflows.status.reports import as_they_run, see
 from orchestrator.workflows.tuning.tuning import gpu_of
 
 LOADED_S = 45.0
@@ -276,28 +275,39 @@ def _run(
         model=view.model,
         tokenizer=request.model_path,
     )
-    asked = BenchRequest(
-        **where(leader, gang.name),
-        command=tuple(words),
-        dataset=order.dataset.text if order.dataset else text.own_text(max(text.TURNS, order.load.prompts)),
-        left_out=bench_client.LEFT_OUT,
+    job = JobOrder(
+        word="bench",
+        noun="benchmark client",
+        files={
+            bench_client.DATASET: order.dataset.text
+            if order.dataset
+            else text.own_text(max(text.TURNS, order.load.prompts))
+        },
+        modules=bench_client.LEFT_OUT,
+        command=("-m", *words),
+        env=bench_client.ENVIRONMENT,
+        key=bench_client.KEY,
+        result=bench_client.RESULT,
         progress=bench_client.PROGRESS,
-        decode=bench_client.DECODE_LINE,
+        engine_log=bench_client.DECODE_LINE,
         deadline_s=order.timeout_s,
+        too_long="check `l40s-deploy status`; allow more time with --timeout, or use fewer requests",
     )
-    done = fleet.on_every(lambda session: _follow(session, asked, progress), only=[leader.name])
+    heard = _ClientAnswers(progress)
     place = f"{leader.name}: {words[0]}"
-    text_of_result, decoded = done.all()[leader.name]
+    fleet.on_every(lambda session: follow(session, gang.name, job, JobLine, heard.take), only=[leader.name]).all()
+    if heard.end.ended != 0:
+        raise _failed(heard.end, place, request, gang)
     try:
-        result = bench_client.read(text_of_result)
+        result = bench_client.read(heard.text)
     except ValueError as wrong:
         raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
     if flaw := bench_client.flaw(result, order.load):
         fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
         raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
-    if most := bench_client.more_at_once(decoded, order.load):
+    if most := bench_client.more_at_once(heard.rows, order.load):
         raise quiet.disturbed(gang, f"{most} were in the engine at once, and {order.load.concurrency} of ours at most")
-    return _Ran(result=result, log=_whole_steps(decoded, request, order.load), text=text_of_result)
+    return _Ran(result=result, log=_whole_steps(heard.rows, request, order.load), text=heard.text)
 
 
 def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> DecodeLog | None:
@@ -307,18 +317,32 @@ def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> D
     return bench_client.decoding(rows, load)
 
 
-def _follow(session: Session, asked: BenchRequest, progress: Callable[[int, int], None]) -> tuple[str, list[_Row]]:
-    """The text of the result file, and what the engine's log said of decoding."""
-    parts: list[str] = []
-    rows: list[_Row] = []
-    for said in messages(session, "bench", asked, BenchLine):
-        if said.answered is not None:
-            progress(said.answered, said.of)
-        parts.append(said.result)
-        rows += said.decoded
-        if said.log is not None:
-            return "".join(parts), rows
-    raise NodeError("the benchmark ended without a result", where=session.spec.name, fix="run it again")
+@dataclass
+class _ClientAnswers:
+    """What the node has said of a run. text: of the result file; rows: what the engine's log said of decoding"""
+
+    progress: Callable[[int, int], None]
+    text: str = ""
+    rows: list[_Row] = field(default_factory=list)
+    end: JobLine = field(default_factory=JobLine)
+
+    def take(self, line: JobLine) -> bool:
+        """One line; there is never enough of them."""
+        if line.answered is not None:
+            self.progress(line.answered, line.of)
+        self.text += line.result
+        self.rows += line.decoded
+        self.end = line
+        return False
+
+
+def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -> NodeError:
+    fix = "check `l40s-deploy status` and `l40s-deploy logs`"
+    if "No module named" in end.what and request.container is None:
+        fix = f"install that package: `{request.venv_python} -m pip install PACKAGE`"
+    elif bench_client.REFUSED.search(end.what):
+        fix = f"the engine does not accept the API key of this run; start it again: `l40s-deploy restart {gang.name}`"
+    return NodeError(f"the benchmark client ended with status {end.ended}: {end.what}", where=place, fix=fix)
 
 
 def _record(

@@ -7,13 +7,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.engines import nccl_log
 from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
@@ -27,12 +26,11 @@ from orchestrator.nettest.report import ModelShape, NettestResult
 from orchestrator.nettest.schedule import Between, Place, schedule, verification
 from orchestrator.nettest.verdict import HALF, Expectation, Measurement, NettestVerdict, judge_links, judge_tests
 from orchestrator.nettest.verification import TransferCheck, Verification, verified
-from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestOrder, NettestRequest, NettestStep, RanksOrder
+from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
 from orchestrator.protocol.network import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import addresses_of, last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
 from orchestrator.topology.gpu_groups import gpu_groups
@@ -40,12 +38,11 @@ from orchestrator.topology.gpu_groups import nccl_log as predicted_log
 from orchestrator.workflows.deadlines import NETTEST_S
 from orchestrator.workflows.gang.locks import GangLock, fence
 from orchestrator.workflows.gang.replay import staged_plan
-from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
+from orchestrator.workflows.jobs import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.workflows.look.look import look
 from orchestrator.workflows.look.nccl import VERSIONS
 from orchestrator.workflows.measure import rails
 from orchestrator.workflows.plan.plan import PlanRequest
-from orchestrator.workflows.status.reports import where
 
 PROGRAM = "nettest.py"
 REACH_S = 60.0
@@ -337,8 +334,18 @@ class _NettestAnswers:
     _broken_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, node: str, line: NettestLine) -> None:
-        """One line."""
+    def take(self, node: str, line: NettestLine) -> bool:
+        """One line; whether any rank has failed, and who wanted to say something about it has.
+
+        Raises NodeError for a line that is none of this test."""
+        if what := self.odd(node, line):
+            raise NodeError(f"it reported {what}", where=node, fix="l40s-deploy nettest again")
+        self._keep(node, line)
+        if line.done >= 0:
+            self.progress(self.gang, self.step, self.steps)
+        return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
+
+    def _keep(self, node: str, line: NettestLine) -> None:
         with self._lock:
             if line.step >= 0 and line.wrong >= 0:
                 self.compared.append(
@@ -371,8 +378,6 @@ class _NettestAnswers:
                 self.ended[node] = line.what
         if line.died >= 0 or line.failed >= 0 or line.ended > 0:
             self.broken()
-        if line.done >= 0:
-            self.progress(self.gang, self.step, self.steps)
 
     def odd(self, node: str, line: NettestLine) -> str:
         """Why a line is none of this test, '' where it is one: what a node says becomes places in our lists."""
@@ -399,26 +404,22 @@ class _NettestAnswers:
         """How many."""
         return len(self.schedule)
 
-    @property
-    def over(self) -> bool:
-        """It has failed, and who wanted to say something about it has."""
-        return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
-
 
 def _run(fleet: Fleet, ground: NettestSetup, places: Sequence[Place], heard: _NettestAnswers) -> None:
-    program, leader = template(PROGRAM), ground.gang.leader
+    leader = ground.gang.leader
     address = ground.requests[leader.name].leader.address
     rendezvous = Endpoint(address=address, port=leader.ports.dist_init)
     world = sum(len(place.ranks) for place in places)
     fenced = fence(fleet, ground.gang.name)
     orders = {
-        place.node: NettestOrder(
-            run=in_place_of(
+        place.node: in_its_place(
+            PROGRAM,
+            "network test",
+            in_place_of(
                 ground.requests[place.node],
                 ports=Ports(check_free=(rendezvous,) if place.node == leader.name else ()),
             ),
-            program=program,
-            ranks=RanksOrder(
+            RanksOrder(
                 ranks=place.ranks,
                 world=world,
                 host=rendezvous.address,
@@ -429,15 +430,16 @@ def _run(fleet: Fleet, ground: NettestSetup, places: Sequence[Place], heard: _Ne
                 timeout_s=STEP_S,
             ),
             deadline_s=ground.timeout_s,
+            beside=f"stop it with `l40s-deploy down {ground.gang.name}`, or test before its next start: `up --nettest`",
+            too_long="run `l40s-deploy doctor`, allow more time with --timeout, or name fewer gangs",
         )
         for place in places
     }
 
     def one(session: Session) -> None:
         name = session.spec.name
-        request = NettestRequest(**where(session.spec, ground.gang.name), token=fenced, order=orders[name])
         try:
-            _follow(session, request, heard)
+            follow(session, ground.gang.name, orders[name], NettestLine, partial(heard.take, name), fenced)
         except DeployError:
             heard.broken()
             raise
@@ -445,19 +447,6 @@ def _run(fleet: Fleet, ground: NettestSetup, places: Sequence[Place], heard: _Ne
     done = fleet.on_every(one, only=list(orders))
     if (failure := _failure(ground, places, heard, done.failures)) is not None:
         raise failure
-
-
-def _follow(session: Session, request: NettestRequest, heard: _NettestAnswers) -> None:
-    """Until the node's ranks have ended, or any rank has failed: the node stops ours when we stop reading."""
-    with closing(messages(session, "nettest", request, NettestLine)) as lines:
-        for line in lines:
-            if what := heard.odd(session.spec.name, line):
-                raise NodeError(f"it reported {what}", where=session.spec.name, fix="l40s-deploy nettest again")
-            heard.take(session.spec.name, line)
-            if line.ended >= 0 or heard.over:
-                return
-    raise NodeError("its part of the network test ended without a result", where=session.spec.name,
-                    fix="l40s-deploy nettest again; if it persists, check the memory of that node")  # fmt: skip
 
 
 def _failure(

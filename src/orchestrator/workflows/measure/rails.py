@@ -22,7 +22,7 @@ from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.workflows.deadlines import RAILS_ROUND_S
 from orchestrator.workflows.gang.locks import fence
-from orchestrator.workflows.in_place import in_place_of
+from orchestrator.workflows.jobs import in_place_of
 from orchestrator.workflows.status.reports import where
 
 WAIT_S = 20.0

@@ -5,27 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import the_one_gang
-from orchestrator.model.errors import DeployError, InputError, NodeError
+from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
 from orchestrator.planning.digest import short_digest
+from orchestrator.protocol.job import JobOrder
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.tuning import Tile, TuneJob, TuneLine, TunersOrder, TuneRunOrder
-from orchestrator.protocol.tuning import TuneRunRequest as NodeRequest
+from orchestrator.protocol.tuning import Tile, TuneJob, TuneLine, TunersOrder
 from orchestrator.records.tunings import forget_results, keep_result, kept_results
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
 from orchestrator.tuning.lookup import device_name
 from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name
@@ -34,9 +32,8 @@ from orchestrator.tuning.validity import flaws
 from orchestrator.tuning.wanted import Wanted, wanted_files
 from orchestrator.workflows.deadlines import TUNE_RUN_S
 from orchestrator.workflows.gang.locks import GangLock, fence
-from orchestrator.workflows.in_place import in_place_of, planned_requests, refuse_running
+from orchestrator.workflows.jobs import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.workflows.plan.plan import PlanRequest
-from orchestrator.workflows.status.reports import where
 from orchestrator.workflows.tuning.packs import save_pack
 from orchestrator.workflows.tuning.queue import JobQueue
 from orchestrator.workflows.tuning.tuning import ASSUMED_GPU, ask_holdings, gpu_of, moe_directory
@@ -239,7 +236,8 @@ class _TuneRun:
         while jobs := self.queue.take(ROUNDS * gpus):
             why = f"{name}: its tuner exited twice without a result: check the node's kernel log (`journalctl -k`)"
             try:
-                self._follow(session, self._order(staged, jobs, gpus))
+                order = self._order(staged, jobs, gpus)
+                follow(session, self.ground.gang.name, order, TuneLine, partial(self._take, name), self.token)
             except DeployError as failure:
                 why = f"{failure.where}: {failure.what}"
                 raise
@@ -249,27 +247,20 @@ class _TuneRun:
             done += len(jobs)
         return done
 
-    def _order(self, staged: StagingRequest, jobs: tuple[TuneJob, ...], gpus: int) -> TuneRunOrder:
+    def _order(self, staged: StagingRequest, jobs: tuple[TuneJob, ...], gpus: int) -> JobOrder:
         names = {job.space for job in jobs}
         spaces = {name: space for name, space in self.ground.spaces.items() if name in names}
-        return TuneRunOrder(
-            run=in_place_of(staged),
-            program=template(PROGRAM),
-            tuners=TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
+        return in_its_place(
+            PROGRAM,
+            "tuning",
+            in_place_of(staged),
+            TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
             deadline_s=TUNE_RUN_S,
+            beside=f"stop it with `l40s-deploy down {self.ground.gang.name}`",
+            too_long="run the same command again: what is done is kept",
         )
 
-    def _follow(self, session: Session, order: TuneRunOrder) -> None:
-        gang = self.ground.gang.name
-        request = NodeRequest(**where(session.spec, gang), token=self.token, order=order)
-        with closing(messages(session, "tune-run", request, TuneLine)) as lines:
-            for line in lines:
-                self._take(session.spec.name, line)
-                if line.ended >= 0:
-                    return
-        raise NodeError("its tuners exited without a result", where=session.spec.name, fix="run the same command again")
-
-    def _take(self, node: str, line: TuneLine) -> None:
+    def _take(self, node: str, line: TuneLine) -> bool:
         place = f"{node} GPU {line.gpu}"
         with self._lock:
             if line.job:
@@ -286,6 +277,7 @@ class _TuneRun:
             if line.trying:
                 self._trying[place] = f"{line.trying}: {line.tried} of {line.of}"
         self._say()
+        return False
 
     def _idle(self, node: str) -> None:
         with self._lock:

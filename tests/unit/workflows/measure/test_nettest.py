@@ -22,10 +22,12 @@ from orchestrator.nettest.report import NettestResult, as_json
 from orchestrator.nettest.schedule import Between, schedule, verification
 from orchestrator.nettest.verdict import HALF, Expectation, LinkEnd, LinkResult, NettestVerdict
 from orchestrator.nettest.verification import Corrupt, Verification
-from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestRequest
+from orchestrator.protocol.job import JobRequest
+from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, RanksOrder
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.workflows import jobs
 from orchestrator.workflows.gang import nettested
 from orchestrator.workflows.gang.raising import UpRequest
 from orchestrator.workflows.measure import nettest, rails
@@ -273,6 +275,7 @@ def no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder of records; nodes answer only as a test scripts them."""
     for module in (nettest, rails):
         monkeypatch.setattr(module, "fence", lambda *_: "")
+    for module in (jobs, rails):
         monkeypatch.setattr(module, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "l40s-deploy/nettest"
@@ -281,19 +284,21 @@ def no_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 LOST = Unreachable("no answer for 15 s", where="node1", fix="check its power and network")
 
 
-def two_ranks(said: Mapping[str, Callable[[NettestRequest], Iterator[NettestLine]]]) -> Callable[..., Any]:
-    def messages(session: Any, verb: str, request: NettestRequest, line: object) -> Iterator[NettestLine]:
-        assert verb == "nettest"
+def two_ranks(said: Mapping[str, Callable[[JobRequest], Iterator[NettestLine]]]) -> Callable[..., Any]:
+    def messages(session: Any, verb: str, request: JobRequest, line: object) -> Iterator[NettestLine]:
+        assert verb == "job"
         return said[session.spec.name](request)
 
     return messages
 
 
-def well(request: NettestRequest, *, wrong: int = 0, silent: bool = False) -> Iterator[NettestLine]:
+def well(request: JobRequest, *, wrong: int = 0, silent: bool = False) -> Iterator[NettestLine]:
     """silent: nothing is said of what was compared"""
-    here = request.order.ranks.ranks
+    order = RanksOrder.read(json.loads(request.order.files["order.json"]))
+    assert isinstance(order, RanksOrder)
+    here = order.ranks
     yield NettestLine(started={str(here[0]): 1})
-    for step in request.order.ranks.steps:
+    for step in order.steps:
         if step.verify:
             end = step.groups[0][-1]
             for rank in step.groups[0] if step.kind == ALL_REDUCE else (end,):
@@ -309,7 +314,7 @@ def well(request: NettestRequest, *, wrong: int = 0, silent: bool = False) -> It
 
 def outcome(monkeypatch: pytest.MonkeyPatch, *, verify_only: bool = False, **said: Any) -> nettest.TestedGang:
     """Of two nodes that answer so."""
-    monkeypatch.setattr(nettest, "messages", two_ranks(dict.fromkeys(("node0", "node1"), partial(well, **said))))
+    monkeypatch.setattr(jobs, "messages", two_ranks(dict.fromkeys(("node0", "node1"), partial(well, **said))))
     here = replace(ground(device="cpu", ranks=1), verify_only=verify_only)
     return nettest.test(Fleet(), here, enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
 
@@ -363,16 +368,16 @@ def test_a_result_that_is_none_of_the_test_is_refused(line: NettestLine) -> None
 def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, no_ssh: Path) -> None:
     """The others fail because of it, and first."""
 
-    def stays(request: NettestRequest) -> Iterator[NettestLine]:
+    def stays(request: JobRequest) -> Iterator[NettestLine]:
         yield NettestLine(started={"0": 1})
         yield NettestLine(done=2, seconds=0.1)
         raise NodeError("its part of the network test ended without a result", where="node0", fix="again")
 
-    def lost(request: NettestRequest) -> Iterator[NettestLine]:
+    def lost(request: JobRequest) -> Iterator[NettestLine]:
         yield NettestLine(started={"1": 1})
         raise LOST
 
-    monkeypatch.setattr(nettest, "messages", two_ranks({"node0": stays, "node1": lost}))
+    monkeypatch.setattr(jobs, "messages", two_ranks({"node0": stays, "node1": lost}))
     with pytest.raises(Unreachable) as failed:
         nettest.test(Fleet(), ground(device="cpu", ranks=1), enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
     assert (failed.value.where, failed.value.exit_code) == ("node1", Exit.UNREACHABLE)
@@ -391,7 +396,7 @@ def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.
 def test_what_fails_while_rdma_ports_are_measured_keeps_the_ranks_figures(
     monkeypatch: pytest.MonkeyPatch, no_ssh: Path, failures: dict[str, DeployError], where: str
 ) -> None:
-    monkeypatch.setattr(nettest, "messages", two_ranks({"node0": well, "node1": well}))
+    monkeypatch.setattr(jobs, "messages", two_ranks({"node0": well, "node1": well}))
 
     def port_messages(session: Any, *_: object) -> Iterator[Any]:
         if session.spec.name in failures:

@@ -1,4 +1,4 @@
-"""The ranks of a network test as the node runs them: their input, their results, and that nothing of them stays."""
+"""A program in the engine's place as the node runs it: its input, its results, and that nothing of it stays."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from tests.support.waiting import until
 
 from orchestrator.node import processes
-from orchestrator.protocol.nettest import NettestOrder, NettestStep, RanksOrder
+from orchestrator.protocol.job import RESULTS, JobOrder
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.run_files import AgentProcess
 from orchestrator.protocol.staging import ContainerOrder, Endpoint, Ports, StagingRequest
 
 PROGRAM = """import json, os, sys, time
-order = json.load(sys.stdin)
+order = json.load(open(sys.argv[2]))
 child = os.fork()
 if child == 0:
     time.sleep(600)
@@ -32,6 +32,7 @@ print("the word hidden-word must not be shown", flush=True)
 if mode == "no-torch": sys.exit("ModuleNotFoundError: No module named 'torch'")
 say(step=0, group=0, bytes=64, us=2.5, captured=True)
 if mode == "hang": time.sleep(600)
+while mode == "floods": os.write(int(sys.argv[1]), b"[" + b"x" * 65000 + b"]\\n")
 if mode == "torn": os.write(int(sys.argv[1]), b"no json\\n[1]\\n")
 if mode == "dies": say(died=0, signal=9); sys.exit(1)
 say(done=0, seconds=0.5)
@@ -60,15 +61,13 @@ class Node:
             leader=Endpoint(port=1),
             **changes,
         )
-        step = NettestStep(id=0, kind="all-reduce", between="all ranks", groups=((0, 1),), bytes=(64,), box_s=0.1)
-        ranks = RanksOrder(ranks=(0, 1), world=2, host="127.0.0.1", port=1, device="cpu", steps=(step,), reach_s=1,
-                           timeout_s=1)  # fmt: skip
-        order = NettestOrder(run=run, program=PROGRAM, ranks=ranks, deadline_s=deadline_s)
+        order = JobOrder(word="nettest", noun="network test", run=run, files={"x.py": PROGRAM, "o": '{"ranks": [0]}'},
+                         command=("x.py", RESULTS, "o"), deadline_s=deadline_s, too_long="wait")  # fmt: skip
         return {"state_dir": str(self.state), "gang": "gang0", "order": order.as_json()}
 
     def start(self, mode: str, *, deadline_s: float = 60.0, **changes: Any) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.node", "nettest"],
+            [sys.executable, "-m", "orchestrator.node", "job"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "NCCL_P2P_DISABLE": "1", "LD_PRELOAD": ""},
@@ -91,7 +90,7 @@ class Node:
 
     def nothing_left(self) -> bool:
         found = [processes.read(pid) for pid in self.told()["pids"]]
-        return all(process is None or process.gone for process in found)
+        return all(process is None or process.gone for process in found) and not list(self.state.glob("tmp/*"))
 
 
 @pytest.fixture
@@ -107,13 +106,12 @@ def test_the_ranks_have_the_plans_environment_and_no_other(node: Node) -> None:
     assert lines[3] == {"ended": 0, "what": ""}
     told = node.told()
     assert told["env"]["NCCL_NET"] == "Socket" and "NCCL_P2P_DISABLE" not in told["env"]
-    assert told["order"]["ranks"] == [0, 1] and told["cwd"] == "/"
+    assert told["order"]["ranks"] == [0] and told["cwd"].startswith(f"{node.state}/tmp/job-")
     assert node.nothing_left()
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "words"),
-    [("no-torch", "no-torch", "has no torch"), ("hang", "deadline", "not finish within 2 s")],
+    ("mode", "kind", "words"), [("hang", "deadline", "not finish within 2 s"), ("floods", "too-much", "than 64 MiB")]
 )
 def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind: str, words: str) -> None:
     error = node.run(mode, deadline_s=2.0 if mode == "hang" else 60.0)[-1]["error"]
@@ -121,11 +119,31 @@ def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind:
     assert node.nothing_left()
 
 
-def test_a_dead_rank_is_told_with_the_last_words_and_no_secret(node: Node) -> None:
-    lines = node.run("dies")
-    assert {"died": 0, "signal": 9} in lines
-    assert lines[-1]["ended"] == 1 and lines[-1]["what"] == "the word *** must not be shown"
+@pytest.mark.parametrize(
+    ("mode", "line", "what"),
+    [
+        ("dies", {"died": 0, "signal": 9}, "the word *** must not be shown"),
+        ("no-torch", {"log": "n0:1:1 [0] NCCL INFO Using network Socket\n"}, "No module named 'torch'"),
+    ],
+)
+def test_a_program_that_fails_is_told_with_its_last_words_and_no_secret(
+    node: Node, mode: str, line: dict[str, Any], what: str
+) -> None:
+    lines = node.run(mode)
+    assert line in lines
+    assert lines[-1]["ended"] == 1 and lines[-1]["what"].endswith(what)
     assert node.nothing_left()
+
+
+def test_a_folder_that_a_killed_application_left_goes_with_the_next_job(node: Node) -> None:
+    process = node.start("hang")
+    node.told()
+    process.kill()
+    process.communicate(timeout=30)
+    (left,) = node.state.glob("tmp/job-*")
+    node.seen.unlink()
+    node.run("fine")
+    assert not left.exists() and node.nothing_left()
 
 
 def test_lines_that_are_none_are_passed_over(node: Node) -> None:
@@ -153,7 +171,7 @@ def test_a_node_that_is_not_ready_starts_nothing(node: Node, changes: dict[str, 
     request = node.request("fine", deadline_s=60)
     request["order"]["run"] |= {key: getattr(value, "as_json", lambda v=value: v)() for key, value in changes.items()}
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.node", "nettest"],
+        [sys.executable, "-m", "orchestrator.node", "job"],
         input=json.dumps(request).encode(),
         capture_output=True,
         timeout=60,

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 
 from orchestrator.nettest.rails import average_gbps
 from orchestrator.node import processes
-from orchestrator.node.in_place import rails
+from orchestrator.node.jobs import rails
 from orchestrator.protocol.rails import RailRun, RailsOrder
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
@@ -29,7 +29,7 @@ sys.exit(ib_write_bw.main())
 """
 NODE = """import sys
 from orchestrator.node import dispatch
-from orchestrator.node.in_place import rails
+from orchestrator.node.jobs import rails
 rails._PLACES = sys.argv[1]
 rails.RELEASE_S = 30.0
 sys.exit(dispatch.serve(["rails"]))

@@ -8,14 +8,17 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.waiting import until
 
+from orchestrator.engines.bench_client import DATASET, ENVIRONMENT, KEY, RESULT
+from orchestrator.protocol.job import JobLine, JobOrder
 from orchestrator.protocol.run_files import KeptSecrets
 from orchestrator.protocol.staging import Endpoint, StagingRequest
-from orchestrator.protocol.verbs import BenchLine
+from orchestrator.workflows.measure.bench import _failed
 
 CLIENT = """import json, os, sys, time
 dataset, result, mode = sys.argv[1:]
@@ -23,6 +26,7 @@ open({seen!r}, "w").write(json.dumps({{"argv": sys.argv, "env": dict(os.environ)
     "mode": oct(os.stat(dataset).st_mode), "text": open(dataset).read()}}))
 sys.stderr.write("50%|# | 1/2 [00:01"); sys.stderr.flush()
 if mode == "hang": time.sleep(600)
+if mode == "no-package": import pandas
 if mode == "fail": sys.exit("no way, said key-of-the-gang")
 if mode == "key": sys.exit("Warmup failed - Please make sure benchmark arguments are correct: Unauthorized: {{}}")
 if mode == "link": os.symlink("/etc/passwd", result)
@@ -40,12 +44,12 @@ class Node:
         log = folder / "state/gangs/gang0/runs/r1/engine.log"
         (folder / "client.py").write_text(CLIENT.format(seen=str(self.seen), log=str(log)))
         python = folder / "python3"
-        python.write_text(f'#!/bin/sh\ncd / && PYTHONPATH={folder} exec {sys.executable} "$@"\n')
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n')
         python.chmod(0o755)
         run = folder / "state/gangs/gang0/runs/r1"
         run.mkdir(parents=True)
         (run.parent.parent / "current").write_text("r1")
-        staged = StagingRequest(gang="gang0", run_id="r1", node="node0", node_rank=0, nnodes=1,
+        staged = self.staged = StagingRequest(gang="gang0", run_id="r1", node="node0", node_rank=0, nnodes=1,
                                 venv_python=str(python), env={"CUDA_VISIBLE_DEVICES": "0,1", "OF_THE_PLAN": "yes"},
                                 leader=Endpoint(port=1))  # fmt: skip
         log.write_text("batch: 4 at 1.0\n")
@@ -54,11 +58,13 @@ class Node:
         (run.parent.parent / "secrets.json").write_text(json.dumps(kept.as_json()))
 
     def start(self, mode: str, deadline_s: float = 60.0) -> subprocess.Popen[bytes]:
-        request = {"state_dir": str(self.folder / "state"), "gang": "gang0", "dataset": "[1]", "deadline_s": deadline_s,
-                   "progress": r"(\d+)/(\d+) \[", "decode": r"batch: (\d+) at ([\d.]+)",
-                   "command": ["client", "{dataset}", "{result}", mode]}  # fmt: skip
+        order = JobOrder(word="bench", noun="benchmark client", files={DATASET: "[1]"}, modules={"aside": "", "os": ""},
+                         command=("-m", "client", DATASET, RESULT, mode), env=ENVIRONMENT, key=KEY, result=RESULT,
+                         progress=r"(\d+)/(\d+) \[", engine_log=r"batch: (\d+) at ([\d.]+)", deadline_s=deadline_s,
+                         too_long="use fewer requests")  # fmt: skip
+        request = {"state_dir": str(self.folder / "state"), "gang": "gang0", "order": order.as_json()}
         process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.node", "bench"],
+            [sys.executable, "-m", "orchestrator.node", "job"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "LD_PRELOAD": "", "TMPDIR": str(self.folder)},
@@ -81,7 +87,7 @@ class Node:
 
     def nothing_left(self) -> bool:
         pid = self.told()["pid"]
-        return not Path(f"/proc/{pid}").exists() and not list(self.folder.glob("bench-*"))
+        return not Path(f"/proc/{pid}").exists() and not list(self.folder.glob("state/tmp/*"))
 
 
 @pytest.fixture
@@ -92,7 +98,7 @@ def node(tmp_path: Path) -> Node:
 def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(node: Node) -> None:
     lines = node.run("fine")
     assert "".join(line.get("result", "") for line in lines) == "x" * 600000
-    assert lines[-1]["log"].startswith("50%")
+    assert lines[-1] == {"ended": 0, "what": ""}
     assert [row for line in lines for row in line.get("decoded", ())] == [[4.0, 153.98], [4.0, 150.25]]
     told = node.told()
     wanted = {
@@ -110,7 +116,6 @@ def test_it_has_the_plans_environment_no_gpu_and_the_key_in_no_argument(node: No
 @pytest.mark.parametrize(
     ("mode", "kind", "words"),
     [
-        ("fail", "client-failed", "no way, said ***"),
         ("nothing", "no-result", "wrote no result"),
         ("link", "io", "symbolic links"),
         ("hang", "deadline", "did not finish within 2 s"),
@@ -123,18 +128,29 @@ def test_what_goes_wrong_is_said_and_leaves_nothing(node: Node, mode: str, kind:
     assert node.nothing_left()
 
 
-def test_a_key_that_the_engine_does_not_accept_is_one_message_with_the_fix(node: Node) -> None:
-    (error,) = (line["error"] for line in node.run("key") if "error" in line)
-    assert "Unauthorized" in error["what"] and "API key" in error["fix"]
-    assert "`l40s-deploy restart gang0`" in error["fix"]
+@pytest.mark.parametrize(
+    ("mode", "what", "fix"),
+    [
+        ("fail", "no way, said ***", "l40s-deploy logs"),
+        ("key", "Unauthorized", "API key of this run; start it again: `l40s-deploy restart gang0`"),
+        ("no-package", "No module named 'pandas'", "python3 -m pip install"),
+    ],
+)
+def test_a_client_that_fails_is_told_with_its_last_words_and_the_fix(
+    node: Node, mode: str, what: str, fix: str
+) -> None:
+    end = JobLine.read(node.run(mode)[-1])
+    assert isinstance(end, JobLine) and end.ended == 1 and what in end.what
+    failure = _failed(end, "node0", node.staged, SimpleNamespace(name="gang0"))  # type: ignore[arg-type]
+    assert what in failure.what and fix in failure.fix
     assert node.nothing_left()
 
 
 def test_a_client_that_nobody_waits_for_is_ended(node: Node) -> None:
     process = node.start("hang")
     assert process.stdout is not None
-    first = json.loads(process.stdout.readline())
-    assert BenchLine.read(first) == BenchLine(answered=1, of=2)
+    first = next(line for line in map(json.loads, process.stdout) if line)
+    assert first == {"answered": 1, "of": 2}
     process.stdout.close()
     process.wait(30)
     until(node.nothing_left, 30, "the client is gone")

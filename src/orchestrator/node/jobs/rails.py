@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import socket
 import subprocess
@@ -18,13 +17,13 @@ from functools import partial
 from typing import Any
 
 from orchestrator.node import files, kernel
-from orchestrator.node.agent.run import Run, run_of
+from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import guardian, helper_process
-from orchestrator.node.in_place import task
+from orchestrator.node.jobs import job
 from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
-from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.node.verbs import lock, stage
+from orchestrator.node.telling import reader_is_gone, tell
+from orchestrator.node.verbs import lock
 from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
 
 PROGRAM = "ib_write_bw"
@@ -34,7 +33,6 @@ BYTES, TIMES = 1 << 20, 250
 AGAIN_S = 0.1
 RELEASE_S = 3.0
 """For the other end to begin to wait. Where it has failed too, this time is lost."""
-KEPT = 8 << 10
 STOPPED = -1
 _NOBODY_LISTENS = "Couldn't connect to"
 """src/perftest_communication.c, ethernet_client_connect."""
@@ -47,13 +45,11 @@ def stream(request: dict[str, Any]) -> None:
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
     fix = f"stop it with `l40s-deploy down {asked.gang}`"
-    task.refuse_beside_an_engine(files.current_run(state, asked.gang), fix)
+    run = job.in_place(order.run.as_json(), state, asked.gang, "rails", fix)
     program = shutil.which(PROGRAM, path=_PLACES)
     if program is None:
         tell(RailsLine(missing=PROGRAM, ended=True).as_json())
         return
-    folder = files.run_dir(state, asked.gang, f"rails-{os.getpid()}")
-    run = run_of({**order.run.as_json(), "engine_user": stage.engine_user(order.run.engine_user)}, folder)
     with os_failures(state):
         kernel.adopt_orphans()
         for name, least in run.limits.items():
@@ -100,34 +96,17 @@ def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         cwd="/",
         env={"PATH": _PLACES, "LANG": "C.UTF-8"},
         preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
-    assert child.stdout is not None
-    output, text, stopped = child.stdout.fileno(), b"", False
+    output = job.Output()
     try:
-        while True:
-            ready, _, _ = select.select([output], [], [], TICK_S)
-            data = os.read(output, 65536) if ready else b""
-            text = (text + data)[-KEPT:]
-            if ready and not data:
-                break
-            if not ready:
-                tell({})
-            if reader_is_gone(0):
-                raise BrokenPipeError
-            if time.monotonic() > until:
-                stopped = True
-                break
-        if not stopped:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.1, until - time.monotonic()))
+        over = job.follow(child, output, until, results=False)
     finally:
         helper_process.end(child)
-    status = STOPPED if stopped or child.returncode is None else child.returncode
-    return status, text.decode("utf-8", "replace")
+    return STOPPED if not over or child.returncode is None else child.returncode, output.last
 
 
 def _release(peer: str, port: int, until: float) -> None:
