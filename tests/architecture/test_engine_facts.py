@@ -18,10 +18,9 @@ HOMES = {
     "lab/faults/hang_rank.py": "explains what a hung rank looks like",
     "lab/node/files.py": "the shell script that stands for python3 on an emulated node",
     "lab/standin": "plays the versions of SGLang",
-    "rules/model_root_remote.py": "cites the engine's source",
-    "rules/stack_absent.py": "cites what a plan starts",
+    "rules/host.py": "cites the engine's source",
     "topology/speed.py": "says which engine the prices were measured with",
-    "rules/stack_differs.py": "explains what a version's patches are",
+    "rules/stacks.py": "cites what a plan starts, and explains what a version's patches are",
 }
 
 

@@ -12,7 +12,6 @@ SMALLEST = 250
 MAY_BE_TWINS = [
     {"node/push/fetch.py:kill", "node/checkpoint/download.py:end"},  # of two processes that have nothing else in common
     {"node/tuning/tune.py:_digest", "tuning/holdings.py:digest"},  # the node and the controller share protocol/ alone
-    {"rules/rdma_congested.py:check", "rules/rdma_losses.py:check"},  # what every rule over ports looks like
     {"lab/namespaces/cable_speed.py:join", "lab/node/living.py:join"},  # runs in a forked child, for one system call
 ]
 

@@ -144,7 +144,7 @@ def _show_matrices(seen: Discovery, screen: Screen) -> None:
 
 
 def _show(seen: Discovery, screen: Screen) -> None:
-    titles = {loaded.rule.id: loaded.rule.title for loaded in all_rules()}
+    titles = {rule.id: rule.title for rule in all_rules()}
     for name, topology in seen.topologies.items():
         marks = marks_of(name, seen.findings, titles)
         show_node(topology, seen.tcp.get(name), screen, marks)

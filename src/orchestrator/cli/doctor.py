@@ -114,7 +114,7 @@ def _draw(examination: Examination, screen: Screen) -> None:
     from orchestrator.rules.support.marks import marks_of
     from orchestrator.rules.support.registry import all_rules
 
-    titles = {loaded.rule.id: loaded.rule.title for loaded in all_rules()}
+    titles = {rule.id: rule.title for rule in all_rules()}
     cluster = examination.cluster
     for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():
         marks = marks_of(name, examination.findings, titles)

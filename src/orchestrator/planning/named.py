@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.model.errors import InputError
-from orchestrator.model.gpu_facts import L40S, facts_of
+from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
 from orchestrator.planning.layout import Degrees
+from orchestrator.topology.gpus import capability
 
 
 def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
@@ -70,21 +71,16 @@ def degrees_named(layout: NamedLayout) -> Degrees:
 
 def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> ModelRefusal | None:
     """Why this stack can't serve the model on these GPUs; an L40S is assumed where none is known."""
-    capability = min((_capability(gpu) for gpu in gpus), default=L40S.sm)
+    least = min((capability(gpu) or L40S.sm for gpu in gpus), default=L40S.sm)
     return next(
         (
             each
             for each in profile.refused
             if stack.engine_version.startswith(each.versions)
-            and (not each.below or (stack.device == "cuda" and capability < each.below))
+            and (not each.below or (stack.device == "cuda" and least < each.below))
         ),
         None,
     )
-
-
-def _capability(gpu: Gpu) -> int:
-    known = facts_of(gpu.name)
-    return gpu.sm or (known.sm if known else L40S.sm)
 
 
 def refuse(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu], where: str) -> None:

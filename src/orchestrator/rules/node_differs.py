@@ -10,11 +10,12 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.majority import majority
 from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
-from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.registry import Rule, finding
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.rdma import card_of, ports_by_card
 
-RULE = Rule(
+
+@Rule(
     id="NODE-DIFFERS",
     title="a node differs from its peers",
     explain=(
@@ -22,13 +23,26 @@ RULE = Rule(
         " finding is for the node that differs; where no value has a majority, it is for the cluster."
     ),
     reads=(
-        "NVML versions and GPU names", "/proc/sys/kernel/osrelease", "/sys/class/infiniband/*/fw_ver",
-        "/sys/class/dmi/id/*", "GPUs and cards behind each switch, their slots and best links", "GID indices",
+        "NVML versions and GPU names",
+        "/proc/sys/kernel/osrelease",
+        "/sys/class/infiniband/*/fw_ver",
+        "/sys/class/dmi/id/*",
+        "GPUs and cards behind each switch, their slots and best links",
+        "GID indices",
         "/sys/module/*/version",
     ),
     source="NCCL src/init.cc (a version mismatch between ranks is fatal); comparison with peers",
     weight=40,
-)  # fmt: skip
+).of_cluster
+def node_differs(cluster: Cluster) -> Iterator[Finding]:
+    """One finding for each fact and each odd node."""
+    for fact in _FACTS:
+        for values in cluster.compared(fact.read):
+            odd = majority(values)
+            if odd:
+                yield from (_odd_one(fact, name, value, odd[0]) for name, value in odd[1].items())
+            elif len(set(values.values())) > 1:
+                yield _disagreement(fact, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,41 +218,28 @@ _FACTS = (
 )  # fmt: skip
 
 
-def check(cluster: Cluster) -> Iterator[Finding]:
-    """One finding for each fact and each odd node."""
-    for fact in _FACTS:
-        for values in cluster.compared(fact.read):
-            odd = majority(values)
-            if odd:
-                yield from (_odd_one(fact, name, value, odd[0]) for name, value in odd[1].items())
-            elif len(set(values.values())) > 1:
-                yield _disagreement(fact, values)
-
-
 def _odd_one(fact: _Fact, name: str, value: str, common: str) -> Finding:
-    return Finding(
-        id=RULE.id,
-        severity=fact.severity,
-        node=name,
-        devices=(fact.words,),
-        title=f"{fact.words} is {value}, on the other nodes {common}",
-        evidence=(f"{fact.where} = {value}",),
+    return finding(
+        fact.severity,
+        f"{fact.words} is {value}, on the other nodes {common}",
+        f"{fact.where} = {value}",
         effect=fact.effect,
         fix=fact.fix,
+        devices=(fact.words,),
+        node=name,
     )
 
 
 def _disagreement(fact: _Fact, values: Mapping[str, str]) -> Finding:
-    return Finding(
-        id=RULE.id,
-        severity=fact.severity,
-        node="",
-        devices=(fact.words,),
-        title=f"the nodes differ in their {fact.words}: "
+    return finding(
+        fact.severity,
+        f"the nodes differ in their {fact.words}: "
         + "; ".join(f"{value} on {_who(values, value)}" for value in dict.fromkeys(values.values())),
-        evidence=tuple(f"{name}: {fact.where} = {value}" for name, value in values.items()),
+        *(f"{name}: {fact.where} = {value}" for name, value in values.items()),
         effect=fact.effect,
         fix="make them the same",
+        devices=(fact.words,),
+        node="",
     )
 
 

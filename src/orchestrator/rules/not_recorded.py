@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import Input, input_of, record_again
-from orchestrator.rules.support.registry import Rule, all_rules
+from orchestrator.rules.support.registry import Rule, all_rules, unknown
 
-RULE = Rule(
+
+@Rule(
     id="NOT-RECORDED",
     title="this input is incomplete",
     explain=(
@@ -22,7 +23,26 @@ RULE = Rule(
     reads=("which kinds of facts the input holds",),
     source="design: what could not be read is unknown, never counted as fine",
     weight=90,
-)
+).of_cluster
+def not_recorded(cluster: Cluster) -> Iterator[Finding]:
+    """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
+    kinds = [kind for kind in _KINDS if kind.words != _OTHERS or len(cluster.nodes) == 1]
+    for node in cluster.nodes:
+        if node.topology.unread:
+            yield _unread(node)
+        missing = [kind for kind in kinds if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
+        if missing:
+            ids = [name for kind in missing for name in kind.rules]
+            yield unknown(
+                f"{len(ids)} rules could not run: this input does not contain "
+                + ", ".join(kind.words for kind in missing),
+                *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing),
+                effect="the faults that these rules find may exist",
+                fix=record_again(node),
+                devices=tuple(ids),
+                node=node.name,
+            )
+
 
 _MOST_PATHS = 6
 
@@ -78,41 +98,15 @@ _KINDS = (
 )  # fmt: skip
 
 
-def check(cluster: Cluster) -> Iterator[Finding]:
-    """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
-    kinds = [kind for kind in _KINDS if kind.words != _OTHERS or len(cluster.nodes) == 1]
-    for node in cluster.nodes:
-        if node.topology.unread:
-            yield _unread(node)
-        missing = [kind for kind in kinds if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
-        if missing:
-            ids = [name for kind in missing for name in kind.rules]
-            yield Finding(
-                id=RULE.id,
-                severity=Severity.UNKNOWN,
-                node=node.name,
-                devices=tuple(ids),
-                title=f"{len(ids)} rules could not run: this input does not contain "
-                + ", ".join(kind.words for kind in missing),
-                evidence=tuple(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing),
-                effect="the faults that these rules find may exist",
-                fix=record_again(node),
-            )
-
-
 def _unread(node: Node) -> Finding:
     lacking = node.topology.unread
     areas = dict.fromkeys(one.area for one in lacking)
-    ids = [one.rule.id for one in all_rules() if not areas.keys().isdisjoint(one.rule.needs)]
-    return Finding(
-        id=RULE.id,
-        severity=Severity.UNKNOWN,
-        node=node.name,
-        devices=tuple(ids),
-        title=f"{len(ids)} rules can't judge this node: "
-        + ", ".join(area.value for area in areas)
-        + " could not be read",
-        evidence=tuple(map(str, lacking[:_MOST_PATHS])),
+    ids = [one.id for one in all_rules() if not areas.keys().isdisjoint(one.needs)]
+    return unknown(
+        f"{len(ids)} rules can't judge this node: " + ", ".join(area.value for area in areas) + " could not be read",
+        *map(str, lacking[:_MOST_PATHS]),
         effect="the faults that these rules find may exist",
         fix=record_again(node),
+        devices=tuple(ids),
+        node=node.name,
     )

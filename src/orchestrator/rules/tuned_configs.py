@@ -11,12 +11,13 @@ from orchestrator.model.majority import majority
 from orchestrator.protocol.looks import Holdings
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.installed import held, installed
-from orchestrator.rules.support.registry import Rule
+from orchestrator.rules.support.registry import Rule, finding, note, slow
 from orchestrator.tuning.holdings import Holding, State, digest, judged
 from orchestrator.tuning.validity import flaws
 from orchestrator.tuning.wanted import Wanted, wanted_files
 
-RULE = Rule(
+
+@Rule(
     id="TUNED-CONFIGS",
     title="tuned kernel configs differ, can't be used, or are missing",
     explain=(
@@ -27,36 +28,34 @@ RULE = Rule(
     reads=("E=*.json and N=*.json for this GPU below the engine's config folders", "triton-*.dist-info"),
     source="sglang fused_moe_triton_config.get_moe_configs, fp8_kernel.get_w8a8_block_fp8_configs; sglang issue 39626",
     weight=30,
-)
-
-
-def check(cluster: Cluster) -> Iterator[Finding]:
+).of_cluster
+def tuned_configs(cluster: Cluster) -> Iterator[Finding]:
     """Differences between nodes, unusable files, and what the planned model misses."""
-    holdings = {node.name: known for node in cluster.nodes if (known := _held(cluster, node))}
+    holdings = {node.name: known for node in cluster.nodes if (known := _held(node))}
     yield from _differences(cluster, {name: found for name, (_, found) in holdings.items()})
     for node in cluster.nodes:
         if node.name in holdings:
             rules, found = holdings[node.name]
-            planned = _planned(cluster, node, rules, found)
+            planned = _planned(node, rules, found)
             yield from _unusable(node, found, {row.name for _, row in planned})
             yield from _missing(node, planned)
 
 
-def _held(cluster: Cluster, node: Node) -> tuple[Lookup, Holdings] | None:
-    stack, found = cluster.stacks.get(node.name), installed(node)
+def _held(node: Node) -> tuple[Lookup, Holdings] | None:
+    stack, found = node.stack, installed(node)
     if stack is None or found is None or not found.root or stack.device != "cuda":
         return None
     rules = engine_of(stack).tuned
-    directory = _directory(cluster, node, rules)
+    directory = _directory(node, rules)
     folders = tuple(f"{folder}/" for folder in (found.root, directory) if folder)
     if any(path.startswith(folders) and node.snapshot.unread(path) for path in node.snapshot.errors):
         return None
     return rules, held(node, found, rules, directory)
 
 
-def _directory(cluster: Cluster, node: Node, rules: Lookup) -> str:
-    stack = cluster.stacks[node.name]
-    return {**dict(stack.env), **dict(node.spec.overrides.env)}.get(rules.variable, "") if rules.variable else ""
+def _directory(node: Node, rules: Lookup) -> str:
+    env = dict(node.stack.env if node.stack else ()) | dict(node.spec.overrides.env)
+    return env.get(rules.variable, "") if rules.variable else ""
 
 
 def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator[Finding]:
@@ -87,32 +86,28 @@ def _print(found: Holdings | None, folder: str, name: str) -> str | None:
 
 def _odd(node: str, differing: list[tuple[str, str]]) -> Finding:
     count = f"{len(differing)} tuned config{'s' * (len(differing) != 1)}"
-    return Finding(
-        id=RULE.id,
-        severity=Severity.SLOW,
-        node=node,
-        devices=tuple(name for name, _ in differing),
-        title=f"{count} from the other nodes" if node else f"the nodes differ in {count}",
-        evidence=tuple(said for _, said in differing),
+    return slow(
+        f"{count} from the other nodes" if node else f"the nodes differ in {count}",
+        *(said for _, said in differing),
         effect="not measured: every step of the gang waits for the node with the slower tiles",
         fix="copy them from a node that has the right ones: `l40s-deploy tuning pull --from NODE`, then"
         " `l40s-deploy tuning push`",
+        devices=tuple(name for name, _ in differing),
+        node=node,
     )
 
 
-def _planned(cluster: Cluster, node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, Holding]]:
+def _planned(node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, Holding]]:
     """What the planned model looks for here, and what it takes; nothing where no model is planned."""
-    served = cluster.served.get(node.spec.gang)
     names = {gpu.name for gpu in node.topology.gpus if gpu.name}
-    if served is None or len(names) != 1:
+    if node.served is None or node.stack is None or len(names) != 1:
         return []
     wanted = wanted_files(
-        served[0],
-        served[1],
+        *node.served,
         rules,
         gpu=names.pop(),
-        triton=found.versions.get("triton", cluster.stacks[node.name].triton_version),
-        moe_directory=_directory(cluster, node, rules),
+        triton=found.versions.get("triton", node.stack.triton_version),
+        moe_directory=_directory(node, rules),
     )
     return [(one, judged(one, rules, found)) for one in wanted]
 
@@ -122,16 +117,15 @@ def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]
         for name, text in texts.items():
             for flaw in flaws(name, text):
                 if flaw.severity is Severity.STOP:
-                    yield Finding(
-                        id=RULE.id,
-                        severity=Severity.STOP if name in taken else Severity.SLOW,
-                        node=node.name,
-                        devices=(name,),
-                        title=f"the tuned config {name} can't be used",
-                        evidence=(f"{folder}/{name}: {flaw.text}",),
+                    yield finding(
+                        Severity.STOP if name in taken else Severity.SLOW,
+                        f"the tuned config {name} can't be used",
+                        f"{folder}/{name}: {flaw.text}",
                         effect="an engine that uses it fails, or generates wrong text",
                         fix="if it was pushed, run `l40s-deploy tuning push --remove`; otherwise delete the file and"
                         " tune again",
+                        devices=(name,),
+                        node=node.name,
                     )
 
 
@@ -139,14 +133,11 @@ def _missing(node: Node, planned: list[tuple[Wanted, Holding]]) -> Iterator[Find
     missing = [one for one, row in planned if row.state is State.DEFAULT and not one.optional]
     needed = [one for one, _ in planned if not one.optional]
     if missing:
-        yield Finding(
-            id=RULE.id,
-            severity=Severity.NOTE,
-            node=node.name,
-            devices=(),
-            title=f"{len(missing)} of the {len(needed)} tuned configs for this model are missing",
-            evidence=tuple(f"{one.folder}/{one.name}" for one in missing),
+        yield note(
+            f"{len(missing)} of the {len(needed)} tuned configs for this model are missing",
+            *(f"{one.folder}/{one.name}" for one in missing),
             effect="these kernels run with the engine's default tiles; the cost is not measured",
             fix="list them with `l40s-deploy tuning status --model NAME`; docs/tuning.md describes how to make and"
             " install them",
+            node=node.name,
         )

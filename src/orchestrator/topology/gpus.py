@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+from orchestrator.model.gpu_facts import facts_of
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Gpu, GpuProcess, NvLinks, PciDevice, PcieLink
 from orchestrator.topology.options import NVIDIA, BuildOptions
@@ -42,6 +43,12 @@ def usable_gpus(gpus: Sequence[Gpu], wanted: int) -> tuple[Gpu, ...]:
     """
     answering = sorted((gpu for gpu in gpus if gpu.index >= 0 and not gpu.lost), key=lambda gpu: gpu.index)
     return tuple((answering or list(gpus))[:wanted])
+
+
+def capability(gpu: Gpu) -> int:
+    """Compute capability as NCCL writes it: NVML's word, else the model's; 0 where unknown."""
+    known = facts_of(gpu.name)
+    return gpu.sm or (known.sm if known else 0)
 
 
 def is_gpu(device: PciDevice, options: BuildOptions) -> bool:

@@ -52,7 +52,7 @@ def test_every_alert_says_what_to_do_and_what_explains_it(alert: dict[str, Any])
     assert told["runbook"] and told["description"] and told["summary"]
     assert told["explain"].startswith("l40s-deploy ")
     _, explains, finding = told["explain"].partition("doctor --explain ")
-    assert not explains or "$labels" in finding or finding in {loaded.rule.id for loaded in all_rules()}
+    assert not explains or "$labels" in finding or finding in {rule.id for rule in all_rules()}
     assert alert["labels"]["severity"] in ("critical", "warning")
 
 

@@ -173,8 +173,7 @@ _OTHERS = (
 def catalogue() -> Mapping[str, FindingEntry]:
     """Every id with its entry; rules first, by id."""
     found: dict[str, FindingEntry] = {}
-    for loaded in all_rules():
-        rule = loaded.rule
+    for rule in all_rules():
         found[rule.id] = FindingEntry(rule.id, "rule", rule.title, rule.explain, rule.reads, rule.source)
     for entry in (*_OTHERS, *_of_causes()):
         found.setdefault(entry.id, entry)

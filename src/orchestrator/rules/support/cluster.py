@@ -48,6 +48,10 @@ class Node:
 
     tcp: its interface for rendezvous and services; None where the gang's nodes share no network
     saved: its facts were read from files, not from the node
+    stack: that it is looked at for, None where none is known
+    layout: that its gang runs or is planned in, None where nobody knows
+    served: the model that is planned on its gang, and its layout; None where nothing is planned
+    alone: its gang has no other node
     """
 
     name: str
@@ -56,6 +60,17 @@ class Node:
     snapshot: Snapshot
     tcp: TcpChoice | None
     saved: bool = False
+    stack: Stack | None = None
+    layout: Layout | None = None
+    served: tuple[ModelProfile, Layout] | None = None
+    alone: bool = False
+
+    @property
+    def nccl(self) -> tuple[int, ...]:
+        """NCCL's version of its stack; the newest known one where no stack is known."""
+        said = self.stack.nccl_version if self.stack else ""
+        known = bool(said) and all(part.isdecimal() for part in said.split("."))
+        return tuple(int(part) for part in said.split(".")) if known else NEWEST_NCCL
 
     @property
     def kernel_release(self) -> str:
@@ -80,6 +95,11 @@ class Node:
         """Interfaces by name."""
         return {interface.name: interface for interface in self.topology.interfaces}
 
+    @property
+    def placed(self) -> list[Gpu]:
+        """GPUs whose place on the PCI bus is known."""
+        return [gpu for gpu in self.topology.gpus if gpu.key in self.devices]
+
     @cached_property
     def places(self) -> SwitchPlaces:
         """Which switches are above a function."""
@@ -101,6 +121,11 @@ class Node:
     def rail_ports(self) -> tuple[RdmaPort, ...]:
         """RDMA ports that are there for the GPUs' traffic, whatever state they are in; see roles."""
         return self.roles.rails
+
+    @property
+    def endpoints(self) -> tuple[Gpu | RdmaPort, ...]:
+        """The ends of the gang's traffic on the PCI bus: every GPU, and the rail ports."""
+        return (*self.topology.gpus, *self.rail_ports)
 
     @cached_property
     def rail_places(self) -> Mapping[Slot, RdmaPort]:
@@ -164,9 +189,21 @@ class Cluster:
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """Every node that answered, in the inventory's order."""
-        return tuple(
-            Node(name, self.specs[name], topology, self.snapshots[name], self.tcp.get(name), self.saved)
-            for name, topology in self.topologies.items()
+        return tuple(self._node(name, topology) for name, topology in self.topologies.items())
+
+    def _node(self, name: str, topology: Topology) -> Node:
+        spec = self.specs[name]
+        return Node(
+            name,
+            spec,
+            topology,
+            self.snapshots[name],
+            self.tcp.get(name),
+            self.saved,
+            stack=self.stacks.get(name),
+            layout=self.layouts.get(spec.gang),
+            served=self.served.get(spec.gang),
+            alone=self.is_alone(spec.gang),
         )
 
     @cached_property
@@ -195,13 +232,6 @@ class Cluster:
             with contextlib.suppress(InputError):
                 found.update(tcp_choices(gang, self.topologies))
         return found
-
-    def nccl_version(self, node: Node) -> tuple[int, ...]:
-        """NCCL's version of the stack that a node is inspected for; the newest known one where no stack is known."""
-        stack = self.stacks.get(node.name)
-        said = stack.nccl_version if stack else ""
-        known = bool(said) and all(part.isdecimal() for part in said.split("."))
-        return tuple(int(part) for part in said.split(".")) if known else NEWEST_NCCL
 
     @cached_property
     def peers(self) -> tuple[tuple[Node, ...], ...]:

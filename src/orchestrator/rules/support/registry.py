@@ -1,4 +1,5 @@
-"""How rules are written and found: one file a rule, `RULE` and `check` in it, found by scanning the package."""
+"""How rules are written and found: a `Rule` decorates the function that judges a node, or all of them, in any file of
+the package."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from orchestrator import rules
@@ -27,7 +28,7 @@ LISTED_BY = "l40s-deploy doctor --list-rules"
 """The command that shows every rule."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One diagnosis.
 
@@ -36,6 +37,7 @@ class Rule:
     reads:   the files and values it looks at
     needs:   what it takes for read: of a node that lacks some of it the rule says no more than that
     source:  where the rule comes from
+    check:   its findings
     """
 
     id: str
@@ -45,25 +47,47 @@ class Rule:
     source: str
     weight: int = 50
     needs: tuple[Area, ...] = ()
+    check: Callable[[Cluster], Iterable[Finding]] = lambda _: ()
+
+    def of_cluster(self, judge: Callable[[Cluster], Iterable[Finding]]) -> Rule:
+        """Decorates what compares nodes: its findings say on which node they are."""
+        return replace(self, check=lambda cluster: (replace(one, id=self.id) for one in judge(cluster)))
+
+    def of_node(self, judge: Callable[[Node], Iterable[Finding]]) -> Rule:
+        """Decorates what judges one node by itself."""
+
+        def check(cluster: Cluster) -> Iterator[Finding]:
+            for node in cluster.nodes:
+                yield from (replace(one, id=self.id, node=node.name) for one in judge(node))
+
+        return replace(self, check=check)
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A rule with its check."""
+def finding(
+    severity: Severity,
+    title: str,
+    *evidence: str,
+    effect: str,
+    fix: str,
+    devices: tuple[str, ...] = (),
+    node: str = "",
+) -> Finding:
+    """A finding as a judge gives it: the rule adds its own id, and the node that was judged by itself."""
+    return Finding(
+        id="", severity=severity, node=node, devices=devices, title=title, evidence=evidence, effect=effect, fix=fix
+    )
 
-    rule: Rule
-    check: Callable[[Cluster], Iterable[Finding]]
+
+stop, slow = partial(finding, Severity.STOP), partial(finding, Severity.SLOW)
+note, unknown = partial(finding, Severity.NOTE), partial(finding, Severity.UNKNOWN)
 
 
 @cache
-def all_rules() -> tuple[Loaded, ...]:
+def all_rules() -> tuple[Rule, ...]:
     """Every rule of the package, by id."""
-    found = []
-    for module_info in pkgutil.iter_modules(rules.__path__):
-        module = importlib.import_module(f"{rules.__name__}.{module_info.name}")
-        if isinstance(getattr(module, "RULE", None), Rule):
-            found.append(Loaded(module.RULE, module.check))
-    return tuple(sorted(found, key=lambda loaded: loaded.rule.id))
+    modules = [importlib.import_module(f"{rules.__name__}.{one.name}") for one in pkgutil.iter_modules(rules.__path__)]
+    found = {value.id: value for module in modules for value in vars(module).values() if isinstance(value, Rule)}
+    return tuple(found[name] for name in sorted(found))
 
 
 def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
@@ -73,7 +97,7 @@ def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
 
 def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding, ...]:
     """Stop first, then slow, each by weight, node and device. names: of the nodes, in the inventory's order."""
-    weights = {loaded.rule.id: loaded.rule.weight for loaded in all_rules()}
+    weights = {rule.id: rule.weight for rule in all_rules()}
     nodes = {name: place for place, name in enumerate(names)}
 
     def place(finding: Finding) -> tuple[int, int, int, str, tuple[str, ...]]:
@@ -86,25 +110,25 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
-    for loaded in all_rules():
-        for finding in _known(loaded, cluster):
-            yield with_limits(finding, cluster)
+    for rule in all_rules():
+        for one in _known(rule, cluster):
+            yield with_limits(one, cluster)
 
 
-def _known(loaded: Loaded, cluster: Cluster) -> Iterator[Finding]:
+def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
     """What a rule finds on the nodes of which everything that it needs was read; of the others, that it can't judge
     them, where it would find a fault in what is there of them."""
-    blind = {node.name: node for node in cluster.nodes if node.topology.lacks(*loaded.rule.needs)}
+    blind = {node.name: node for node in cluster.nodes if node.topology.lacks(*rule.needs)}
     if not blind:
-        yield from loaded.check(cluster)
+        yield from rule.check(cluster)
         return
-    yield from loaded.check(cluster.without(blind))
-    doubted = [finding for finding in loaded.check(cluster) if finding.severity in COSTLY]
+    yield from rule.check(cluster.without(blind))
+    doubted = [finding for finding in rule.check(cluster) if finding.severity in COSTLY]
     for name, node in blind.items():
         if any(finding.node in ("", name) for finding in doubted):
-            lacking = node.topology.lacks(*loaded.rule.needs)
+            lacking = node.topology.lacks(*rule.needs)
             areas = " and ".join(dict.fromkeys(one.area.value for one in lacking))
-            yield unjudged(loaded.rule, node, areas, map(str, lacking))
+            yield unjudged(rule, node, areas, map(str, lacking))
 
 
 def unjudged(rule: Rule, node: Node, what: str, evidence: Iterable[str]) -> Finding:

@@ -226,7 +226,7 @@ def check_accept(accept: Iterable[str], nodes: Collection[str], more_ids: Collec
 
     more_ids: ids of findings that other parts make
     """
-    known = {loaded.rule.id for loaded in all_rules()} | set(more_ids)
+    known = {rule.id for rule in all_rules()} | set(more_ids)
     for word in accept:
         name, at, node = word.partition("@")
         if name not in known:

@@ -19,7 +19,7 @@ from orchestrator.protocol.looks import ProbeRequest, StackQuestion, TunedFolder
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.rules.stack_differs import PACKAGES
+from orchestrator.rules.stacks import PACKAGES
 from orchestrator.tuning.wanted import moe_root
 from orchestrator.workflows.deadlines import LOOK_S, NVML_S
 

@@ -13,7 +13,7 @@ from orchestrator.loading.resources import templates
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.labels import LabelsAnswer
 from orchestrator.rendering import report_page
-from orchestrator.rules.nic_not_under_switch import RULE as NIC_NOT_UNDER_SWITCH
+from orchestrator.rules.placement import nic_not_under_switch
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.grouping import FindingGroup, grouped, who
 from orchestrator.rules.support.marks import MARKED, devices_to_mark
@@ -112,7 +112,7 @@ def _marks(node: Node, groups: Sequence[FindingGroup]) -> dict[str, Mark]:
             continue
         for device in devices_to_mark(finding):
             marks.setdefault(device, Mark(finding.severity.value, number))
-        if finding.severity in MARKED and finding.id == NIC_NOT_UNDER_SWITCH.id:
+        if finding.severity in MARKED and finding.id == nic_not_under_switch.id:
             empty = empty_slots(node.topology, node.snapshot)
             for switch in node.roles.lonely:
                 marks |= {f"slot {name}": Mark("target", number) for name in empty.get(switch.key, ())}

@@ -12,7 +12,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.stack_files import part
 from orchestrator.protocol.looks import StackQuestion, TunedFolders
-from orchestrator.rules.stack_differs import PACKAGES
+from orchestrator.rules.stacks import PACKAGES
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.installed import Installed, installed, release
 from orchestrator.topology.build import build
