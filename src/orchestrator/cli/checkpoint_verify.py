@@ -6,7 +6,7 @@ import argparse
 import threading
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.checkpoint.repair import repairs
+from orchestrator.checkpoint.copies import repairs
 from orchestrator.cli.checkpoint_sizes import TransferRate, duration, size
 from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory

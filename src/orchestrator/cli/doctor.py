@@ -21,7 +21,7 @@ from orchestrator.topology.document import paths_json
 from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
-    from orchestrator.protocol.labels import LabelsAnswer
+    from orchestrator.protocol.looks import LabelsAnswer
     from orchestrator.rules.support.cluster import Node
     from orchestrator.workflows.look.doctor import Examination
     from orchestrator.workflows.look.nccl import NcclExpectation

@@ -8,12 +8,18 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
-from orchestrator.engines.launch_files import ARGUMENTS_FILE, CONFIG_FILE, STUB_FILE
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, ModelProfile
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
+
+CONFIG_FILE = "engine-secrets.yml"
+"""An engine's own configuration file."""
+ARGUMENTS_FILE = "engine-secrets.args"
+"""Arguments, one a line, for templates/launch_with_secrets.py."""
+STUB_FILE = "launch_with_secrets.py"
+
 
 _UNSAID = CudaGraphs()
 CONCURRENCY = 128

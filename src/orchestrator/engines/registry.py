@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from orchestrator import engines
-from orchestrator.engines.dialect import Dialect
+from orchestrator.engines.dialect import Dialect, order
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.since import order
 from orchestrator.model.chosen import no_such
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack

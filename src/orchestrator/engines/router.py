@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from orchestrator.engines.launch_files import ARGUMENTS_FILE, STUB_FILE
+from orchestrator.engines.engine import ARGUMENTS_FILE, STUB_FILE
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
 
 if TYPE_CHECKING:  # `status` reads a router's answer, and needs nothing of any engine

@@ -1,9 +1,12 @@
-"""RDMA ports that NCCL has stopped using while a gang serves: which, what it costs, and how to get them back. Pure."""
+"""Whether a gang's traffic takes the planned path, and RDMA ports that NCCL no longer uses while it serves. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from orchestrator.engines.nccl_log import findings
+from orchestrator.gang.replicas import layout_of
+from orchestrator.model.finding import Finding
 from orchestrator.protocol.report import RailChange, Report
 from orchestrator.topology.speed import Traffic, price
 
@@ -36,3 +39,17 @@ def restart_of(gang: str) -> str:
     """The command that makes NCCL use a port again. Not --maintenance, which waits for a reboot: the nodes need no
     work."""
     return f"l40s-deploy restart {gang}"
+
+
+def transport(reports: Mapping[str, Report]) -> tuple[Finding, ...]:
+    """Findings of all nodes; none for a gang of one node, or if the engine uses no GPUs."""
+    if len(reports) < 2:
+        return ()
+    complete = all(report.nnodes in (0, len(reports)) for report in reports.values())
+    layout = layout_of([report.ranks for report in reports.values()]) if complete else None
+    return tuple(
+        finding
+        for name, report in reports.items()
+        if report.transport is not None and report.transport.network.logged
+        for finding in findings(name, report.transport.network, report.transport.lines, layout, report.model)
+    )

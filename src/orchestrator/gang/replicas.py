@@ -1,12 +1,14 @@
-"""Whether a gang runs as one engine or as a replica on each node, from the nodes' reports. Pure."""
+"""Whether a gang runs as one engine or as a replica on each node, and its layout, by the nodes' reports. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.replicas import replicas_of
+from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.report import RankReport
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,3 +30,17 @@ def stands_as_replicas(gang: GangSpec, runs: Iterable[LastRun]) -> bool:
     """Whether its replicas were started last. The only replica of a gang of one node is the gang itself."""
     last = last_run(gang, runs)
     return last is not None and last.gang != gang.name
+
+
+def layout_of(nodes: Sequence[Sequence[RankReport]]) -> Layout | None:
+    """nodes: the ranks of each. TP ranks restart at 0 in every pipeline stage. Degrees that don't divide ranks among
+    processes (experts, attention) can't be seen. None if a node reports no ranks: it may hold any."""
+    if not nodes or not all(nodes):
+        return None
+    tensor = 1 + max(rank.tp_rank for ranks in nodes for rank in ranks)
+    return Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=max(1, sum(map(len, nodes)) // tensor),
+        nnodes=len(nodes),
+        gpus_per_node=max(map(len, nodes)),
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.gang import pace, rails
 from orchestrator.gang.contact import Contact, contact, sentence
-from orchestrator.gang.proof_of_transport import transport
+from orchestrator.gang.rails import transport
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState

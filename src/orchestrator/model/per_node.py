@@ -1,7 +1,8 @@
-"""The result of asking many nodes at once: a failed node is a value beside the others' results."""
+"""The result of asking many nodes: a failed one is a value beside the others', and what most have stands out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -50,3 +51,17 @@ def together(failures: Mapping[str, DeployError]) -> DeployError:
         where=", ".join(lost),
         fix="; ".join(fixes),
     )
+
+
+V = TypeVar("V")
+
+FEWEST_FOR_A_MAJORITY = 3
+
+
+def majority(values: Mapping[str, V]) -> tuple[V, dict[str, V]] | None:
+    """The value that more than half of at least three nodes have, with the exceptions; None where there are none."""
+    if len(values) < FEWEST_FOR_A_MAJORITY:
+        return None
+    (common, count), *_ = Counter(values.values()).most_common(1)
+    odd = {name: value for name, value in values.items() if value != common}
+    return (common, odd) if odd and count * 2 > len(values) else None

@@ -12,9 +12,9 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
 from orchestrator.monitoring import catalogue as names
-from orchestrator.monitoring.family import Families
+from orchestrator.monitoring.catalogue import Families
 from orchestrator.monitoring.scene import NOTHING_PAST, Past, RouterSeen, Scene
-from orchestrator.protocol.figures import FiguresAnswer
+from orchestrator.protocol.gauges import FiguresAnswer
 from orchestrator.protocol.report import Cause, RankState
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE

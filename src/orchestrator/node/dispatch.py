@@ -41,7 +41,7 @@ VERBS = {
     "push-receive": "orchestrator.node.push.receive",
     "same-root": "orchestrator.node.verbs.same_root",
     "digests": "orchestrator.node.checkpoint.digests",
-    "weights-ahead": "orchestrator.node.cache.before",
+    "weights-ahead": "orchestrator.node.cache.ahead",
     "reblock": "orchestrator.node.checkpoint.there",
     "inspect": "orchestrator.node.checkpoint.inspect",
     "download": "orchestrator.node.checkpoint.download",

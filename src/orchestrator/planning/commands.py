@@ -1,4 +1,4 @@
-"""The command line of one node's engine, each flag with its source."""
+"""The command line of one node's engine, each flag with its source, and what its container is shown."""
 
 from __future__ import annotations
 

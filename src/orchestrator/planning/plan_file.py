@@ -1,4 +1,4 @@
-"""A plan that was written to a file: does it still hold?"""
+"""A plan as a document, and one that was written to a file: does it still hold?"""
 
 from __future__ import annotations
 

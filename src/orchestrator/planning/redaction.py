@@ -1,4 +1,4 @@
-"""Which values are secrets, and a plan that may be shown: in documents, on screens and in records."""
+"""Which values are secrets, and what may be shown or kept: an environment, a plan, a command line."""
 
 from __future__ import annotations
 

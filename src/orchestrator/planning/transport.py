@@ -1,4 +1,4 @@
-"""RDMA or TCP between the nodes of a gang: what the inventory asks, what the facts allow."""
+"""RDMA or TCP between a gang's nodes: what the inventory asks, what the facts allow, which network is fastest."""
 
 from __future__ import annotations
 

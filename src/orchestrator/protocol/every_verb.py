@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.protocol import figures, job, jobs, labels, looks, rails, staging, verbs, ways
+from orchestrator.protocol import gauges, job, jobs, looks, rails, staging, verbs, ways
 from orchestrator.protocol.message import Message
 
 REQUESTS: Mapping[str, type[Message]] = {
@@ -16,8 +16,8 @@ REQUESTS: Mapping[str, type[Message]] = {
     "check": staging.StagingRequest,
     "probe": looks.ProbeRequest,
     "prerequisites": looks.PrerequisitesRequest,
-    "labels": labels.LabelsRequest,
-    "figures": figures.FiguresRequest,
+    "labels": looks.LabelsRequest,
+    "figures": gauges.FiguresRequest,
     "listen": ways.ListenRequest,
     "dial": ways.DialRequest,
     "tune": jobs.TuneRequest,
@@ -36,8 +36,8 @@ REQUESTS: Mapping[str, type[Message]] = {
 ANSWERS: Mapping[str, type[Message]] = {
     **verbs.ANSWERS,
     "prerequisites": looks.PrerequisitesAnswer,
-    "labels": labels.LabelsAnswer,
-    "figures": figures.FiguresAnswer,
+    "labels": looks.LabelsAnswer,
+    "figures": gauges.FiguresAnswer,
     "tune": jobs.TuneAnswer,
     "tuned": looks.Holdings,
     "same-root": jobs.SameRootAnswer,

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.protocol.message import Message, Unreadable
-from orchestrator.protocol.release import side
+from orchestrator.protocol.message import Message, Unreadable, side
 from orchestrator.protocol.report import AgentState, Cause, Phase
 
 FORMAT = 1

@@ -89,3 +89,23 @@ class Holdings(Message):
     folders: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsRequest(Message):
+    """fs_root: where the hardware is read."""
+
+    fs_root: str = "/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelsAnswer(Message):
+    """serials: by file of /sys/class/dmi/id; bmc: lines of `ipmitool lan print` with its addresses; neighbours: what
+    `lldpcli -f keyvalue show neighbors` printed; macs: burnt in, by interface, where a bond hides them; unread: why
+    something is missing, by its name."""
+
+    serials: Mapping[str, str] = field(default_factory=dict)
+    bmc: tuple[str, ...] = ()
+    neighbours: str = ""
+    macs: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who did what to which gang, and why: one line for every action of every verb that changes something.
+"""What was done on this machine: the audit log, a line for each action, and a folder for each run.
 
 The same line is on each node of the gang (`gangs/GANG/audit.jsonl` in its state directory), since there may be
 several controllers.

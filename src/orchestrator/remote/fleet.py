@@ -1,4 +1,4 @@
-"""Many nodes at once: connections are opened side by side, kept, reopened when lost, closed together."""
+"""Many nodes at once: connections are opened side by side, kept, reopened when lost, left to the next fleet."""
 
 from __future__ import annotations
 

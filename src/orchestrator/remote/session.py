@@ -1,4 +1,4 @@
-"""A session: commands run on one node, over SSH or on this machine, each with a deadline."""
+"""A session: commands run on one node, over SSH or on this machine, each with a deadline; their shell line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connects to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key.
+"""Connects to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key; notices dead ones.
 
 All of it has one deadline. Each kind of failure has its own message.
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.majority import majority
+from orchestrator.model.per_node import majority
 from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.registry import Rule, finding

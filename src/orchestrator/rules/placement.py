@@ -13,9 +13,8 @@ from orchestrator.rules.support.registry import Rule, finding, note, slow, unkno
 from orchestrator.topology.names import part_name
 from orchestrator.topology.pci import card
 from orchestrator.topology.rdma import ports_by_card
-from orchestrator.topology.slots import empty_slots
-from orchestrator.topology.slotted_switches import emulated_switches, homes
 from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.switches import empty_slots, emulated_switches, homes
 
 
 @Rule(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_interface
 
 from orchestrator.model.finding import Finding
-from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY, majority
+from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, Slot, odd_in_place
 from orchestrator.rules.support.ports import ipv4_setting

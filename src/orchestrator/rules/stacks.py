@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.engines.registry import UNLISTED, dialects, unlisted
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.majority import majority
+from orchestrator.model.per_node import majority
 from orchestrator.model.profile import Stack
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.installed import Installed, installed, release

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.majority import majority
+from orchestrator.model.per_node import majority
 from orchestrator.protocol.looks import Holdings
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.installed import held, installed

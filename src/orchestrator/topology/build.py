@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
-from orchestrator.topology.gpus import find_gpus, is_gpu
+from orchestrator.topology.gpus import AcceleratorClass, BuildOptions, find_gpus, is_gpu
 from orchestrator.topology.interfaces import find_interfaces
-from orchestrator.topology.options import AcceleratorClass, BuildOptions
 from orchestrator.topology.pci import pci_devices
 from orchestrator.topology.processors import find_cpu, find_numa_domains
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions

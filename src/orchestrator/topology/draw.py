@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
-from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.names import part_name
 from orchestrator.topology.network import TcpChoice, gid_index
-from orchestrator.topology.pci import card
+from orchestrator.topology.pci import card, nic_cards
 from orchestrator.topology.places import Branch, Card, Domain, places_of
 from orchestrator.topology.shape import counted, shape
 

@@ -1,16 +1,15 @@
-"""GPUs: NVML's answer joined with the PCI functions that are GPUs."""
+"""GPUs: NVML's answer joined with the PCI functions that are GPUs, and what counts as one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
 from orchestrator.model.gpu_facts import facts_of
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Gpu, GpuProcess, NvLinks, PciDevice, PcieLink
-from orchestrator.topology.options import NVIDIA, BuildOptions
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -183,3 +182,27 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _integer(value: Any, otherwise: int = 0) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorClass:
+    """PCI functions that count as GPUs: base class and subclass (16 bits, 0x0302) of one vendor (None for any)."""
+
+    class_code: int
+    vendor: int | None = None
+
+    def matches(self, class_code: int, vendor: int) -> bool:
+        """class_code: the function's whole 24 bits."""
+        return class_code >> 8 == self.class_code and self.vendor in (None, vendor)
+
+
+NVIDIA = 0x10DE
+NVIDIA_GPUS = (AcceleratorClass(0x0302, NVIDIA), AcceleratorClass(0x0300, NVIDIA))
+"""3D controllers (data centre cards) and VGA controllers (workstation cards)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """accelerators: which PCI functions are GPUs; a recorded machine may have other ones than NVIDIA's."""
+
+    accelerators: tuple[AcceleratorClass, ...] = NVIDIA_GPUS

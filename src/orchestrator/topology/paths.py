@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.topology import PathType, Topology
-from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.pci import card
+from orchestrator.topology.pci import card, nic_cards
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""PCI functions from a snapshot, each with its place in the tree. Identity is the real path in sysfs."""
+"""PCI functions from a snapshot, each with its place in the tree, and cards: the functions of one device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import PciDevice, PcieLink
+from orchestrator.model.topology import PciDevice, PcieLink, Topology
 
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
@@ -154,3 +154,20 @@ def _slot_addresses(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         address = snapshot.text(f"/sys/bus/pci/slots/{name}/address").lower()
         if address:
             yield name, address
+
+
+_NETWORK_CLASS = 0x02
+
+
+def nic_cards(topology: Topology) -> Mapping[str, tuple[PciDevice, ...]]:
+    """{real path of the card without its function: its functions}, of everything that is a NIC.
+
+    A NIC is of the network class, has an RDMA port, or has an interface of its own. Virtual functions count with
+    nobody: they are no cards.
+    """
+    in_use = {port.key for port in topology.rdma} | {interface.key for interface in topology.interfaces}
+    cards: dict[str, list[PciDevice]] = {}
+    for device in topology.pci:
+        if not device.virtual and (device.class_code >> 16 == _NETWORK_CLASS or device.key in in_use):
+            cards.setdefault(card(device.key), []).append(device)
+    return {key: tuple(functions) for key, functions in cards.items()}

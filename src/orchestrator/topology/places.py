@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
-from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.pci import bridges_above, sort_key
+from orchestrator.topology.pci import bridges_above, nic_cards, sort_key
 from orchestrator.topology.switches import SwitchPlaces
 
 

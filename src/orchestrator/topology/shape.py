@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.topology import PathType, Switch, Topology
-from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.slotted_switches import homes
-from orchestrator.topology.switches import SwitchPlaces
+from orchestrator.topology.pci import nic_cards
+from orchestrator.topology.switches import SwitchPlaces, homes
 
 Chain = tuple[str, ...]
 """Keys of the switches above a GPU or a card, nearest first."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
-from orchestrator.gang.view import view
+from orchestrator.gang.view import GangView, view
+from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
-from orchestrator.protocol.report import AgentState, RailChange, Report
+from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.report import AgentState, RailChange, RankReport, Report, TransportLines
+from orchestrator.topology.speed import HANDED_OVER, PRICED_ON
+from orchestrator.workflows.gang.up import refusal
 from orchestrator.workflows.status.status import status_json
 
 
@@ -43,3 +49,66 @@ def test_nothing_is_said_of_a_gang_whose_rails_are_well() -> None:
     seen = view("g", {"node0": report(0), "node1": report(1)})
     assert (degraded_reason(seen), seen.remarks) == ("", ())
     assert decide(seen, GuardMemory(), 0.0, Policy())[0].why == ""
+
+
+PLANNED = NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1", logged=True)
+ON_TCP = ("Using network Socket",)
+
+
+def gang(first_ranks: list[int], *lines: str, nodes: int = 4, model: str = "DeepSeek-R1-Channel-INT8") -> GangView:
+    """A ready gang of four nodes with eight ranks each, of which `nodes` answer; every node says the same lines."""
+    reports = {
+        f"node{number}": Report(
+            run_id="r", gang="g", node=f"node{number}", node_rank=number, nnodes=4, state=AgentState.READY, now=10.0,
+            updated_at=10.0, service_url="http://x" if number == 0 else "", service_checked_at=9.0, model=model,
+            service_healthy=True if number == 0 else None,
+            ranks=tuple(RankReport(tp_rank=first + gpu, gpu=gpu) for gpu in range(8)),
+            transport=TransportLines(network=PLANNED, lines=lines),
+        )
+        for number, first in enumerate(first_ranks[:nodes])
+    }  # fmt: skip
+    return view("g", reports)
+
+
+ONE_GROUP, STAGES = [0, 8, 16, 24], [0, 0, 0, 0]
+
+
+def test_tcp_between_pipeline_stages_is_a_note_that_strict_lets_pass() -> None:
+    seen = gang(STAGES, *ON_TCP)
+    assert {(one.id, one.severity) for one in seen.transport} == {("TRANSPORT-NOT-RDMA", Severity.NOTE)}
+    assert {one.effect for one in seen.transport} == {HANDED_OVER}
+    assert refusal(seen) is None and degraded_reason(seen) == ""
+
+
+def test_tcp_below_tensor_parallelism_is_slow_and_refused() -> None:
+    seen = gang(ONE_GROUP, *ON_TCP)
+    assert {one.severity for one in seen.transport} == {Severity.SLOW}
+    assert all(one.effect.endswith(f"{PRICED_ON})") for one in seen.transport), "measured on just this"
+    refused = refusal(seen)
+    assert refused is not None and "TRANSPORT-NOT-RDMA" in refused.what and degraded_reason(seen) == "rails"
+
+
+def test_strict_does_not_stop_a_gang_of_which_nothing_is_proved() -> None:
+    seen = gang(ONE_GROUP)
+    assert {one.id for one in seen.transport} == {"TRANSPORT-UNPROVEN"}
+    assert refusal(seen) is None
+
+
+def test_half_of_a_gang_does_not_tell_its_layout() -> None:
+    """Of PP2 x TP16, the first and the third node have the same ranks as two stages of TP8."""
+    seen = gang([0, 0], *ON_TCP, nodes=2)
+    assert {one.severity for one in seen.transport} == {Severity.SLOW}
+
+
+@pytest.mark.parametrize(
+    ("first", "model", "words"),
+    [
+        (STAGES, "DeepSeek-R1-Channel-INT8", "not measured at PP4 x TP8"),
+        (ONE_GROUP, "Kimi-K2", "not measured with Kimi-K2"),
+        (STAGES, "Kimi-K2", "not measured at PP4 x TP8, nor with Kimi-K2"),
+    ],
+)
+def test_a_price_says_what_it_was_not_measured_on(first: list[int], model: str, words: str) -> None:
+    seen = gang(first, "NET/IB : Using [0]mlx5_9:1/RoCE [RO]", "Using network IB", model=model)
+    assert {one.id for one in seen.transport} == {"TRANSPORT-DEVICE-UNUSED"}
+    assert all(PRICED_ON in one.effect and one.effect.endswith(words) for one in seen.transport)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.golden import document
 from orchestrator.golden.compare import Answer, GoldenVerdict, PromptBaseline, accept, compare, overall
-from orchestrator.golden.document import Baseline, Subject
-from orchestrator.golden.prompts import PROMPTS
+from orchestrator.golden.document import PROMPTS, Baseline, Subject
 
 
 def answer(*tokens: int, logprob: float = -0.1, margin: float = 3.0) -> Answer:

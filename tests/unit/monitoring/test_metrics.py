@@ -13,13 +13,21 @@ from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import view
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.monitoring.catalogue import CATALOGUE, NAMES
-from orchestrator.monitoring.family import named
+from orchestrator.monitoring.catalogue import CATALOGUE, NAMES, named
 from orchestrator.monitoring.metrics import metrics
-from orchestrator.monitoring.past import last_failure, more, phases, restarts
-from orchestrator.monitoring.scene import GangFailure, KeptMeasurements, LastCheck, Past, RouterSeen, Scene
-from orchestrator.protocol.figures import FiguresAnswer
-from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges, XidCount
+from orchestrator.monitoring.scene import (
+    GangFailure,
+    KeptMeasurements,
+    LastCheck,
+    Past,
+    RouterSeen,
+    Scene,
+    last_failure,
+    more,
+    phases,
+    restarts,
+)
+from orchestrator.protocol.gauges import FiguresAnswer, GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.workflows.monitor.exporter import client_metric

@@ -11,7 +11,7 @@ from tests.support.machine_files import reference_machine
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.model.majority import majority
+from orchestrator.model.per_node import majority
 from orchestrator.rules.reach import blamed
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import run_rules

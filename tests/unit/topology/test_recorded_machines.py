@@ -14,10 +14,9 @@ from orchestrator.model.topology import PathType
 from orchestrator.node.look.hardware import read_rdma
 from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
-from orchestrator.topology.cards import nic_cards
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.draw import tree
-from orchestrator.topology.pci import bridges_above
+from orchestrator.topology.pci import bridges_above, nic_cards
 from orchestrator.workflows.look.recordings import load_saved
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"

@@ -13,7 +13,7 @@ from orchestrator.rules.support.cluster import Node
 from orchestrator.topology.build import build
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
 from orchestrator.topology.shape import shape
-from orchestrator.topology.slots import empty_slots
+from orchestrator.topology.switches import empty_slots
 
 
 def drawn(node: Node, marks: dict[str, Mark] | None = None) -> Picture:

@@ -1,4 +1,4 @@
-"""The agent's side of reading ahead: one child process, its progress, and its end."""
+"""Reading ahead, the agent's side and verb `weights-ahead`: one child process, its progress, and its end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from orchestrator.node import itself
+from orchestrator.node.requests import request_of
+from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.protocol.jobs import WeightsAheadLine, WeightsAheadRequest
 from orchestrator.protocol.report import AgentState, PageCache
 from orchestrator.protocol.staging import CacheOrder
 
@@ -97,3 +101,18 @@ class ReadAhead:
             int(str(said.get(name, getattr(was, name)))) for name in ("done", "of", "disk", "skipped")
         )
         self.cache = replace(was, done=done, of=of, disk=disk, skipped=skipped)
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Read, for as long as somebody wants it."""
+    asked = request_of(WeightsAheadRequest, request)
+    ahead = ReadAhead(asked.order, asked.ranks)
+    ahead.start()
+    try:
+        while ahead.cache is not None:
+            tell(WeightsAheadLine(cache=ahead.cache).as_json())
+            if ahead.cache.state != "reading" or reader_is_gone(TICK_S):
+                return
+            ahead.take()
+    finally:
+        ahead.stop("nobody waits for it any more")

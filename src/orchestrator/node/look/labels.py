@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.labels import LabelsAnswer, LabelsRequest
+from orchestrator.protocol.looks import LabelsAnswer, LabelsRequest
 
 SERIALS = ("chassis_serial", "product_serial", "board_serial")
 _COMMANDS = {"bmc": ("ipmitool", "lan", "print"), "neighbours": ("lldpcli", "-f", "keyvalue", "show", "neighbors")}

@@ -10,10 +10,10 @@ from typing import Any
 
 from orchestrator.node import files
 from orchestrator.node.look import gauges
-from orchestrator.node.look.xids import Xids
+from orchestrator.node.look.kernel_log import Xids
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import ask, lock, report
-from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
+from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 
 _xids: dict[str, Xids] = {}
 

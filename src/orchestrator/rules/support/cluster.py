@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.majority import FEWEST_FOR_A_MAJORITY, majority
+from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot
@@ -23,8 +23,7 @@ from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.rdma import card_of
-from orchestrator.topology.slotted_switches import slotted_switches
-from orchestrator.topology.switches import SwitchPlaces
+from orchestrator.topology.switches import SwitchPlaces, slotted_switches
 
 V = TypeVar("V", bound=Hashable)
 NEWEST_NCCL = (2, 30, 7)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from orchestrator.model.topology import RdmaPort, Switch, Topology
 from orchestrator.topology.network import GpuPlaces, carrier, is_bonded, may_be_rails
 from orchestrator.topology.rdma import card_of
-from orchestrator.topology.slotted_switches import make
-from orchestrator.topology.switches import SwitchPlaces
+from orchestrator.topology.switches import SwitchPlaces, make
 
 
 @dataclass(frozen=True, slots=True)

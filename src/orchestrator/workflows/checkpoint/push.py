@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from orchestrator.checkpoint.repair import repair_command
+from orchestrator.checkpoint.copies import repair_command
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach

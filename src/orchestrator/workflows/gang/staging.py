@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.engines.launch_files import STUB_FILE
+from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
 from orchestrator.loading.resources import template

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.host_setup import local_wheels
+from orchestrator.host_setup import locks
 from orchestrator.host_setup.bundle import StackBundle, copy_part, read_bundle, stack_in
 from orchestrator.host_setup.runner import HostEvent, HostResult, count_tasks, run_playbook
 from orchestrator.loading.stacks import load_stack, stack_lock
@@ -297,7 +297,7 @@ def _what_to_install(stack: Stack, name: str, bundle: StackBundle | None, folder
         archive = str(folder / _IMAGE) if bundle and bundle.image else ""
         return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
     if bundle is None:
-        local_wheels.refuse_without(stack)
+        locks.refuse_without(stack)
     lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
     return {
         **shared,

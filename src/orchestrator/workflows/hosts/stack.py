@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.engines.router import VERSION
-from orchestrator.host_setup import debian, images, local_wheels, vocabularies, wheelhouse
+from orchestrator.host_setup import debian, images, locks, vocabularies, wheelhouse
 from orchestrator.host_setup.bundle import StackBundle, write_bundle
 from orchestrator.host_setup.locks import pins
 from orchestrator.loading.resources import data_dir
@@ -72,8 +72,8 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
     if stack.install != "venv":
         return _build_with_image(request, stack, python)
     lock = (router_lock() if request.stack == ROUTER else stack_lock(request.stack)).read_text("utf-8")
-    if found := local_wheels.wheels(stack, request.find_links):
-        lock = local_wheels.with_brought(lock, found)
+    if found := locks.wheels(stack, request.find_links):
+        lock = locks.with_brought(lock, found)
     count = len(list(pins(lock)))
     come = 0
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from orchestrator.gang.layout import layout_of
+from orchestrator.gang.replicas import layout_of
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.chosen import chosen_nodes, no_such

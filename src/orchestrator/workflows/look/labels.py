@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
-from orchestrator.protocol.labels import LabelsAnswer, LabelsRequest
+from orchestrator.protocol.looks import LabelsAnswer, LabelsRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session

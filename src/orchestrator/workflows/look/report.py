@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.loading.resources import templates
 from orchestrator.model.finding import Severity
-from orchestrator.protocol.labels import LabelsAnswer
+from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.rendering import report_page
 from orchestrator.rules.placement import nic_not_under_switch
 from orchestrator.rules.support.cluster import Node
@@ -20,7 +20,7 @@ from orchestrator.rules.support.marks import MARKED, devices_to_mark
 from orchestrator.rules.support.ports import trouble
 from orchestrator.topology.labels import bmc, serial, switch_ports
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
-from orchestrator.topology.slots import empty_slots
+from orchestrator.topology.switches import empty_slots
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.look.doctor import Examination
 from orchestrator.workflows.look.nccl import NcclExpectation

@@ -12,8 +12,7 @@ from typing import Any
 from orchestrator.engines import greedy
 from orchestrator.golden import document
 from orchestrator.golden.compare import Answer, AnswerComparison, GoldenVerdict, accept, compare, overall
-from orchestrator.golden.document import Baseline, Subject
-from orchestrator.golden.prompts import MAX_TOKENS, PROMPTS, Prompt
+from orchestrator.golden.document import MAX_TOKENS, PROMPTS, Baseline, Prompt, Subject
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory

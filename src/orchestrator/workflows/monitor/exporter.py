@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.family import Family, MetricKind
+from orchestrator.monitoring.catalogue import Family, MetricKind
 from orchestrator.monitoring.metrics import metrics
 from orchestrator.workflows.http_server import listen
 from orchestrator.workflows.monitor.scraper import Scraper

@@ -17,9 +17,19 @@ from orchestrator.engines import router as words
 from orchestrator.gang.history import PastRun, past_runs
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.monitoring.past import last_failure, more, phases, restarts
-from orchestrator.monitoring.scene import GangFailure, KeptMeasurements, LastCheck, Past, RouterSeen, Scene
-from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
+from orchestrator.monitoring.scene import (
+    GangFailure,
+    KeptMeasurements,
+    LastCheck,
+    Past,
+    RouterSeen,
+    Scene,
+    last_failure,
+    more,
+    phases,
+    restarts,
+)
+from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
 from orchestrator.records.benches import all_benches

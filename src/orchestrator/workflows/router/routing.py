@@ -16,8 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.engines import router as words
-from orchestrator.engines.engine import Engine
-from orchestrator.engines.launch_files import STUB_FILE
+from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.router import Worker
 from orchestrator.gang.view import GangView

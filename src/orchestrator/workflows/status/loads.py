@@ -12,8 +12,7 @@ from orchestrator.gang.rates import PortRate, port_rates
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
-from orchestrator.protocol.figures import FiguresAnswer, FiguresRequest
-from orchestrator.protocol.gauges import GaugesAnswer
+from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session

@@ -14,8 +14,7 @@ from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.survivors import in_order
-from orchestrator.protocol.message import Unreadable
-from orchestrator.protocol.release import is_newer, side
+from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
 from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait

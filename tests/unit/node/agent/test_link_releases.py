@@ -22,7 +22,7 @@ from orchestrator.node.network import wire
 from orchestrator.node.network.link import Hub, Spoke
 from orchestrator.node.network.link_events import MessageReceived
 from orchestrator.protocol.link import FORMAT, Challenge, Hello, Pulse, Stop, from_leader, from_member
-from orchestrator.protocol.release import side
+from orchestrator.protocol.message import side
 from orchestrator.protocol.report import AgentState
 
 KEY = b"k" * 32

@@ -12,7 +12,7 @@ from tests.support.waiting import until
 
 from orchestrator.node import itself
 from orchestrator.node.agent.weights import INDEX
-from orchestrator.node.cache import reader, weight_files
+from orchestrator.node.cache import reader
 from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.protocol import page_cache
 from orchestrator.protocol.staging import CacheOrder
@@ -37,14 +37,14 @@ def names(paths: list[str]) -> list[str]:
 
 
 def test_the_index_names_the_files(tmp_path: Path) -> None:
-    found = names(weight_files.of_checkpoint(str(checkpoint(tmp_path / "model"))))
+    found = names(reader.of_checkpoint(str(checkpoint(tmp_path / "model"))))
     assert found == [*(f"model-{layer}.safetensors" for layer in range(5)), "model-embed.safetensors"]
 
 
 @pytest.mark.parametrize(("stage", "layers"), [(0, [0, 1]), (1, [2, 3]), (2, [4, 5, 6])])
 def test_a_pipeline_stage_needs_its_own_layers(tmp_path: Path, stage: int, layers: list[int]) -> None:
     folder = str(checkpoint(tmp_path / "model", layers=7))
-    found = names(weight_files.of_checkpoint(folder, stage, stage, 3))
+    found = names(reader.of_checkpoint(folder, stage, stage, 3))
     assert found == [*(f"model-{layer}.safetensors" for layer in layers), "model-embed.safetensors"]
 
 
@@ -53,14 +53,14 @@ def test_a_pipeline_stage_needs_its_own_layers(tmp_path: Path, stage: int, layer
 )
 def test_a_bad_index_names_nothing(tmp_path: Path, index: str) -> None:
     (tmp_path / INDEX).write_text(index)
-    assert weight_files.of_checkpoint(str(tmp_path)) == []
+    assert reader.of_checkpoint(str(tmp_path)) == []
 
 
 def test_a_folder_without_an_index_or_without_anything(tmp_path: Path) -> None:
-    assert weight_files.of_checkpoint(str(tmp_path / "absent")) == []
+    assert reader.of_checkpoint(str(tmp_path / "absent")) == []
     (tmp_path / "b.safetensors").touch()
     (tmp_path / "notes.txt").touch()
-    assert names(weight_files.of_checkpoint(str(tmp_path))) == ["b.safetensors"]
+    assert names(reader.of_checkpoint(str(tmp_path))) == ["b.safetensors"]
 
 
 def test_room_is_what_is_available_less_what_system_and_ranks_need() -> None:
@@ -70,7 +70,7 @@ def test_room_is_what_is_available_less_what_system_and_ranks_need() -> None:
 
 
 def test_files_without_room_are_counted_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = weight_files.of_checkpoint(str(checkpoint(tmp_path / "model")))
+    paths = reader.of_checkpoint(str(checkpoint(tmp_path / "model")))
     monkeypatch.setattr(reader.HostMemory, "of_node", classmethod(lambda cls: cls(4 * 2500, 5000)))
     chosen, taken, skipped = reader.ReadCounter(8).chosen(paths)
     assert (names(chosen), taken) == (["model-0.safetensors", "model-1.safetensors"], 2001)

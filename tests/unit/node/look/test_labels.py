@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.look import labels
-from orchestrator.protocol.labels import LabelsAnswer
+from orchestrator.protocol.looks import LabelsAnswer
 
 LAN = """Set in Progress         : Set Complete
 IP Address Source       : Static Address

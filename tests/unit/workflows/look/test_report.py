@@ -15,7 +15,7 @@ from tests.support.faults import FAULTS, Fault, fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.model.errors import InputError, Unreachable
-from orchestrator.protocol.labels import LabelsAnswer
+from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.workflows.look.doctor import diagnose
 from orchestrator.workflows.look.nccl import expected
