@@ -14,14 +14,38 @@ MAY_READ = ("engines/", "rules/", "lab/", "planning/environment.py")
 FILES = {name: path for name, path in source_files().items() if not name.startswith(MAY_READ)}
 
 
+WRITERS = {"list", "tuple", "shlex.join"}
+"""What may be called with a command line: it is shown or sent as it is."""
+
+
 def read_back(source: str) -> list[str]:
-    """Texts of the code, but for documentation, that are the name of such a variable; command lines looked into."""
-    nodes = list(ast.walk(ast.parse(source)))
-    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    looked_into = [node.value for node in nodes if isinstance(node, ast.Subscript)]
-    looked_into += [side for node in nodes if isinstance(node, ast.Compare) for side in node.comparators]
-    argv = [ast.unparse(node) for node in looked_into if isinstance(node, ast.Attribute) and node.attr == "argv"]
-    return [*filter(RENDERED.fullmatch, texts), *(words for words in argv if words != "sys.argv")]
+    """Texts of the code, but for documentation, that are the name of such a variable; command lines that are more than
+    handed on, of a plan, a staged request or a document."""
+    tree = ast.parse(source)
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    argv = [node for node in ast.walk(tree) if is_command_line(node) and not is_handed_on(node, parents[node])]
+    return [*filter(RENDERED.fullmatch, texts), *map(ast.unparse, argv)]
+
+
+def is_command_line(node: ast.AST) -> bool:
+    """`X.argv` but `sys.argv`, `X["argv"]`, and such a key that is asked for."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "argv" and ast.unparse(node) != "sys.argv"
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and node.slice.value == "argv" and isinstance(node.ctx, ast.Load)
+    asked = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args
+    )
+    return bool(asked) and isinstance(node, ast.Call) and ast.unparse(node.args[0]) == "'argv'"
+
+
+def is_handed_on(node: ast.AST, parent: ast.AST) -> bool:
+    """As the argument `argv`, in a longer line, as a document's value, or by a writer."""
+    if isinstance(parent, ast.Call):
+        return ast.unparse(parent.func) in WRITERS and node in parent.args
+    named = isinstance(parent, ast.keyword) and parent.arg == "argv"
+    return named or isinstance(parent, (ast.Starred, ast.Assign, ast.Dict))
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -29,6 +53,25 @@ def test_what_was_rendered_is_not_read_back(file: str) -> None:
     assert read_back(FILES[file].read_text()) == []
 
 
-def test_a_reader_would_be_found() -> None:
-    assert read_back('def f(run):\n    """NCCL_NET is read."""\n    return run.env.get("NCCL_NET")')
-    assert read_back('"--tp-size" in node.argv') and read_back("node.argv[1:]") and not read_back("sys.argv[1:]")
+@pytest.mark.parametrize("text", ["""
+def f(run):
+    'NCCL_NET is read.'
+    return run.env.get("NCCL_NET")""", '"--tp-size" in node.argv', "node.argv[1:]", "words_of(request.argv)",
+    "return_(staged.argv)", 'settings(node["argv"])', 'pairs(document.get("argv"))', "for word in plan.argv: pass",
+])  # fmt: skip
+def test_a_reader_would_be_found(text: str) -> None:
+    assert read_back(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sys.argv[1:]",
+        "Request(argv=node.argv)",
+        "shlex.join(node.argv)",
+        "(*node.argv, x)",
+        "content['argv'] = it.argv",
+    ],
+)
+def test_who_hands_on_reads_nothing(text: str) -> None:
+    assert read_back(text) == []

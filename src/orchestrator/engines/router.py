@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.engines.engine import ARGUMENTS_FILE, STUB_FILE
@@ -44,6 +43,15 @@ WATCH = Watch(
     http={"alive": "/liveness"},
     stop=StopOrder(leader_signal="TERM", drain_s=60.0, shutdown_s=5.0),
 )
+
+WORKERS_HEALTH = "workers"
+"""Among the paths that a router's agent is given: where the router asks its workers for their health."""
+
+
+def watch(health_path: str) -> Watch:
+    """What the router's agent is given, with the path at which its workers' health is asked."""
+    return replace(WATCH, http={**WATCH.http, WORKERS_HEALTH: health_path})
+
 
 _FLAGS: tuple[tuple[str, str], ...] = (
     ("--policy", "cache_aware"),
@@ -129,11 +137,6 @@ def _quoted(word: str) -> str:
     if word.startswith(_SECRETS):
         return f'"${{L40S_GANG_DIR}}"/{shlex.quote(word.removeprefix(_SECRETS))}'
     return shlex.quote(word)
-
-
-def health_path_of(argv: Sequence[str]) -> str:
-    """Where a router with this command line asks its workers for their health; '' where it does not say."""
-    return dict(pairwise(argv)).get(_HEALTH_FLAG, "")
 
 
 ANY_HEALTH = "/health"

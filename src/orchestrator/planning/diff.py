@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.planning.redaction import HIDDEN, is_secret
 from orchestrator.protocol.staging import APART, StagingRequest
 
-_OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "env", "watch",
-               "network", "layout", "graph_batch")  # fmt: skip
+_OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "command", "flags",
+               "env", "watch", "network", "layout", "graph_batch")  # fmt: skip
 """Keys that differ from run to run without any meaning, and those that are compared word by word."""
 
 
@@ -42,18 +42,9 @@ class GangDiff:
         return bool(self.changes)
 
 
-def words_of(argv: Sequence[str]) -> dict[str, str]:
-    """Flags with their values as one text; the part before the first flag is the command."""
-    first = next((index for index, word in enumerate(argv) if word.startswith("--")), len(argv))
-    words = {"command": " ".join(argv[:first])}
-    flag = ""
-    for word in argv[first:]:
-        if word.startswith("--"):
-            flag = word
-            words[flag] = ""
-        else:
-            words[flag] = f"{words[flag]} {word}".strip()
-    return words
+def words_of(command: Sequence[str], flags: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Flags with their values as one text, and the command before them."""
+    return {"command": " ".join(command), **{flag: " ".join(values) for flag, *values in flags}}
 
 
 def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest]) -> tuple[SettingChange, ...]:
@@ -101,7 +92,7 @@ def _settings(request: StagingRequest | None) -> dict[str, str]:
     """All settings of a node, by the name that users know."""
     if request is None:
         return {}
-    settings = {**request.env, **words_of(request.argv)}
+    settings = {**request.env, **words_of(request.command, request.flags)}
     for key, value in request.as_json().items():
         if key not in _OF_ONE_RUN and value not in (None, "", [], {}):
             settings[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)

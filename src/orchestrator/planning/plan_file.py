@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class SavedPlan:
 def saved_plan(path: str, document: Mapping[str, Any]) -> SavedPlan:
     """Read `plan --out`'s document. Raises KeyError, TypeError, ValueError or AttributeError where it is none."""
     facts = {(str(fact["node"]), str(fact["name"])): str(fact["value"]) for fact in document["facts"]}
-    settings = {str(node["name"]): _settings(node["argv"], node["env"]) for node in document["nodes"]}
+    settings = {str(node["name"]): _settings(dict(node["words"]), node["env"]) for node in document["nodes"]}
     return SavedPlan(path=path, plan_id=str(document["plan_id"]), facts=facts, settings=settings)
 
 
@@ -66,14 +66,18 @@ def _differences(then: Mapping[tuple[str, str], str], now: Mapping[tuple[str, st
 
 
 def _changed_settings(saved: SavedPlan, plan: Plan) -> list[str]:
-    now = {node.name: _settings(node.argv, dict(node.env)) for gang in plan.gangs for node in gang.nodes}
+    now = {
+        node.name: _settings(words_of(node.command, node.flags), dict(node.env))
+        for gang in plan.gangs
+        for node in gang.nodes
+    }
     then = {(node, name): value for node, values in saved.settings.items() for name, value in values.items()}
     new = {(node, name): value for node, values in now.items() for name, value in values.items()}
     return list(_differences(then, new))
 
 
-def _settings(argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    return {**shown_env(env), **words_of(argv)}
+def _settings(words: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    return {**shown_env(env), **words}
 
 
 def _word(value: str | None) -> str:
@@ -111,6 +115,7 @@ def _node(node: NodePlan) -> dict[str, Any]:
         "node_rank": node.node_rank,
         "address": node.address,
         "argv": list(node.argv),
+        "words": words_of(node.command, node.flags),
         "env": dict(node.env),
         "sources": dict(node.sources),
         "gpus": list(node.gpus),

@@ -240,6 +240,10 @@ class StagingRequest(Message):
     network: NodeNetwork = field(default_factory=NodeNetwork)
     engine_user: str | None = None
     argv: tuple[str, ...] = ()
+    """What is started; made of the next two, which say it in parts."""
+    command: tuple[str, ...] = ()
+    flags: tuple[tuple[str, ...], ...] = ()
+    """Each with its values."""
     env: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[int, ...] = ()
     tp_ranks: tuple[int, ...] = ()

@@ -77,12 +77,6 @@ def test_health_path(versions: tuple[str, ...], path: str) -> None:
     assert router.health_path(engines, engine_of(stack("0.5.23"))) == path
 
 
-@pytest.mark.parametrize("path", ["/ready", "/health"])
-def test_a_command_line_tells_the_health_path(path: str) -> None:
-    assert router.health_path_of(router.command("python3", "0.0.0.0", 1, 2, path, tls=True)) == path
-    assert router.health_path_of(()) == ""
-
-
 def stack(version: str) -> Stack:
     return Stack(
         name="mine", source="", dialect="sglang-" + version[:3].replace("0.4", "0.4.4"), engine_version=version

@@ -71,6 +71,6 @@ def test_nodes_that_come_and_go() -> None:
 
 
 def test_a_command_line_in_words() -> None:
-    argv = ("py", "-m", "x", "--a", "1", "2", "--b", "--c", "")
-    assert words_of(argv) == {"command": "py -m x", "--a": "1 2", "--b": "", "--c": ""}
-    assert words_of(()) == {"command": ""}
+    said = words_of(("py", "-m", "x"), (("--a", "1", "2"), ("--b",), ("--c", ""), ("--d", "--e")))
+    assert said == {"command": "py -m x", "--a": "1 2", "--b": "", "--c": "", "--d": "--e"}
+    assert words_of((), ()) == {"command": ""}

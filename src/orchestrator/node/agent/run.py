@@ -47,7 +47,7 @@ class Run(StagingRequest):
 
     def hidden_words(self) -> tuple[str, ...]:
         """Words that must not appear in the engine's log."""
-        return redact.secrets_of(self.env, self.argv, self._secrets().redact)
+        return redact.secrets_of(self.env, self.flags, self._secrets().redact)
 
     def authorization(self) -> str:
         """The header that the engine's HTTP requires, '' for none."""

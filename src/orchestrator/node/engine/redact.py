@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 MARK = b"[redacted]"
 SHORTEST = 6
@@ -14,14 +13,13 @@ _NAMES = re.compile(r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY
 _FLAGS = re.compile(r"--(?:[\w-]+-)?(?:api-key|token|password|secret)$")
 
 
-def secrets_of(env: Mapping[str, str], argv: Sequence[str], staged: Iterable[object] = ()) -> tuple[str, ...]:
+def secrets_of(
+    env: Mapping[str, str], flags: Iterable[Sequence[str]], staged: Iterable[object] = ()
+) -> tuple[str, ...]:
     """Strings to hide: values of variables and flags with names like secrets, and staged secrets."""
     found = [str(secret) for secret in staged]
     found += [value for name, value in env.items() if _NAMES.search(name)]
-    for word, value in zip_longest(argv, argv[1:], fillvalue=""):
-        name, equals, rest = word.partition("=")
-        if _FLAGS.match(name):
-            found.append(rest if equals else value)
+    found += [value for flag, *values in flags if _FLAGS.match(flag) for value in values]
     return tuple(dict.fromkeys(secret for secret in found if len(secret) >= SHORTEST))
 
 

@@ -68,6 +68,8 @@ def staging_requests(
             network=node.network,
             engine_user=specs[node.name].engine_user,
             argv=node.argv,
+            command=node.command,
+            flags=node.flags,
             env=dict(node.env),
             gpus=node.gpus,
             tp_ranks=node.tp_ranks,

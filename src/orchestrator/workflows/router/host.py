@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.engines.router import CERTIFICATE_FILE
+from orchestrator.engines.router import CERTIFICATE_FILE, WORKERS_HEALTH
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.staging import StagingRequest
@@ -62,13 +62,13 @@ def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *,
     )
 
 
-def started_with(fleet: Fleet, spec: RouterSpec) -> tuple[str, ...]:
-    """The command line that its node was last given for it; empty where nothing readable answers."""
+def health_path(fleet: Fleet, spec: RouterSpec) -> str:
+    """Where the running router was started to ask its workers for their health; '' where its node can't tell."""
     request = GangRequest(**where(spec.node, GANG))
     answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
     answer = answers.values.get(spec.node.name)
     staged = None if answer is None else StagingRequest.read(answer.request)
-    return staged.argv if isinstance(staged, StagingRequest) else ()
+    return staged.watch.http.get(WORKERS_HEALTH, "") if isinstance(staged, StagingRequest) else ""
 
 
 def ask_router(fleet: Fleet, spec: RouterSpec, asked: HttpRequest) -> HttpAnswer:

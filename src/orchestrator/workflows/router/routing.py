@@ -41,10 +41,10 @@ from orchestrator.workflows.router.host import (
     ask_from,
     ask_router,
     certificate_file,
+    health_path,
     local_url,
     router_ask,
     router_gang,
-    started_with,
 )
 from orchestrator.workflows.status.reports import refuse_elsewhere, see
 
@@ -147,7 +147,7 @@ class Router:
 
     def _health_path(self) -> str:
         """What the running router was started to ask its workers for; '' where its node can't tell."""
-        return words.health_path_of(started_with(self.fleet, self.spec))
+        return health_path(self.fleet, self.spec)
 
     def take_out(self, url: str) -> None:
         """Have no new request go there; those that run are not touched."""
@@ -425,7 +425,7 @@ def _rising(router: Router, health_path: str, front: words.Front) -> Rising:
             key=key,
             lease_s=spec.node.lease_s,
             service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
-            watch=words.WATCH,
+            watch=words.watch(health_path),
             secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
             launch_script=words.launch_script(argv),
         )

@@ -10,21 +10,23 @@ from orchestrator.node.engine.redact import MARK, Redactor, secrets_of
 
 
 @pytest.mark.parametrize(
-    ("env", "argv", "staged", "secrets"),
+    ("env", "flags", "staged", "secrets"),
     [
         ({"HF_TOKEN": "hf_abcdef"}, [], [], ("hf_abcdef",)),
         ({"OPENAI_API_KEY": "sk-123456"}, [], [], ("sk-123456",)),
         ({"TOKENIZERS_PARALLELISM": "false-false", "MAX_TOKENS": "1234567"}, [], [], ()),
-        ({}, ["x", "--api-key", "sk-123456", "--port", "8000"], [], ("sk-123456",)),
-        ({}, ["x", "--admin-api-key=sk-654321"], [], ("sk-654321",)),
-        ({}, ["x", "--api-key"], [], ()),
-        ({}, ["x", "--tokenizer-path", "/models/abc"], [], ()),
+        ({}, [("--api-key", "sk-123456"), ("--port", "8000")], [], ("sk-123456",)),
+        ({}, [("--admin-api-key", "sk-654321")], [], ("sk-654321",)),
+        ({}, [("--api-key",)], [], ()),
+        ({}, [("--tokenizer-path", "/models/abc")], [], ()),
         ({"A_PASSWORD": "no"}, [], [], ()),
         ({"A_PASSWORD": "staged-too"}, [], ["staged-too", "another"], ("staged-too", "another")),
     ],
 )
-def test_what_is_a_secret(env: dict[str, str], argv: list[str], staged: list[str], secrets: tuple[str, ...]) -> None:
-    assert secrets_of(env, argv, staged) == secrets
+def test_what_is_a_secret(
+    env: dict[str, str], flags: list[tuple[str, ...]], staged: list[str], secrets: tuple[str, ...]
+) -> None:
+    assert secrets_of(env, flags, staged) == secrets
 
 
 SECRETS = ("sk-aaaa", "sk-aaaab", "aaaa-bbbb")

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.engines import router as words
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE
 from orchestrator.remote.fleet import Fleet
 from orchestrator.workflows.router import routing
-from orchestrator.workflows.router.host import GANG, gangs_and_router, router_gang, started_with
+from orchestrator.workflows.router.host import GANG, gangs_and_router, health_path, router_gang
 from orchestrator.workflows.router.routing import Router
 
 
@@ -39,19 +38,18 @@ def test_the_router_is_found_by_its_name_and_beside_all_gangs() -> None:
         found(alone, GANG)
 
 
-def test_a_router_tells_what_it_was_started_with(tmp_path: Path) -> None:
+def test_a_router_tells_where_it_asks_for_its_workers_health(tmp_path: Path) -> None:
     reach = Reach(connection="local", host="localhost")
     node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path))
     spec = RouterSpec(node=node)
     gang = tmp_path / "gangs" / GANG
     with Fleet(router_gang(spec).nodes) as fleet:
-        assert started_with(fleet, spec) == ()
+        assert health_path(fleet, spec) == ""
         (gang / "runs" / "r1").mkdir(parents=True)
         (gang / "current").write_text("r1")
         front = routing._front(spec)
         (staged,) = routing._rising(Router(spec), "/ready", front).requests("r1", "00").values()
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
-        assert started_with(fleet, spec) == staged.argv
-        assert words.health_path_of(staged.argv) == "/ready"
+        assert health_path(fleet, spec) == "/ready"
         (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps({"argv": "not a list"}))
-        assert started_with(fleet, spec) == ()
+        assert health_path(fleet, spec) == ""

@@ -359,8 +359,7 @@ class Front:
         self.believes = [True]
         self.keys = list[str | None]()
         self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
-        argv = routing._argv(self.router.spec, path) if path else ()
-        monkeypatch.setattr(routing, "started_with", lambda *_: argv)
+        monkeypatch.setattr(routing, "health_path", lambda *_: path)
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
         monkeypatch.setattr(routing, "ask_router", lambda fleet, _, asked: self.ask_from(fleet, "", [asked])[0])
         monkeypatch.setattr(routing, "POLL_S", 0.0)
