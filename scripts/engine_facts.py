@@ -109,6 +109,7 @@ def facts_of(archive: zipfile.ZipFile) -> dict[str, Any]:
         "paths": sorted(_paths(sources)),
         "ranks_die_with_launcher": _dies_with_parent(sources),
         "shared_names": _shared_names(sources),
+        "superseded": _superseded(sources),
         "tuned_kernels": _tuned_kernels(sources),
         "variables": [name for name in _VARIABLES if any(name in text for text in sources.values())],
         "wordings": sorted(_wordings(sources)),
@@ -185,6 +186,16 @@ def _skipped(sources: Mapping[str, str]) -> bool:
 def _dies_with_parent(sources: Mapping[str, str]) -> bool:
     text = sources["sglang/srt/managers/scheduler.py"]
     return re.search(r"^\s+kill_itself_when_parent_died\(\)", text, re.MULTILINE) is not None
+
+
+def _superseded(sources: Mapping[str, str]) -> dict[str, str]:
+    """Names of tool call parsers and of paths that still work and warn -> what to use instead."""
+    found: dict[str, str] = {}
+    for text in sources.values():
+        for match in re.finditer(r"deprecated_tool_call_parsers = (\{[^}]*\})", text):
+            found |= ast.literal_eval(match[1])
+        found |= dict(re.findall(r"Endpoint '(/[^']*)' is deprecated[^\n]*\n[^\n]*use '(/[^']*)'", text))
+    return found
 
 
 def _shared_names(sources: Mapping[str, str]) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects
+from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.resources import template
 
 HERE = Path(__file__).parent
@@ -47,6 +49,21 @@ def test_paths(version: str) -> None:
     assert named <= there
     assert http.get("ready") == ("/ready" if "/ready" in there else None)
     assert http.get("loads") == ("/v1/loads" if "/v1/loads" in there else None)
+
+
+@EVERY
+def test_nothing_is_called_by_a_name_that_the_version_gave_up(version: str) -> None:
+    """What it warns of today, a later release of its family refuses."""
+    known, old = engine(version), GATHERED[version]["superseded"]
+    assert not set(known.http.values()) & set(old)
+    profiles = [load_profile(name) for name in profile_names()]
+    every = [part for one in profiles for part in one.flags]
+    asked = {(flag, value) for prefix, flag, value in every if prefix == "all" or version.startswith(prefix)}
+    assert not [(flag, value) for flag, value in asked if flag == "--tool-call-parser" and value in old]
+    groups = [known.attention.flag, known.attention.switch] if known.attention else []
+    written = {*groups, *filter(None, asdict(known.names).values()), *(flag for flag, _ in asked)} - {""}
+    flags = [one for flag, one in known.flags().by_spelling.items() if flag in written]
+    assert {one.name: one.deprecated for one in flags if one.deprecated} == {}
 
 
 @EVERY
