@@ -43,6 +43,7 @@ _PYTHON_BY_ANSIBLE = ("auto", "auto_legacy", "auto_silent", "auto_legacy_silent"
 _SHORT_NAMES = "ansible.builtin."
 _ADDRESS = r"[A-Za-z0-9][A-Za-z0-9._:%-]*|::[0-9A-Fa-f:.]*"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
+_GPU = r"[0-9]{1,2}|GPU-[0-9A-Za-z-]{1,64}|(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,252}")
 
 
@@ -50,6 +51,7 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
     """Read one node's variables. Raises InputError for an unknown `l40s_` variable and for a wrong value."""
     _refuse_odd_name(variables)
     _refuse_unknown(variables)
+    named = variables.entries("l40s_gpus", _GPU, "a count, or GPUs by index, UUID or PCI address")
     lease = variables.seconds("l40s_lease", 1, 86400)
     return NodeSpec(
         name=variables.host,
@@ -58,7 +60,8 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
         reach=_reach(variables),
         spare=_is_spare(variables),
         address=_address(variables, "l40s_address"),
-        gpus=variables.number("l40s_gpus", 1, 64) or 8,
+        gpus=len(named) or variables.number("l40s_gpus", 1, 64) or 8,
+        gpu_names=named,
         fs_root=variables.path("l40s_fs_root") or "/",
         model_root=variables.path("l40s_model_root") or "/workspace",
         stack=variables.text("l40s_stack"),

@@ -100,6 +100,19 @@ class Variables:
             raise self.wrong(name, "a list of strings", f"write `{name}: [first, second]`, numbers in quotes")
         return tuple(items)
 
+    def entries(self, name: str, pattern: str, wanted: str) -> tuple[str, ...]:
+        """A list of different texts, or of integers as their digits, that each match the complete pattern; a text with
+        commas, or one that is no number, is a list too. () for a plain number."""
+        value = self._plain(name)
+        if isinstance(value, str) and not value.isdigit():
+            value = [item.strip() for item in value.split(",")]
+        if not isinstance(value, list):
+            return ()
+        items = [str(item) if isinstance(item, (str, int)) and not isinstance(item, bool) else "" for item in value]
+        if not items or len(set(items)) < len(items) or not all(re.fullmatch(pattern, item) for item in items):
+            raise self.wrong(name, wanted, f"write `{name}: [first, second]`, each once, addresses in quotes")
+        return tuple(items)
+
     def mappings(self, name: str) -> tuple[Mapping[Any, Any], ...]:
         """A list of mappings; what is in them is the caller's to judge. The error does not show the value."""
         value = self._plain(name)

@@ -68,6 +68,8 @@ class NodeSpec:
     address: str | None = None
     """`l40s_address`: this node's address for rendezvous and agents; None lets the plan choose from the facts."""
     gpus: int = 8
+    gpu_names: tuple[str, ...] = ()
+    """`l40s_gpus` as a list: NVML's indices, UUIDs or PCI addresses, in the order of the ranks; () for a count."""
     fs_root: str = "/"
     """Where hardware is read below (`l40s_fs_root`); anything but / is a recorded or emulated machine."""
     model_root: str = "/workspace"

@@ -234,21 +234,22 @@ class _Gang:
         topology = self.topologies.get(node.name)
         if topology is None or not self._cuda:
             return ()
-        answering = [gpu for gpu in topology.gpus if gpu.index >= 0 and not gpu.lost]
+        shown = [gpu for gpu in topology.gpus if gpu.index >= 0]
+        answering = usable_gpus(shown, node.gpus, node.gpu_names)
         if len(answering) < node.gpus:
             if unread := topology.lacks(Area.GPUS):
                 raise choices.not_read(node.name, unread, "how many GPUs respond", "run `nvidia-smi` there")
             silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
                                if gpu.index < 0 or gpu.lost)  # fmt: skip
             raise FindingsError(
-                f"{len(answering)} GPUs respond, but l40s_gpus is {node.gpus}"
+                f"{len(answering)} GPUs respond, but l40s_gpus is {', '.join(node.gpu_names) or node.gpus}"
                 + (f" ({silent})" if silent else "")
                 + (f" ({topology.nvml_error})" if topology.nvml_error else ""),
                 where=f"node {node.name}",
-                fix="find out why with `nvidia-smi` and `dmesg -T | grep Xid` on the node and reset it, or correct"
-                " l40s_gpus",
+                fix="find out why with `nvidia-smi` and `dmesg -T | grep Xid` on the node and reset it, or name"
+                " others in l40s_gpus, as `l40s_gpus: [0, 1, 2, 4]`",
             )
-        return usable_gpus(answering, node.gpus)
+        return answering
 
     def _gpu_total(self) -> int | None:
         totals = [gpu.memory_total for gpus in self.gpus.values() for gpu in gpus if gpu.memory_total]
@@ -283,7 +284,8 @@ class _Gang:
         launch, chosen = self._with_secrets(node, state, chosen)
         gpus = tuple(gpu.index for gpu in self.gpus[node.name])
         if not gpus and self._cuda:
-            gpus = tuple(range(node.gpus))
+            named = node.gpu_names if all(map(str.isdigit, node.gpu_names)) else ()
+            gpus = tuple(map(int, named)) or tuple(range(node.gpus))
         sources = [(setting.name, setting.source) for setting in settings]
         sources += [(option.flag, option.source) for option in chosen]
         return NodePlan(
@@ -389,7 +391,9 @@ class _Gang:
         gpus = self.gpus[node.name]
         facts = [("tcp interface", tcp.interface), ("tcp address", tcp.address)]
         if gpus:
-            facts.append(("gpus", ", ".join(f"{gpu.index}: {gpu.name} {gpu.memory_total}" for gpu in gpus)))
+            some = len(gpus) < len(self.topologies[node.name].gpus)  # then which ones they are is a choice
+            names = (f"{gpu.index}{f' at {gpu.address}' * some}: {gpu.name} {gpu.memory_total}" for gpu in gpus)
+            facts.append(("gpus", ", ".join(names)))
         if rdma is not None and self.decision.transport is Transport.RDMA:
             facts.append(("rdma ports", ", ".join(f"{port.name} {port.link_layer}" for port in rdma.ports)))
             facts.append(("gid index", "" if rdma.gid.index is None else str(rdma.gid.index)))

@@ -292,11 +292,11 @@ def _device(about: Surroundings) -> Iterator[Setting]:
     if about.stack.device != "cuda":
         return
     yield Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "GPU numbers mean the same to CUDA, NVML and the plan")
-    if about.all_gpus > len(about.gpus):
+    if about.gpus != tuple(range(about.all_gpus)):
         yield Setting(
             "CUDA_VISIBLE_DEVICES",
             ",".join(map(str, about.gpus)),
-            f"l40s_gpus is {len(about.gpus)}, and the node has {about.all_gpus}",
+            f"l40s_gpus is {', '.join(about.node.gpu_names) or len(about.gpus)}, and the node has {about.all_gpus}",
         )
     yield Setting("CUDA_HOME", _CUDA_HOME, "where the kernels' just-in-time compilers look for nvcc")
 

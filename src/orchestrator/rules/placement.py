@@ -31,7 +31,7 @@ def gpu_missing(node: Node) -> Iterator[Finding]:
     whoever made it may have seen only a container's."""
     gpus, wanted = node.topology.gpus, node.spec.gpus
     lost = [gpu for gpu in gpus if gpu.lost or gpu.index < 0]
-    respond = len(gpus) - len(lost)
+    respond = sum(gpu.index >= 0 for gpu in node.gpus)
     known = not node.saved or len(gpus) < wanted or any(gpu.lost for gpu in gpus)
     if not node.topology.nvml_error and respond < wanted:
         yield finding(
@@ -40,7 +40,7 @@ def gpu_missing(node: Node) -> Iterator[Finding]:
             + (f": {', '.join(_lost_words(gpu) for gpu in lost)}" if lost else ""),
             f"NVML: {respond} devices respond",
             f"PCI: {len(gpus)} GPUs on the bus",
-            f"inventory: l40s_gpus = {wanted}",
+            f"inventory: l40s_gpus = {', '.join(node.spec.gpu_names) or wanted}",
             effect="the gang can't start: every TP rank needs its GPU"
             if known
             else "either GPUs are lost, or NVML was asked where only some are visible (a container, a cgroup)",
@@ -61,9 +61,9 @@ def _lost_words(gpu: Gpu) -> str:
     id="GPU-NOT-USED",
     title="some GPUs of this node are not used",
     explain=(
-        "The PCI bus shows every GPU of the machine. A gang uses the first `l40s_gpus` that NVML shows; in a"
-        " container or on a shared machine, NVML may show fewer than the bus has. The others are not part of any plan"
-        " or prediction."
+        "The PCI bus shows every GPU of the machine. A gang uses those that `l40s_gpus` names, or as many as it says of"
+        " the first that NVML shows; in a container or on a shared machine, NVML may show fewer than the bus has. The"
+        " others are not part of any plan or prediction."
     ),
     reads=("NVML device list", "/sys/bus/pci/devices/*/class", "`l40s_gpus` of the inventory"),
     source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; NVML nvmlDeviceGetCount_v2",
@@ -80,7 +80,7 @@ def gpu_not_used(node: Node) -> Iterator[Finding]:
             f"{len(idle)} of {len(gpus)} GPUs are not used",
             f"PCI: {len(gpus)} GPUs on the bus",
             f"NVML: {sum(gpu.index >= 0 for gpu in gpus)} devices",
-            f"inventory: l40s_gpus = {wanted}",
+            f"inventory: l40s_gpus = {', '.join(node.spec.gpu_names) or wanted}",
             *(f"{gpu.address}: {_why_not_used(gpu)}" for gpu in idle[:4]),
             effect="the plan, memory and NCCL groups count only the other GPUs",
             fix=f"to use them, set `l40s_gpus: {len(gpus)}`; a container also needs all /dev/nvidia* files",
@@ -91,7 +91,7 @@ def gpu_not_used(node: Node) -> Iterator[Finding]:
 def _why_not_used(gpu: Gpu) -> str:
     if gpu.index < 0:
         return "NVML does not show it"
-    return gpu.lost or f"GPU {gpu.index}, beyond l40s_gpus"
+    return gpu.lost or f"GPU {gpu.index}, not in l40s_gpus"
 
 
 @Rule(

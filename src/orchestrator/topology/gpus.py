@@ -35,13 +35,21 @@ def find_gpus(
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index < 0, gpu.index, sort_key(gpu.address), gpu.key)))
 
 
-def usable_gpus(gpus: Sequence[Gpu], wanted: int) -> tuple[Gpu, ...]:
-    """The GPUs that a gang may use on a node: those that NVML shows and that answer, in its order, `wanted` at most.
+def usable_gpus(gpus: Sequence[Gpu], wanted: int, names: Sequence[str] = ()) -> tuple[Gpu, ...]:
+    """The GPUs that a gang may use on a node, those that do not answer left out.
 
+    wanted: the first ones that NVML shows; a lost one of them is lost, since another in its place would move ranks.
     Where NVML shows none at all, the bus is all that is known: the first `wanted` of its GPUs.
+    names: if any, these instead: NVML's indices, UUIDs or PCI addresses, in the order of the ranks
     """
-    answering = sorted((gpu for gpu in gpus if gpu.index >= 0 and not gpu.lost), key=lambda gpu: gpu.index)
-    return tuple((answering or list(gpus))[:wanted])
+    shown = sorted((gpu for gpu in gpus if gpu.index >= 0), key=lambda gpu: gpu.index) or list(gpus)
+    meant = [gpu for name in names for gpu in shown if _is_called(gpu, name)] if names else shown[:wanted]
+    return tuple(gpu for gpu in dict.fromkeys(meant) if not gpu.lost)
+
+
+def _is_called(gpu: Gpu, name: str) -> bool:
+    called = str(gpu.index), gpu.uuid, gpu.address
+    return name in called or normal_address(name) == gpu.address
 
 
 def capability(gpu: Gpu) -> int:

@@ -49,6 +49,20 @@ def test_what_is_not_said_has_its_default(folder: Path) -> None:
     assert one_node("") == NodeSpec(name="n0", gang="gang0", node_rank=0, reach=Reach(host="n0"))
 
 
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("[1, 3]", ("1", "3")),
+        ("'1,3'", ("1", "3")),
+        ("[GPU-0a1b-2c]", ("GPU-0a1b-2c",)),
+        ("['0000:17:00.0', '98:00.0']", ("0000:17:00.0", "98:00.0")),
+    ],
+)
+def test_gpus_may_be_named(folder: Path, said: str, names: tuple[str, ...]) -> None:
+    node = one_node(f"l40s_gpus: {said}")
+    assert (node.gpus, node.gpu_names) == (len(names), names)
+
+
 def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
     node = one_node(
         "l40s_address: 10.0.0.1, l40s_gpus: 4, l40s_fs_root: /lab/n0/, l40s_model_root: /models, "
@@ -130,6 +144,9 @@ WRONG = [
     ("l40s_http_port: 65536", f"{NODE}/l40s_http_port", "found 65536", ""),
     ("l40s_http_port: 5000", f"{NODE}/l40s_http_port", "wanted a port that l40s_dist_init_port does not have", "5001"),
     ("l40s_gpus: true", f"{NODE}/l40s_gpus", "found True", ""),
+    ("l40s_gpus: many", f"{NODE}/l40s_gpus", "found 'many'", "l40s_gpus: [first, second]"),
+    ("l40s_gpus: [0, 0]", f"{NODE}/l40s_gpus", "found [0, 0]", "each once"),
+    ("l40s_gpus: [0000:17:00.0]", f"{NODE}/l40s_gpus", "wanted a count, or GPUs by", "addresses in quotes"),
     ("l40s_gpus: 0", f"{NODE}/l40s_gpus", "found 0", ""),
     ("l40s_transport: infiniband", f"{NODE}/l40s_transport", "wanted auto, rdma or tcp", "auto"),
     ("l40s_model_root: models", f"{NODE}/l40s_model_root", "wanted an absolute path", ""),

@@ -245,6 +245,45 @@ def test_a_lost_gpu_stops_with_its_reason() -> None:
     assert "GPU is lost" in caught.value.what
 
 
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (("4", "1"), (4, 1)),
+        (("GPU-5", "0000:00:03.0"), (5, 3)),
+        (("02:00.0", "2"), None),
+        (("7", "9"), None),
+        (("6", "1"), None),
+    ],
+)
+def test_ranks_get_the_gpus_that_are_named_and_no_others(
+    names: tuple[str, ...], wanted: tuple[int, ...] | None
+) -> None:
+    spec = gang(16, gpus=2, gpu_names=names)
+    every = [gpu(n, uuid=f"GPU-{n}", address=f"0000:00:0{n}.0", lost="GPU is lost" * (n == 6)) for n in range(8)]
+    facts = {name: replace(seen, gpus=tuple(every)) for name, seen in topologies(spec).items()}
+    if wanted is None:
+        with pytest.raises(FindingsError, match="1 GPUs respond, but l40s_gpus is "):
+            plan_of(spec, facts)
+        return
+    node = nodes(plan_of(spec, facts))[0]
+    assert (node.gpus, dict(node.env)["CUDA_VISIBLE_DEVICES"]) == (wanted, ",".join(map(str, wanted)))
+
+
+def test_a_lost_gpu_among_those_that_a_count_means_moves_no_rank() -> None:
+    spec = gang(8, gpus=4)
+    facts = topologies(spec)
+    for name, lost in (("a", 2), ("b", 6)):
+        every = tuple(gpu(n, lost="GPU is lost" * (n == lost)) for n in range(8))
+        facts = {node: replace(seen, gpus=every) for node, seen in facts.items()}
+        if name == "b":
+            plan = plan_of(spec, facts)
+            assert nodes(plan)[0].gpus == (0, 1, 2, 3)
+            assert any("0 at 0000:16:00.0: NVIDIA L40S" in value for _, name, value in plan.facts if name == "gpus")
+            continue
+        with pytest.raises(FindingsError, match="3 GPUs respond, but l40s_gpus is 4"):
+            plan_of(spec, facts)
+
+
 def test_more_gpus_than_used_are_hidden_from_the_engine() -> None:
     spec = gang(8, gpus=4)
     facts = {

@@ -82,7 +82,7 @@ class Node:
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs that the gang may use here, by l40s_gpus and NVML."""
-        return usable_gpus(self.topology.gpus, self.spec.gpus)
+        return usable_gpus(self.topology.gpus, self.spec.gpus, self.spec.gpu_names)
 
     @cached_property
     def devices(self) -> Mapping[str, PciDevice]:

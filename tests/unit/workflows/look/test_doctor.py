@@ -177,6 +177,19 @@ def test_only_gpus_that_a_node_may_use_are_counted(hidden: bool) -> None:
     assert any(("NVML does not show it" in line) == hidden for line in notes[0].evidence[3:])
 
 
+@pytest.mark.parametrize(
+    ("names", "missing"), [((), False), (("0", "3"), False), (("7", "0"), True), (("0", "9"), True)]
+)
+def test_a_lost_gpu_is_missing_where_l40s_gpus_means_it(names: tuple[str, ...], missing: bool) -> None:
+    node = healthy_nodes(1)["node0"]
+    node.spec.update(gpus=2, gpu_names=names)
+    node.gpus[7] = {"index": 7, "errors": {"nvmlDeviceGetHandleByIndex": "GPU is lost"}}
+    found = {one.id: one for one in diagnose(cluster_of({"node0": node}), {}).findings}
+    assert ("GPU-MISSING" in found) is missing
+    if missing:
+        assert f"inventory: l40s_gpus = {', '.join(names)}" in found["GPU-MISSING"].evidence
+
+
 def test_a_gpu_that_is_short_is_missing_and_no_choice() -> None:
     nodes = healthy_nodes(2)
     del nodes["node1"].gpus[7:]
