@@ -90,6 +90,11 @@ class NodeSpec:
     """Finding ids (`ID` or `ID@node`) that the operator has accepted."""
     overrides: Overrides = Overrides()
 
+    @property
+    def gpus_asked(self) -> str:
+        """`l40s_gpus` in words."""
+        return ", ".join(self.gpu_names) or str(self.gpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:

@@ -159,7 +159,11 @@ class _Gang:
             api_key=self.options.api_keys.get(self.gang.name, ""),
         )
         facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
-        return plan, facts, [*self._findings(), *transport.by_hand(self.decision, plan)]
+        return (
+            plan,
+            facts,
+            [*self._findings(), *transport.by_hand(self.decision, plan), *transport.pcie_ipc(plan, self.profile)],
+        )
 
     def _cache_words(self) -> tuple[str, ...]:
         words = page_cache.words(self.caches)
@@ -242,7 +246,7 @@ class _Gang:
             silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
                                if gpu.index < 0 or gpu.lost)  # fmt: skip
             raise FindingsError(
-                f"{len(answering)} GPUs respond, but l40s_gpus is {', '.join(node.gpu_names) or node.gpus}"
+                f"{len(answering)} GPUs respond, but l40s_gpus is {node.gpus_asked}"
                 + (f" ({silent})" if silent else "")
                 + (f" ({topology.nvml_error})" if topology.nvml_error else ""),
                 where=f"node {node.name}",

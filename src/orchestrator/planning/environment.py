@@ -296,7 +296,7 @@ def _device(about: Surroundings) -> Iterator[Setting]:
         yield Setting(
             "CUDA_VISIBLE_DEVICES",
             ",".join(map(str, about.gpus)),
-            f"l40s_gpus is {', '.join(about.node.gpu_names) or len(about.gpus)}, and the node has {about.all_gpus}",
+            f"l40s_gpus is {about.node.gpus_asked}, and the node has {about.all_gpus}",
         )
     yield Setting("CUDA_HOME", _CUDA_HOME, "where the kernels' just-in-time compilers look for nvcc")
 

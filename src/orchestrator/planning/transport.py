@@ -9,6 +9,7 @@ from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import GangPlan
+from orchestrator.model.profile import ModelProfile
 from orchestrator.model.topology import Topology
 from orchestrator.planning.choices import RdmaChoice, not_read
 from orchestrator.protocol.layout import Layout
@@ -17,6 +18,7 @@ from orchestrator.topology.network import SharedWay, shared_networks
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 TCP = "TRANSPORT-TCP"
+_PCIE_IPC = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
 ASKED = "the inventory asks for it"
 
 
@@ -102,6 +104,25 @@ def by_hand(decision: TransportDecision, plan: GangPlan) -> tuple[Finding, ...]:
         return ()
     why = f"NCCL_NET or NCCL_IB_DISABLE is set for {', '.join(nodes)} (`l40s-deploy plan --sources` shows where)"
     return (over_tcp(plan.name, why, plan.layout),)
+
+
+def pcie_ipc(plan: GangPlan, profile: ModelProfile) -> tuple[Finding, ...]:
+    """Whether FlashInfer's table of tuned schedules has an all-reduce over PCIe that the plan asks for (flashinfer
+    0.7.2, comm/pcie_ipc_policy.py, _switchpair)."""
+    ranks, hidden = plan.layout.tensor_parallel, profile.dimensions.hidden_size
+    covered = (ranks == 8 and hidden >= 6144) or (ranks, hidden) == (4, 4096)
+    if covered or not any(dict(node.env).get(_PCIE_IPC) == "1" for node in plan.nodes):
+        return ()
+    return (
+        Finding(
+            id="PCIE-IPC-UNTUNED",
+            severity=Severity.NOTE,
+            node="",
+            title=f"gang {plan.name}: no tuned PCIe all-reduce in FlashInfer for {ranks} ranks at hidden {hidden}",
+            effect="its table has 8 ranks from 6144 on and 4 ranks at 4096 (flashinfer issue 4463); others fall back",
+            fix=f"measure with and without {_PCIE_IPC}: `l40s-deploy bench`; the log says whether it is in use",
+        ),
+    )
 
 
 def _uneven(gang: GangSpec, rdma: Mapping[str, RdmaChoice]) -> tuple[Finding, ...]:

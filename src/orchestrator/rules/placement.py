@@ -36,11 +36,10 @@ def gpu_missing(node: Node) -> Iterator[Finding]:
     if not node.topology.nvml_error and respond < wanted:
         yield finding(
             Severity.STOP if known else Severity.UNKNOWN,
-            f"{respond} GPUs respond, {wanted} are needed"
-            + (f": {', '.join(_lost_words(gpu) for gpu in lost)}" if lost else ""),
+            f"{respond} GPUs respond, {wanted} are needed{': ' * bool(lost)}{', '.join(map(_lost_words, lost))}",
             f"NVML: {respond} devices respond",
             f"PCI: {len(gpus)} GPUs on the bus",
-            f"inventory: l40s_gpus = {', '.join(node.spec.gpu_names) or wanted}",
+            f"inventory: l40s_gpus = {node.spec.gpus_asked}",
             effect="the gang can't start: every TP rank needs its GPU"
             if known
             else "either GPUs are lost, or NVML was asked where only some are visible (a container, a cgroup)",
@@ -80,7 +79,7 @@ def gpu_not_used(node: Node) -> Iterator[Finding]:
             f"{len(idle)} of {len(gpus)} GPUs are not used",
             f"PCI: {len(gpus)} GPUs on the bus",
             f"NVML: {sum(gpu.index >= 0 for gpu in gpus)} devices",
-            f"inventory: l40s_gpus = {', '.join(node.spec.gpu_names) or wanted}",
+            f"inventory: l40s_gpus = {node.spec.gpus_asked}",
             *(f"{gpu.address}: {_why_not_used(gpu)}" for gpu in idle[:4]),
             effect="the plan, memory and NCCL groups count only the other GPUs",
             fix=f"to use them, set `l40s_gpus: {len(gpus)}`; a container also needs all /dev/nvidia* files",

@@ -37,6 +37,21 @@ def test_a_layout_brings_its_degrees_flags_and_environment() -> None:
     assert plan.nodes[0].argv[plan.nodes[0].argv.index("--pp-max-micro-batch-size") + 1] == "32"
 
 
+@pytest.mark.parametrize(
+    ("degrees", "hidden", "tuned"),
+    [((8, 4), 7168, True), ((8, 4), 3072, False), ((4, 8), 7168, False), ((4, 8), 4096, True)],
+)
+def test_a_plan_says_where_the_all_reduce_over_pcie_is_not_tuned(
+    degrees: tuple[int, int], hidden: int, tuned: bool
+) -> None:
+    spec, env = gang(), (("SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", "1"),)
+    mine = NamedLayout(name="mine", tensor_parallel=degrees[0], pipeline_parallel=degrees[1], env=env)
+    profile = replace(STOCK, layouts=(mine,), dimensions=replace(STOCK.dimensions, hidden_size=hidden))
+    for layouts, wanted in (((mine,), not tuned), ((replace(mine, env=()),), False)):
+        made = build_plan([spec], replace(profile, layouts=layouts), NEW, topologies(spec), PlanOptions(layout="mine"))
+        assert ("PCIE-IPC-UNTUNED" in {one.id for one in made.findings}) is wanted
+
+
 def test_a_layout_says_how_many_requests_a_stage_takes() -> None:
     spec = gang()
     mine = NamedLayout(
