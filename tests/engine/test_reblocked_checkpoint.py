@@ -82,7 +82,7 @@ print(json.dumps(answer))
 def test_the_loader_takes_32_ranks_of_it_and_every_part_dequantises_to_the_originals_values(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     make(old)
-    reblock(plan(old, 64), new, jobs=1, durable=False, report=lambda _: None)
+    reblock(plan(old, 64), new, jobs=1, report=lambda _: None)
     request = {"old": str(old), "new": str(new), "ranks": RANKS, "tensors": [COLUMN, ROW, CROPPED]}
     said = ask({**request, "column": COLUMN, "row": ROW})
     assert said["blocks"] == [[128, 128], [64, 64]]

@@ -51,7 +51,7 @@ def lab() -> Iterator[SmallLab]:
 def exporter(lab: SmallLab) -> Iterator[str]:
     """HOST:PORT of a running `l40s-deploy exporter`."""
     port = free_port()
-    process = lab.start("exporter", "--port", str(port))
+    process = lab.start("exporter", f"--listen=:{port}")
     try:
         until(lambda: process.poll() is not None or scraped(f"127.0.0.1:{port}"), 30)
         assert process.poll() is None
@@ -135,7 +135,7 @@ def test_page_and_watch_show_a_death_in_time(lab: SmallLab) -> None:
         lab.deploy("down")
         lab.serve()
     port = free_port()
-    with beside(lab, "status", "--watch", "--json") as watched, beside(lab, "web", "--port", str(port)):
+    with beside(lab, "status", "--watch", "--json") as watched, beside(lab, "web", f"--listen=:{port}"):
         until(lambda: 'class="now-up"' in page_part(port), 60)  # the nodes have been examined and drawn
         until(lambda: watched, 30)
         assert 'class="now-bad"' not in page_part(port) and not deaths(watched)
@@ -279,5 +279,5 @@ def alertmanager(folder: Path, port: int) -> Iterator[str]:
 
 def test_a_taken_port_is_one_message(lab: SmallLab) -> None:
     with exporter(lab) as address:
-        done: subprocess.CompletedProcess[str] = lab.deploy("exporter", "--port", address.split(":")[1], check=False)
+        done: subprocess.CompletedProcess[str] = lab.deploy("exporter", f"--listen={address}", check=False)
     assert done.returncode == 2 and address in done.stderr and "ss -ltnp" in done.stderr

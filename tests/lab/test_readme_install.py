@@ -148,11 +148,11 @@ def run(root: Path, script: str, *, user: str = USER) -> subprocess.CompletedPro
 def test_its_commands_install_it(root: Path) -> None:
     (managed,) = root.glob("usr/lib/python3*/EXTERNALLY-MANAGED")
     assert managed.is_file(), "else it is no system that the step is about"
-    script = "\n".join([*typed(), "l40s-deploy version --local", "l40s-deploy doctor --list-rules >/dev/null"])
+    script = "\n".join([*typed(), "l40s-deploy --version", "l40s-deploy doctor --list-rules >/dev/null"])
     done = run(root, f"export DEBIAN_FRONTEND=noninteractive\n{script}")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "l40s-deploy 0." in done.stdout
     assert "pipx install ." in STEP
-    done = run(root, "sudo apt-get install -y -qq pipx\npipx install .\n~/.local/bin/l40s-deploy version --local")
+    done = run(root, "sudo apt-get install -y -qq pipx\npipx install .\n~/.local/bin/l40s-deploy --version")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "l40s-deploy 0." in done.stdout

@@ -81,9 +81,6 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=_positive, metavar="N", help="shards to process in parallel (default: number of CPUs, at most 8)"
     )
-    parser.add_argument(
-        "--no-sync", action="store_true", help="don't fsync: faster, but a power failure may damage DST"
-    )
     add_dry_run(parser, "check SRC and DST and show what would be written; write nothing")
     add_time_limit(parser)
     add_inventory(parser)
@@ -169,7 +166,6 @@ def _run(args: argparse.Namespace, on: str, screen: Screen) -> ReblockResult:
                 block=args.block,
                 with_proof=args.prove,
                 jobs=args.jobs,
-                durable=not args.no_sync,
                 report=report,
             )
         return reblock_here(
@@ -178,7 +174,6 @@ def _run(args: argparse.Namespace, on: str, screen: Screen) -> ReblockResult:
             block=args.block,
             with_proof=args.prove,
             jobs=args.jobs or min(8, os.cpu_count() or 1),
-            durable=not args.no_sync,
             report=report,
         )
 

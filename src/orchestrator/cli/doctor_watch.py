@@ -6,15 +6,13 @@ import argparse
 import json
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.options import command_line, open_inventory, seconds
+from orchestrator.cli.options import add_install, command_line, install_unit, open_inventory, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.watching import FindingsChange
-from orchestrator.workflows.unit import DOCTOR, install, start_words
+from orchestrator.workflows.unit import DOCTOR
 
 LEAST_S = 10.0
 """Each check takes seconds of a node's processor time."""
@@ -29,10 +27,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
         help="check repeatedly, at this interval; show only what is new or resolved, and error counters that grow; "
         "new findings go to the audit log, to the metrics of `exporter` and to l40s_notify",
     )
-    parser.add_argument("--install", action="store_true", help="with --watch: write a systemd unit for it, and exit")
-    parser.add_argument(
-        "--unit", default=DOCTOR.name, metavar="NAME", help=f"with --install: the unit's name ({DOCTOR.name})"
-    )
+    add_install(parser, "with --watch: write a systemd unit for it")
 
 
 def watch(args: argparse.Namespace, screen: Screen) -> int:
@@ -42,7 +37,7 @@ def watch(args: argparse.Namespace, screen: Screen) -> int:
             raise InputError(f"--watch checks the nodes repeatedly, and {flag} can't", where=flag, fix="drop it")
     inventory = open_inventory(args, screen)
     if args.install:
-        return _install(args, inventory, screen)
+        return install_unit(DOCTOR, args, inventory, screen)
     from orchestrator.workflows.look.watching import DoctorWatch
     from orchestrator.workflows.monitor.notify import Notifier
 
@@ -76,17 +71,6 @@ def document(found: FindingsChange) -> dict[str, Any]:
         "growths": [asdict(one) for one in found.growths],
         "silent": list(found.silent),
     }
-
-
-def _install(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
-    named = [("--accept", accepted) for accepted in args.accept] + [("--node", node) for node in args.node]
-    options = ["--watch", f"{args.watch:g}s", *(word for words in named for word in words)]
-    path = install(DOCTOR, Path(inventory.path), options, name=args.unit)
-    for line in start_words(path):
-        screen.say(line)
-    if args.json:
-        screen.json({"unit": str(path)})
-    return 0
 
 
 def _interval(text: str) -> float:

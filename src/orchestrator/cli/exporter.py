@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import threading
-from pathlib import Path
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import (
+    add_examples,
+    add_gangs,
+    add_install,
+    add_inventory,
+    add_json,
+    add_listen,
+    install_unit,
+    open_inventory,
+)
 from orchestrator.cli.screen import Screen
 from orchestrator.monitoring.targets import DEFAULT_PORT
-from orchestrator.workflows.unit import EXPORTER, install, start_words
-
-LOOPBACK = "127.0.0.1"
+from orchestrator.workflows.unit import EXPORTER
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument("--listen", default=LOOPBACK, metavar="ADDRESS", help=f"address to listen on ({LOOPBACK})")
-    parser.add_argument("--port", type=port, default=DEFAULT_PORT, metavar="PORT", help=f"TCP port ({DEFAULT_PORT})")
-    parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this command, and exit")
-    parser.add_argument(
-        "--unit", default=EXPORTER.name, metavar="NAME", help=f"with --install: the unit's name ({EXPORTER.name})"
-    )
+    add_listen(parser, DEFAULT_PORT)
+    add_install(parser)
     add_json(parser)
 
 
@@ -39,30 +41,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     inventory = open_inventory(args, screen)
     if args.install:
-        options = list(args.gang)
-        path = install(
-            EXPORTER,
-            Path(inventory.path),
-            [*options, "--listen", args.listen, "--port", str(args.port)],
-            name=args.unit,
-        )
-        for line in start_words(path):
-            screen.say(line)
-        if args.json:
-            screen.json({"unit": str(path)})
-        return 0
-    with serving(inventory, tuple(args.gang), args.listen, args.port) as listening:
-        url = f"http://{f'[{args.listen}]' if ':' in args.listen else args.listen}:{listening}/metrics"
+        return install_unit(EXPORTER, args, inventory, screen)
+    address, port = args.listen
+    with serving(inventory, tuple(args.gang), address, port) as listening:
+        url = f"http://{f'[{address}]' if ':' in address else address}:{listening}/metrics"
         if args.json:
             screen.json({"url": url})
         screen.say(f"metrics: {url} (press Ctrl-C to stop)")
         threading.Event().wait()
     return 0
-
-
-def port(text: str) -> int:
-    """A TCP port; 0 for one that is free."""
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"found {text}, wanted 0 to 65535")
-    return number

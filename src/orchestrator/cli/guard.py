@@ -8,16 +8,18 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from orchestrator.cli.arguments import count
-from orchestrator.cli.exporter import LOOPBACK, port
+from orchestrator.cli.checkpoint_sizes import port
 from orchestrator.cli.options import (
-    TIMEOUT_S,
+    LOOPBACK,
     add_examples,
     add_gangs,
     add_hung_after,
+    add_install,
     add_inventory,
     add_json,
     add_timeout,
     command_line,
+    install_unit,
     open_cluster,
     seconds,
 )
@@ -31,7 +33,7 @@ from orchestrator.model.inventory import Inventory
 from orchestrator.workflows.guard.guard import DAY_S, GuardedGang, GuardRequest, guard
 from orchestrator.workflows.guard.hooks import Hook
 from orchestrator.workflows.monitor.notify import Notifier
-from orchestrator.workflows.unit import GUARD, install, start_words
+from orchestrator.workflows.unit import GUARD
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -117,10 +119,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="also answer Prometheus on this port of 127.0.0.1, as `exporter` does",
     )
-    parser.add_argument("--install", action="store_true", help="write a systemd unit that runs this command, and exit")
-    parser.add_argument(
-        "--unit", default=GUARD.name, metavar="NAME", help=f"with --install: the unit's name ({GUARD.name})"
-    )
+    add_install(parser)
     add_json(parser)
 
 
@@ -149,7 +148,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         golden_every_s=args.golden_every,
     )
     if args.install:
-        return _install(args, Path(inventory.path), screen)
+        return install_unit(GUARD, args, inventory, screen)
     with _metrics(args, inventory), shown, notifier:
         left = guard(inventory, request, shown)
     if args.json:
@@ -164,27 +163,6 @@ def _metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextM
     from orchestrator.workflows.monitor.exporter import serving
 
     return serving(inventory, tuple(args.gang), LOOPBACK, args.metrics)
-
-
-def _install(args: argparse.Namespace, inventory: Path, screen: Screen) -> int:
-    options = list(args.gang)
-    options += ["--limit", str(args.limit), "--pause", str(args.pause), "--stable", str(args.stable)]
-    options += ["--timeout", str(args.timeout)] if args.timeout != TIMEOUT_S else []
-    options += ["--degrade-after", str(args.degrade_after)] if args.degrade_after is not None else []
-    options += ["--restore", args.restore] if args.restore != "ask" else []
-    if args.restore_limit != Policy().return_limit:
-        options += ["--restore-limit", str(args.restore_limit)]
-    options += ["--hung-after", str(args.hung_after)] if args.hung_after else []
-    options += ["--golden-every", str(args.golden_every)] if args.golden_every != DAY_S else []
-    options += ["--metrics", str(args.metrics)] if args.metrics is not None else []
-    for flag, hook in (("--on-ready", args.on_ready), ("--on-failed", args.on_failed)):
-        options += [flag, f"@{Path(hook[1:]).resolve()}" if hook.startswith("@") else hook] if hook else []
-    path = install(GUARD, inventory, options, name=args.unit)
-    for line in start_words(path):
-        screen.say(line)
-    if args.json:
-        screen.json({"unit": str(path)})
-    return 0
 
 
 def _hook(flag: str, asked: str) -> Hook:

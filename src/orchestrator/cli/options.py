@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
+from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
+
+if TYPE_CHECKING:
+    from orchestrator.workflows.unit import Unit
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -171,6 +178,62 @@ def add_time_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds, default=0.0, metavar="TIME", help="give up after this time; run it again to resume"
     )
+
+
+def add_listen(parser: argparse.ArgumentParser, port: int) -> None:
+    """--listen ADDRESS[:PORT], as (address, port)."""
+    parser.add_argument(
+        "--listen",
+        type=_place(port),
+        default=(LOOPBACK, port),
+        metavar="ADDRESS[:PORT]",
+        help=f"where to listen ({LOOPBACK}:{port}; port 0: any free one)",
+    )
+
+
+def _place(port: int) -> Callable[[str], tuple[str, int]]:
+    def read(text: str) -> tuple[str, int]:
+        found = _PLACE.fullmatch(text)
+        if found is None or int(found["port"] or 0) > 65535:
+            raise argparse.ArgumentTypeError(
+                f"found {text!r}, wanted an address such as 10.0.0.5, :{port}, [::1]:{port}"
+            )
+        return found["six"] or found["four"] or LOOPBACK, int(found["port"] or port)
+
+    return read
+
+
+LOOPBACK = "127.0.0.1"
+_PLACE = re.compile(r"(?:\[(?P<six>[^]]+)\]|(?P<four>[^:\[\]]*))(?::(?P<port>\d{1,5}))?")
+
+
+def add_install(parser: argparse.ArgumentParser, what: str = "write a systemd unit that runs this command") -> None:
+    """--install, of a verb that keeps running."""
+    parser.add_argument("--install", action="store_true", help=f"{what}, and exit")
+
+
+def install_unit(unit: Unit, args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
+    """Write the unit that runs what was typed."""
+    from orchestrator.workflows.unit import install, start_words
+
+    path = install(unit, Path(inventory.path), _kept(args.words[1:]))
+    for line in start_words(path):
+        screen.say(line)
+    if args.json:
+        screen.json({"unit": str(path)})
+    return Exit.DONE
+
+
+def _kept(words: Sequence[str]) -> list[str]:
+    """Without --install, --json and the inventory, which the unit names itself; argparse takes beginnings of these."""
+    kept: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word.startswith(("-i", "--inv")):
+            _ = next(left) if word == "-i" or (word.startswith("--") and "=" not in word) else ""
+        elif not word.startswith(("--ins", "--j")):
+            kept.append(word)
+    return kept
 
 
 def command_line() -> str:

@@ -19,18 +19,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy version",
-        "l40s-deploy version --local   # of this program only",
         "l40s-deploy version --json | jq '.nodes[] | select(.agent != $v)' --arg v 0.2.0",
     )
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument("--local", action="store_true", help="ask no node")
     add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """4 where a node did not answer, else 0."""
-    nodes = () if args.local else _asked(args, screen)
+    nodes = _asked(args, screen)
     if args.json:
         own = {"version": __version__, "python": platform.python_version()}
         screen.json({**own, "nodes": [node.as_json() for node in nodes]})

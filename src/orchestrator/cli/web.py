@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_listen, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import Exit, InputError
@@ -40,12 +40,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy web   # then open http://127.0.0.1:8090",
         "ssh -L 8090:127.0.0.1:8090 controller   # the page of another machine",
-        "l40s-deploy web --host 10.0.0.1 --key-file ~/.config/l40s-deploy/web.key   # password: the key",
+        "l40s-deploy web --listen 10.0.0.1 --key-file ~/.config/l40s-deploy/web.key   # password: the key",
     )
     add_inventory(parser)
     add_gangs(parser)
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port (default: {PORT}; 0: any free one)")
+    add_listen(parser, PORT)
     parser.add_argument(
         "--key-file",
         metavar="FILE",
@@ -55,11 +54,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Serve until Ctrl-C."""
-    key = _key(args)
+    address, port = args.listen
+    key = _key(address, args.key_file)
     inventory = open_inventory(args, screen)
     with Watching(inventory, tuple(args.gang)) as source:
-        server = serve(Pages(inventory, tuple(args.gang), source), args.host, args.port, key)
-        screen.say(f"page: http://{args.host}:{server.server_port}/ (press Ctrl-C to stop)")
+        server = serve(Pages(inventory, tuple(args.gang), source), address, port, key)
+        screen.say(f"page: http://{address}:{server.server_port}/ (press Ctrl-C to stop)")
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
@@ -69,18 +69,18 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.DONE
 
 
-def _key(args: argparse.Namespace) -> str:
+def _key(address: str, file: str | None) -> str:
     try:
-        local = ipaddress.ip_address(args.host).is_loopback
+        local = ipaddress.ip_address(address).is_loopback
     except ValueError:
-        local = args.host == "localhost"
-    if not local and not args.key_file:
+        local = address == "localhost"
+    if not local and not file:
         raise InputError(
-            f"{args.host} is reached by other machines, and no key was given",
-            where="--host",
+            f"{address} is reached by other machines, and no key was given",
+            where="--listen",
             fix="add --key-file FILE (`openssl rand -hex 24 > FILE; chmod 600 FILE`), or listen on 127.0.0.1",
         )
-    return read_api_key(Path(args.key_file).expanduser(), where="--key-file") if args.key_file else ""
+    return read_api_key(Path(file).expanduser(), where="--key-file") if file else ""
 
 
 def serve(pages: Pages, host: str, port: int, key: str) -> WSGIServer:

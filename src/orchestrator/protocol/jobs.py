@@ -51,7 +51,7 @@ class WeightsAheadLine(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReblockRequest(Message):
-    """jobs: processes, None for as many as suit the machine; durable: flushed to the disk; prove: compare then.
+    """jobs: processes, None for as many as suit the machine; prove: compare then.
 
     dry_run: say what would be written, write nothing
     """
@@ -60,7 +60,6 @@ class ReblockRequest(Message):
     target: str
     block: int
     jobs: int | None = None
-    durable: bool = True
     prove: bool = False
     dry_run: bool = False
 

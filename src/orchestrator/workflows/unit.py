@@ -67,14 +67,21 @@ def unit_text(unit: Unit, inventory: Path, options: Sequence[str]) -> str:
     )
 
 
-def install(unit: Unit, inventory: Path, options: Sequence[str], folder: Path | None = None, *, name: str = "") -> Path:
-    """Write the unit file, complete or not at all; it is neither enabled nor started.
+def install(unit: Unit, inventory: Path, options: Sequence[str], folder: Path | None = None) -> Path:
+    """Write the unit file, complete or not at all; it is neither enabled nor started. Where the usual name is that of
+    another inventory, it gets one of its own.
 
-    Raises InputError where it can't be written, or where it is that of another inventory.
+    Raises InputError where it can't be written, or where that name is another's too.
     """
-    name = name or unit.name
-    path = (folder or unit_folder()) / (name if name.endswith(".service") else f"{name}.service")
-    _refuse_another(unit, path, inventory.resolve())
+    folder, description = folder or unit_folder(), _description(unit, inventory.resolve())
+    own = f"l40s-deploy-{unit.kind}-{inventory.resolve().parent.name or 'two'}.service"
+    path = next((folder / name for name in (unit.name, own) if _is_free(folder / name, description)), None)
+    if path is None:
+        raise InputError(
+            f"already is the unit of something else; this one is of {inventory.resolve()}",
+            where=str(folder / own),
+            fix=f"remove {folder / own} to replace it",
+        )
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,20 +97,12 @@ def install(unit: Unit, inventory: Path, options: Sequence[str], folder: Path | 
     return path
 
 
-def _refuse_another(unit: Unit, path: Path, inventory: Path) -> None:
+def _is_free(path: Path, description: str) -> bool:
+    """There is none, or it is this very one."""
     try:
-        there = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return description in path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return
-    mine = _description(unit, inventory)
-    if mine not in there:
-        described = [line.removeprefix("Description=l40s-deploy ") for line in there if line.startswith("Description=")]
-        own = f"l40s-deploy-{unit.kind}-{inventory.parent.name or 'two'}.service"
-        raise InputError(
-            f"already is the {(described or ['unit of something else'])[0]}; this one is of {inventory}",
-            where=str(path),
-            fix=f"use another unit name: --unit {own}; or remove {path} to replace it",
-        )
+        return True
 
 
 def _description(unit: Unit, inventory: Path) -> str:

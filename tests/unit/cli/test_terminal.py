@@ -369,6 +369,10 @@ def nothing(_: pytest.MonkeyPatch, __: Path) -> None:
     """It needs no cluster."""
 
 
+def asking_nobody(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
+    monkeypatch.setattr("orchestrator.cli.version.versions", lambda *_: ())
+
+
 LAST_NODE = "3     node3  ready         24 25 26 27 28 29 30 31"
 SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("restart", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
@@ -400,11 +404,11 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("stack recipe sglang-0.4.4-l40s --out {seen}", bringing, ("/build.sh",)),
     ("checkpoint push /models/x", pushing, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
     (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
+    ("version", asking_nobody, (f"l40s-deploy {__version__}",)),
     ("lab faults", nothing, ("gpu-lost",)),
     ("web", serving_a_page, ("page: http://127.0.0.1:8090/",)),
     ("export compose plan.json", exporting, ("network_mode: host",)),
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
-    ("version --local", nothing, (f"l40s-deploy {__version__}",)),
     ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),
 ]
 WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab", "completion", "man")

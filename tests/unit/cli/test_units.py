@@ -17,7 +17,7 @@ INVENTORY = "all: {children: {gangs: {children: {gang0: {hosts: {node0: {ansible
 @pytest.mark.parametrize(
     "words",
     [
-        ("exporter", "--listen", "10.0.0.5", "--port", "9941", "gang0"),
+        ("exporter", "--listen", "10.0.0.5:9941", "gang0"),
         ("doctor", "--watch", "90s", "--accept", "LIMITS@node0", "--node", "node0"),
         ("guard", "--metrics", "9941", "--limit", "3"),
     ],

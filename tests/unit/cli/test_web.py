@@ -245,7 +245,7 @@ def test_without_the_key_there_is_nothing(nothing_kept: None) -> None:
 
 
 def test_beyond_loopback_a_key_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["web", "--host", "0.0.0.0", "-i", "/none.yml"]) == 2
+    assert main(["web", "--listen", "0.0.0.0", "-i", "/none.yml"]) == 2
     err = capsys.readouterr().err
     assert "no key was given" in err and "--key-file" in err
 

@@ -45,10 +45,11 @@ def test_another_clusters_unit_is_not_replaced_without_a_word(tmp_path: Path) ->
     one, other = tmp_path / "one" / "hosts.yml", tmp_path / "two" / "hosts.yml"
     first = install(GUARD, one, [], tmp_path)
     assert install(GUARD, one, ["--limit", "3"], tmp_path) == first
-    with pytest.raises(InputError, match=f"is the guard of {one}; this one is of {other}") as refused:
-        install(GUARD, other, [], tmp_path)
-    assert str(one) in first.read_text() and "--unit l40s-deploy-guard-two.service" in refused.value.fix
-    assert install(GUARD, other, [], tmp_path, name="l40s-deploy-guard-two").name == "l40s-deploy-guard-two.service"
+    second = install(GUARD, other, [], tmp_path)
+    assert str(one) in first.read_text() and second.name == "l40s-deploy-guard-two.service"
+    with pytest.raises(InputError, match="unit of something else"):
+        install(GUARD, tmp_path / "three" / "two" / "hosts.yml", [], tmp_path)
+    assert str(other) in second.read_text()
 
 
 def test_a_user_s_unit_needs_lingering_and_a_machine_s_does_not() -> None:
@@ -64,6 +65,6 @@ def test_an_order_to_end_is_no_failure_and_relative_paths_keep_their_meaning(tmp
 
 
 def test_an_exporter_is_started_again_whatever_it_ended_with() -> None:
-    text = unit_text(EXPORTER, Path("/etc/l40s/hosts.yml"), ["--port", "9940"])
+    text = unit_text(EXPORTER, Path("/etc/l40s/hosts.yml"), ["--listen", ":9941"])
     assert "Restart=on-failure" in text and "RestartPreventExitStatus" not in text
-    assert '"exporter" "--inventory" "/etc/l40s/hosts.yml" "--port" "9940"' in text
+    assert '"exporter" "--inventory" "/etc/l40s/hosts.yml" "--listen" ":9941"' in text

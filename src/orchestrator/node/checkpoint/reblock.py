@@ -112,12 +112,11 @@ class _WorkMeter:
 
 @dataclass(frozen=True, slots=True)
 class _ReblockRun:
-    """A run in progress. durable: on the disk before a name is given; share: the file systems offer reflink."""
+    """A run in progress. share: the file systems offer reflink."""
 
     job: Job
     target: Path
     meter: _WorkMeter
-    durable: bool
     share: bool
 
 
@@ -144,10 +143,10 @@ def plan(source: Path, block: int) -> Job:
     )
 
 
-def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report) -> Progress:
+def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
     """Write the target, or continue writing it; where it is complete already, nothing is written.
 
-    jobs: shards at a time. durable: on the disk, not only in the page cache, when this returns.
+    jobs: shards at a time. What it wrote is on the disk, not only in the page cache, when this returns.
     Raises Failure, after which the same call continues where this one stopped. The source is only read.
     """
     target_files.check_apart(job.checkpoint.root, target)
@@ -161,11 +160,11 @@ def reblock(job: Job, target: Path, *, jobs: int, durable: bool, report: Report)
         with _blamed(first):
             share = can_share(first, target)
         _check_space(target, job, todo, share=share)
-        run = _ReblockRun(job, target, _WorkMeter(job, todo), durable, share)
+        run = _ReblockRun(job, target, _WorkMeter(job, todo), share)
         _write_shards(run, todo, jobs, report)
         for name, path in job.others.items():
             _copy_other(run, name, path)
-        target_files.finish(target, job.index, job.config, durable=durable)
+        target_files.finish(target, job.index, job.config)
     return run.meter.now()
 
 
@@ -328,7 +327,7 @@ def _write_shard(run: _ReblockRun, shard: Shard) -> None:
     layout = run.job.layouts[shard.name]
     with (
         _open_source(run.job.checkpoint.root / shard.name, shard) as source,
-        target_files.growing(run.target / shard.name, durable=run.durable) as descriptor,
+        target_files.growing(run.target / shard.name) as descriptor,
     ):
         os.ftruncate(descriptor, layout.size)
         write_at(descriptor, layout.head, 0)
@@ -392,7 +391,7 @@ def _copy_other(run: _ReblockRun, name: str, source: Path) -> None:
         descriptor = open_source(source)
     try:
         size = os.fstat(descriptor).st_size
-        with _blamed(source), target_files.growing(target, durable=run.durable) as copy:
+        with _blamed(source), target_files.growing(target) as copy:
             aside = run.meter.alongside
             carrier = Carrier(descriptor, copy, share=run.share, copied=aside, shared=aside)
             carrier.carry(Piece(0, 0, size))

@@ -108,11 +108,9 @@ def is_whole(path: Path, layout: ShardLayout) -> bool:
 
 
 @contextmanager
-def growing(path: Path, *, durable: bool) -> Iterator[int]:
-    """A file descriptor to write a file through; the file gets its name when the block ends well.
-
-    durable: the bytes are on the disk before the name, so that a power cut leaves no empty file with a good name
-    """
+def growing(path: Path) -> Iterator[int]:
+    """A file descriptor to write a file through; the file gets its name when the block ends well: the bytes are on
+    the disk before the name, so that a power cut leaves no empty file with a good name."""
     partial = path.with_name(f".{path.name}{PARTIAL}")
     with suppress(FileNotFoundError):
         partial.unlink()
@@ -120,8 +118,7 @@ def growing(path: Path, *, durable: bool) -> Iterator[int]:
     descriptor = os.open(partial, flags, 0o644)
     try:
         yield descriptor
-        if durable:
-            os.fsync(descriptor)
+        os.fsync(descriptor)
         partial.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -131,27 +128,25 @@ def growing(path: Path, *, durable: bool) -> Iterator[int]:
         os.close(descriptor)
 
 
-def finish(target: Path, index: bytes | None, config: bytes, *, durable: bool) -> None:
+def finish(target: Path, index: bytes | None, config: bytes) -> None:
     """Make the target what a loader takes for a checkpoint: the index, then config.json, then no journal."""
-    sync_directory(target, durable=durable)
+    sync_directory(target)
     for name, data in ((INDEX, index), (CONFIG, config)):
         if data is not None:
-            write_file(target / name, data, durable=durable)
-    sync_directory(target, durable=durable)
+            write_file(target / name, data)
+    sync_directory(target)
     (target / JOURNAL).unlink()
-    sync_directory(target, durable=durable)
+    sync_directory(target)
 
 
-def write_file(path: Path, data: bytes, *, durable: bool) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Write a small file completely or not at all."""
-    with growing(path, durable=durable) as descriptor:
+    with growing(path) as descriptor:
         write_at(descriptor, data, 0)
 
 
-def sync_directory(directory: Path, *, durable: bool) -> None:
+def sync_directory(directory: Path) -> None:
     """Names on the disk as well; file systems that can't are taken as they are."""
-    if not durable:
-        return
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):

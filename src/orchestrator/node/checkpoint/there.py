@@ -35,7 +35,7 @@ def _reblock(asked: ReblockRequest, target: Path) -> None:
         return
     written = None
     if not (asked.prove and standing(target) is TargetState.FOREIGN):
-        written = reblock(job, target, jobs=jobs, durable=asked.durable, report=_Reporter("re-blocking"))
+        written = reblock(job, target, jobs=jobs, report=_Reporter("re-blocking"))
     proof = prove(job, target, jobs=jobs, report=_Reporter("proving")) if asked.prove else None
     outcome = Reblocked(written=written, proof=proof, old_block=tuple(job.old), new_block=tuple(job.new))
     tell(ReblockLine(outcome=outcome).as_json())

@@ -137,14 +137,14 @@ class PushTarget:
             if self.repairs:
                 shutil.rmtree(self.work, ignore_errors=True)
                 self.there = True
-                sync_directory(self.directory, durable=True)
+                sync_directory(self.directory)
                 return
-            sync_directory(self.folder, durable=True)
+            sync_directory(self.folder)
             self.folder.rename(self.directory)
             self.folder = self.directory
             self.there = True
             (self.directory / JOURNAL).unlink()
-            sync_directory(self.directory.parent, durable=True)
+            sync_directory(self.directory.parent)
 
     def close(self) -> None:
         """Give the lock back."""

@@ -40,7 +40,7 @@ class ReblockResult:
 
 
 def reblock_here(
-    source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, durable: bool, report: Report
+    source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, report: Report
 ) -> ReblockResult:
     """Re-block a local checkpoint. With a proof asked for, a finished target is compared and not touched.
 
@@ -50,7 +50,7 @@ def reblock_here(
         job = plan(source, block)
         written = None
         if not (with_proof and standing(target) is TargetState.FOREIGN):
-            written = reblock(job, target, jobs=jobs, durable=durable, report=lambda now: report("re-blocking", now))
+            written = reblock(job, target, jobs=jobs, report=lambda now: report("re-blocking", now))
         proof = prove(job, target, jobs=jobs, report=lambda now: report("proving", now)) if with_proof else None
     return ReblockResult(written, proof, job.old, job.new)
 

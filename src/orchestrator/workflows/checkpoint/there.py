@@ -36,14 +36,13 @@ def reblock_there(
     block: int,
     with_proof: bool,
     jobs: int | None,
-    durable: bool,
     report: Report,
 ) -> ReblockResult:
     """Re-block a checkpoint on the node that has it. When this process ends, the node stops; the next run continues.
 
     Raises as reblock_here does, and Unreachable.
     """
-    request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs, durable=durable)
+    request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs)
     return _on(node, lambda session: followed(session, request, report))
 
 

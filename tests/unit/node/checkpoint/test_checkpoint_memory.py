@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.node.checkpoint.reblock import plan, reblock
 from orchestrator.node.checkpoint.prove import prove
 job = plan(Path(sys.argv[1]), 64)
-reblock(job, Path(sys.argv[2]), jobs=4, durable=False, report=lambda now: None)
+reblock(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
 prove(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

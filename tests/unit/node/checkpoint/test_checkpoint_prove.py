@@ -24,7 +24,7 @@ def silent(_: Progress) -> None:
 @pytest.fixture
 def pair(maker: Any, small: Any, tmp_path: Path) -> tuple[Path, Path]:
     source = maker.write(tmp_path / "a", small)
-    reblock(plan(source, 64), tmp_path / "b", jobs=1, durable=False, report=silent)
+    reblock(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
     return source, tmp_path / "b"
 
 

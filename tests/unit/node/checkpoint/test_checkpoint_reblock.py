@@ -20,7 +20,7 @@ def silent(_: Progress) -> None:
 
 
 def make(source: Path, target: Path, block: int = 64) -> Progress:
-    return reblock(plan(source, block), target, jobs=2, durable=False, report=silent)
+    return reblock(plan(source, block), target, jobs=2, report=silent)
 
 
 @pytest.mark.parametrize("order", ["official", "weight first", "scale first", "reversed", "shuffled"])
@@ -106,9 +106,7 @@ def test_a_finished_target_is_left_as_it_is(maker: Any, small: Any, tmp_path: Pa
 
 def test_progress_ends_at_its_total(maker: Any, small: Any, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    last = reblock(
-        plan(maker.write(tmp_path / "a", small), 64), tmp_path / "b", jobs=2, durable=True, report=seen.append
-    )
+    last = reblock(plan(maker.write(tmp_path / "a", small), 64), tmp_path / "b", jobs=2, report=seen.append)
     assert last.done == last.total == sum(p.stat().st_size for p in (tmp_path / "b").glob("*.safetensors"))
     assert last.shards_done == last.shards == 2
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
@@ -251,6 +249,6 @@ def test_a_source_that_changes_while_it_is_read(maker: Any, small: Any, tmp_path
     job = plan(source, 64)
     cut_short(source)
     with pytest.raises(Failure) as refused:
-        reblock(job, tmp_path / "b", jobs=1, durable=False, report=silent)
+        reblock(job, tmp_path / "b", jobs=1, report=silent)
     assert refused.value.kind == "source-changed"
     assert not (tmp_path / "b/config.json").exists()

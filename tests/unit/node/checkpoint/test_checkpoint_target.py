@@ -30,7 +30,7 @@ def silent(_: Progress) -> None:
 
 
 def make(source: Path, target: Path, block: int = 64) -> Progress:
-    return reblock(plan(source, block), target, jobs=2, durable=False, report=silent)
+    return reblock(plan(source, block), target, jobs=2, report=silent)
 
 
 def refusal(source: Path, target: Path, block: int = 64) -> Failure:
@@ -170,7 +170,7 @@ KILLED_AT = textwrap.dedent(
         setattr(pathlib.Path, name, counted(getattr(pathlib.Path, name)))
     from orchestrator.node.checkpoint.reblock import plan, reblock
     job = plan(pathlib.Path(sys.argv[1]), 64)
-    reblock(job, pathlib.Path(sys.argv[2]), jobs=2, durable=True, report=lambda now: None)
+    reblock(job, pathlib.Path(sys.argv[2]), jobs=2, report=lambda now: None)
     print(left)
     """
 )
@@ -329,7 +329,7 @@ def test_every_way_of_copying_gives_the_same_bytes(
     for number, taken_away in enumerate(([], ["copy_file_range"], ["copy_file_range", "sendfile"])):
         for call in taken_away:
             monkeypatch.setattr(os, call, refuse(errno.ENOSYS if number == 1 else errno.EXDEV))
-        reblock(job, tmp_path / f"b{number}", jobs=1, durable=False, report=silent)
+        reblock(job, tmp_path / f"b{number}", jobs=1, report=silent)
         prove(job, tmp_path / f"b{number}", jobs=1, report=silent)
 
 
@@ -373,7 +373,7 @@ def test_an_error_of_the_sources_disk_names_the_source(
     monkeypatch.setattr(os, "copy_file_range", broken_copy)
     monkeypatch.setattr(os, "pread", broken_read)
     with pytest.raises(Failure) as told:
-        reblock(job, tmp_path / "target", jobs=1, durable=False, report=lambda _: None)
+        reblock(job, tmp_path / "target", jobs=1, report=lambda _: None)
     assert told.value.kind == "unreadable"
     assert told.value.where == str(source / shard.name)
 
@@ -389,5 +389,5 @@ def small_files() -> Iterator[int]:
 
 def test_a_small_file_that_could_be_written_in_part_only_gets_no_name(tmp_path: Path, small_files: int) -> None:
     with pytest.raises(OSError, match="too large"):
-        write_file(tmp_path / "index", b"x" * (small_files + 1), durable=False)
+        write_file(tmp_path / "index", b"x" * (small_files + 1))
     assert not list(tmp_path.iterdir())

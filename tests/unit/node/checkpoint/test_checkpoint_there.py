@@ -27,7 +27,6 @@ def test_the_controller_hears_how_far_it_is_and_what_became_of_it(maker: Any, sm
         block=64,
         with_proof=True,
         jobs=1,
-        durable=False,
         report=lambda doing, now: heard.append((doing, now)),
     )
     assert (done.old_block, done.new_block) == ((128, 128), (64, 64))
