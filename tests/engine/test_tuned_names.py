@@ -22,6 +22,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.node.look.reading import LARGEST_TEXT
 from orchestrator.protocol.layout import Layout
+from orchestrator.tuning.validity import read_name
 from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -68,6 +69,16 @@ for one in request["asks"]:
     else:
         answers.append(first(linear.get_w8a8_block_fp8_configs, shape["N"], shape["K"], *one["block"]))
 
+names = []
+for dtype in ("", "fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "float32"):
+    for block in ([0, 0], [128, 128]):
+        for channel in (False, True):
+            for down in (False, True):
+                made = moe.get_config_file_name(8, 64, dtype or None, block, channel, down_moe=down)
+                names.append((dtype, block, channel, down, made))
+folders = [os.path.dirname(moe.__file__), os.path.dirname(linear.__file__)]
+shipped = [name for folder in folders for _, _, inside in os.walk(folder + "/configs") for name in inside
+           if name.startswith(("E=", "N="))]
 used = []
 os.path.exists = real_exists
 for root, down in request["searches"]:
@@ -96,7 +107,8 @@ for expert in (1, 2):
     reasons.append(model.DeepseekV3ForCausalLM.shared_experts_fusion_disable_reason(config, None))
 
 import triton
-said = {"first": answers, "used": used, "missing": missing, "reasons": reasons, "triton": triton.__version__}
+said = {"names": names, "shipped": shipped, "first": answers, "used": used, "missing": missing, "reasons": reasons,
+        "triton": triton.__version__}
 with open(sys.argv[1], "w") as file:
     json.dump(said, file)
 """
@@ -190,6 +202,15 @@ def said_by_0_5(tmp_path_factory: pytest.TempPathFactory, searched: list[tuple[P
 def test_0_5_looks_first_where_we_say(said_by_0_5: Mapping[str, Any]) -> None:
     ours = [f"{one.folder}/{one.name}" for files, _, _ in wanted_of("sglang-0.5", TRITON) for one in files]
     assert said_by_0_5["first"] == ours
+
+
+def test_every_name_that_0_5_makes_or_ships_is_read(said_by_0_5: Mapping[str, Any]) -> None:
+    for dtype, block, channel, down, name in said_by_0_5["names"]:
+        said = read_name(name)
+        assert said is not None, name
+        assert (said.kernel, said.dtype, said.block) == ("moe", dtype, tuple(block)), (name, channel, down)
+    shipped = [name for name in said_by_0_5["shipped"] if "=NVIDIA" in name and read_name(name) is None]
+    assert len(said_by_0_5["shipped"]) > 300 and shipped == []
 
 
 def test_0_5_takes_the_file_that_we_say(said_by_0_5: Mapping[str, Any], searched: list[tuple[Path, bool]]) -> None:

@@ -13,7 +13,7 @@ from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.installed import held, installed
 from orchestrator.rules.support.registry import Rule, finding, note, slow
 from orchestrator.tuning.holdings import Holding, State, digest, judged
-from orchestrator.tuning.validity import flaws
+from orchestrator.tuning.validity import flaws, read_name
 from orchestrator.tuning.wanted import Wanted, wanted_files
 
 
@@ -115,15 +115,15 @@ def _planned(node: Node, rules: Lookup, found: Holdings) -> list[tuple[Wanted, H
 def _unusable(node: Node, found: Holdings, taken: set[str]) -> Iterator[Finding]:
     for folder, texts in found.folders.items():
         for name, text in texts.items():
-            for flaw in flaws(name, text):
+            for flaw in flaws(name, text) if read_name(name) else ():  # what no engine looks for harms none
                 if flaw.severity is Severity.STOP:
                     yield finding(
                         Severity.STOP if name in taken else Severity.SLOW,
                         f"the tuned config {name} can't be used",
                         f"{folder}/{name}: {flaw.text}",
                         effect="an engine that uses it fails, or generates wrong text",
-                        fix="if it was pushed, run `l40s-deploy tuning push --remove`; otherwise delete the file and"
-                        " tune again",
+                        fix="if it was pushed, run `l40s-deploy tuning push --remove`; otherwise"
+                        " `l40s-deploy tuning run --model NAME FILE` makes one that a push puts in its place",
                         devices=(name,),
                         node=node.name,
                     )

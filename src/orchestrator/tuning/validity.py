@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +25,16 @@ LEAST_DEPTH = 32
 """BLOCK_SIZE_K of 8-bit operands (Triton, backends/nvidia/compiler.py:min_dot_size; the GEMM kernel of 0.5.23 with 16
 fails to compile on an H100)."""
 
-_ONE_BYTE = ("fp8_w8a8", "int8_w8a8")
-_DTYPES = ("", *_ONE_BYTE, "int8_w8a16", "int4_w4a16", "float32")
+_CHANNELWISE = "fp8_w8a8_channelwise"
+"""Of a GEMM of 0.5.23 (fp8_kernel.py, get_w8a8_channelwise_fp8_configs): no GROUP_SIZE_M; null: CUTLASS is faster."""
+_ONE_BYTE = ("fp8_w8a8", "int8_w8a8", _CHANNELWISE)
+_DTYPES = "|".join((_CHANNELWISE, "fp8_w8a8", "int8_w8a8", "int8_w8a16", "int4_w4a16", "float32"))
 
 _LARGEST_CONFIG = 1 << 20
 _NAME = re.compile(
     r"(?P<kernel>[EN])=(?P<first>\d{1,6}),(?P<letter>[NK])=(?P<second>\d{1,7}),device_name=(?P<device>[\w.+-]{1,64})"
-    r"(?:,dtype=(?P<dtype>[a-z0-9_]{1,24}))?(?:,block_shape=\[(?P<n>\d{1,4}), (?P<k>\d{1,4})\])?"
+    rf"(?:,dtype=(?P<dtype>{_DTYPES}))?"
+    r"(?:,block_shape=\[(?P<n>\d{1,4}), (?P<k>\d{1,4})\])?"
     r"(?P<channel>,per_channel_quant=True)?(?P<down>_down)?\.json"
 )
 
@@ -57,7 +60,9 @@ class Flaw:
 def read_name(name: str) -> Name | None:
     """A file name taken apart; None for a name that no engine looks for."""
     match = _NAME.fullmatch(name)
-    if match is None or (match["kernel"] == "E") != (match["letter"] == "N") or (match["dtype"] or "") not in _DTYPES:
+    if match is None or (match["kernel"] == "E") != (match["letter"] == "N"):
+        return None
+    if match["dtype"] == _CHANNELWISE and (match["kernel"] == "E" or match["n"] or match["channel"] or match["down"]):
         return None
     return Name(
         kernel="moe" if match["kernel"] == "E" else "linear",
@@ -121,10 +126,13 @@ def _entry(said: Name, size: str, config: Any) -> Iterator[Flaw]:
     if not re.fullmatch(r"[1-9]\d{0,8}", size):
         yield Flaw(Severity.STOP, f"the key {size[:40]!r} is not a batch size (the engine reads it as an integer)")
         return
+    channelwise = said.dtype == _CHANNELWISE
+    if channelwise and config is None:
+        return
     if not isinstance(config, dict):
         yield Flaw(Severity.STOP, f"{where}: found {config!r:.40}, wanted a config with {', '.join(NEEDED)}")
         return
-    wrong = list(_numbers(where, config))
+    wrong = list(_numbers(where, config, TILE if channelwise else NEEDED))
     yield from wrong or (Flaw(Severity.STOP, f"{where}: {reason}") for reason in unusable(said, config))
 
 
@@ -147,8 +155,8 @@ def unusable(said: Name, tile: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _numbers(where: str, config: Mapping[str, Any]) -> Iterator[Flaw]:
-    for key in NEEDED:
+def _numbers(where: str, config: Mapping[str, Any], needed: Sequence[str]) -> Iterator[Flaw]:
+    for key in needed:
         if key not in config:
             yield Flaw(Severity.STOP, f"{where}: {key} is missing")
     for key, value in config.items():

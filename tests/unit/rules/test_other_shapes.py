@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 from tests.support.faults import fault
-from tests.support.healthy_cluster import HealthyNode, cluster_of, dressed, healthy_node, healthy_nodes
+from tests.support.healthy_cluster import (
+    TUNED_PATH,
+    HealthyNode,
+    cluster_of,
+    dressed,
+    healthy_node,
+    healthy_nodes,
+    tuned,
+)  # fmt: skip
 from tests.support.machine_files import MachineFiles
 from tests.support.machines import SUB, main_card, rdma_card, storage_card, virtual_functions
 from tests.support.variants import bonded_rails
@@ -145,6 +153,17 @@ def test_a_recording_in_which_nvml_showed_fewer_gpus_than_the_bus_proves_nothing
     assert (found.severity, found.title.partition(":")[0]) == (Severity.UNKNOWN, "2 GPUs respond, 8 are needed")
     (live,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "GPU-MISSING"]
     assert live.severity is Severity.STOP
+
+
+def test_tuned_configs_that_the_engine_ships_are_no_fault_and_nothing_asks_to_delete_one() -> None:
+    node, folder = healthy_node(), TUNED_PATH.rpartition("/")[0]
+    names = ("dtype=fp8_w8a8_down", "dtype=fp8_w8a8,block_shape=[64, 64]_down", "dtype=of_a_later_version")
+    node.files.update({f"{folder}/E=8,N=64,device_name=NVIDIA_L40S,{name}.json": tuned() for name in names})
+    found = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "TUNED-CONFIGS"]
+    assert found == []
+    node.files[TUNED_PATH] = tuned(BLOCK_SIZE_K=128)
+    (found,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "TUNED-CONFIGS"]
+    assert "delete" not in found.fix and "tuning run" in found.fix
 
 
 ALL_OFF = (("NCCL_P2P_DISABLE", "1"), ("NCCL_NET_GDR_LEVEL", "LOC"))

@@ -119,7 +119,7 @@ def test_what_is_no_config(config: str, words: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["config.json", "E=1,K=2,device_name=X.json", "N=1,N=2,device_name=X.json", "../" + MOE, MOE + ".bak", MOE + "\n",
-     "E=1,N=2,device_name=a/b.json", "N=4096,K=4096,device_name=NVIDIA_L40S,dtype=fp8_w8a8_channelwise.json"],
+     "E=1,N=2,device_name=a/b.json", "E=8,N=64,device_name=NVIDIA_L40S,dtype=fp8_w8a8_channelwise.json"],
 )  # fmt: skip
 def test_names_that_no_engine_looks_for(name: str) -> None:
     assert read_name(name) is None
@@ -130,6 +130,13 @@ def test_a_name_taken_apart() -> None:
     said = read_name("E=257,N=64,device_name=NVIDIA_L40S,dtype=int8_w8a8,per_channel_quant=True_down.json")
     assert said is not None
     assert (said.kernel, said.device, said.dtype, said.block) == ("moe", "NVIDIA_L40S", "int8_w8a8", (0, 0))
+
+
+def test_a_gemm_by_channel_has_tiles_of_its_own() -> None:
+    name = "N=4096,K=4096,device_name=NVIDIA_L40S,dtype=fp8_w8a8_channelwise.json"
+    tile = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 1024, "num_warps": 4, "num_stages": 1}
+    assert not stops(name, json.dumps({"1": tile, "512": None}))
+    assert stops(name, json.dumps({"1": {**tile, "num_stages": 4}})), "shared memory"
 
 
 def test_few_batch_sizes_are_worth_knowing_and_no_more() -> None:
