@@ -32,6 +32,7 @@ from orchestrator.model.topology import (
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpus import NVSWITCH
 from orchestrator.topology.pci import TWICE, both_ends, card, is_address, number, sort_key
+from orchestrator.topology.processors import cpumap
 from orchestrator.topology.rdma import natural, ports_by_card
 from orchestrator.topology.switches import XML_ROOT, SwitchPlaces, merged
 
@@ -42,7 +43,6 @@ _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
 _GPU_CLASS = 0x030200
 _GPU_CLASSES = (0x0302, 0x0300)
 _MBIT = 1000
-_LARGEST_CPU = 8192
 _UNREAD = "l40s_unread"
 _SHOWN = (*RAILS, Area.NUMA, Area.LINKS)
 
@@ -82,7 +82,7 @@ class _Writer:
         return _attributes(
             {
                 "numaid": domain,
-                "affinity": _mask(cpulist),
+                "affinity": cpumap(cpulist),
                 "arch": cpu.arch or "x86_64",
                 **({"vendor": cpu.vendor, "familyid": cpu.family, "modelid": cpu.model} if x86 else {}),
             }
@@ -184,18 +184,6 @@ def _attributes(values: Mapping[str, object]) -> str:
 def _clean(text: str) -> str:
     """XML has no way to write control characters or lone surrogates."""
     return "".join(char if char.isprintable() and not "\ud800" <= char <= "\udfff" else "?" for char in text)
-
-
-def _mask(cpulist: str) -> str:
-    """'0-7' is '000000ff': words of 32 bits, the highest first, as /sys/devices/system/node/*/cpumap has them."""
-    bits = 0
-    for span in cpulist.split(",") if cpulist else ():
-        first, _, last = span.partition("-")
-        low, high = number(first, otherwise=-1), number(last or first, otherwise=-1)
-        if 0 <= low <= high < _LARGEST_CPU:
-            bits |= ((1 << (high - low + 1)) - 1) << low
-    words = max(1, (bits.bit_length() + 31) // 32)
-    return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))
 
 
 def topology_of_xml(text: str, node: str) -> Topology:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.pci import card, nic_cards
+from orchestrator.topology.processors import cpulist, cpumap
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,11 @@ def _word(distances: Distances, one: PathEnd, other: PathEnd) -> str:
 
 
 def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
-    domain = next((domain for domain in topology.numa if domain.node == end.numa_node), None)
-    return (
-        domain.cpulist if domain and domain.cpulist else "N/A",
-        str(end.numa_node) if end.numa_node >= 0 else "N/A",
-        "N/A",
-    )
+    """Where the kernel names no domain, all are near: its local_cpulist has every CPU then."""
+    near = [one for one in topology.numa if one.node == end.numa_node or (end.key and end.numa_node < 0)]
+    nodes = [str(one.node) for one in near] or [str(end.numa_node)] * (end.numa_node >= 0)
+    spans = ",".join(one.cpulist for one in near if one.cpulist), ",".join(nodes)
+    return (*(cpulist(cpumap(each)) or "N/A" for each in spans), "N/A")
 
 
 def _nic_legend(nics: Sequence[PathEnd]) -> Iterator[str]:

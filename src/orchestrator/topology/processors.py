@@ -11,6 +11,7 @@ from orchestrator.topology.pci import number, small_number
 
 _NODES = "/sys/devices/system/node"
 _LONGEST_MAP = 4096
+_LARGEST_CPU = 8192
 _MEM_TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
 
 
@@ -25,14 +26,14 @@ def _domain(snapshot: Snapshot, which: int) -> NumaDomain:
     memory = _MEM_TOTAL.search(snapshot.text(f"{folder}/meminfo"))
     return NumaDomain(
         node=which,
-        cpulist=snapshot.text(f"{folder}/cpulist") or _from_map(snapshot.text(f"{folder}/cpumap")),
+        cpulist=snapshot.text(f"{folder}/cpulist") or cpulist(snapshot.text(f"{folder}/cpumap")),
         memory_bytes=int(memory[1]) * 1024 if memory else 0,
     )
 
 
-def _from_map(cpumap: str) -> str:
+def cpulist(words: str) -> str:
     """'00000000,000000ff' is '0-7'."""
-    mask = number(cpumap.replace(",", ""), 16) if len(cpumap) <= _LONGEST_MAP else 0
+    mask = number(words.replace(",", ""), 16) if len(words) <= _LONGEST_MAP else 0
     if mask <= 0:
         return ""
     cpus = [index for index in range(mask.bit_length()) if mask >> index & 1]
@@ -43,6 +44,18 @@ def _from_map(cpumap: str) -> str:
         else:
             spans.append([cpu, cpu])
     return ",".join(f"{first}-{last}" if first != last else str(first) for first, last in spans)
+
+
+def cpumap(spans: str) -> str:
+    """'0-7' is '000000ff': words of 32 bits, the highest first, as /sys/devices/system/node/*/cpumap has them."""
+    bits = 0
+    for span in spans.split(",") if spans else ():
+        first, _, last = span.partition("-")
+        low, high = number(first, otherwise=-1), number(last or first, otherwise=-1)
+        if 0 <= low <= high < _LARGEST_CPU:
+            bits |= ((1 << (high - low + 1)) - 1) << low
+    words = max(1, (bits.bit_length() + 31) // 32)
+    return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))
 
 
 def find_cpu(snapshot: Snapshot) -> CpuModel:

@@ -60,6 +60,15 @@ def test_the_matrix_uses_nvidia_smis_words() -> None:
     assert "  NIC4: mlx5_bond_0" in text.splitlines()
 
 
+@pytest.mark.parametrize(("domains", "cpus", "nodes"), [(1, "0-31", "0"), (2, "0-63", "0-1")])
+def test_a_gpu_of_no_domain_is_near_to_all(domains: int, cpus: str, nodes: str) -> None:
+    machine = MachineFiles()
+    machine.processors(domains)
+    machine.gpu(machine.root_port(0x10, numa=-1), 0x11, numa=-1)
+    words = table(matrix(build(machine.snapshot())))
+    assert (words["GPU0", "CPU Affinity"], words["GPU0", "NUMA Affinity"]) == (cpus, nodes)
+
+
 def test_the_matrix_counts_every_switch_where_nccl_merges_them() -> None:
     machine = MachineFiles()
     top = machine.switch(machine.root_port(0x10), 0x11, ids=PEX_GEN4)
