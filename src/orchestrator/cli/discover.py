@@ -16,7 +16,6 @@ from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.topology import Topology
 from orchestrator.rules.support.marks import marks_of
-from orchestrator.rules.support.registry import all_rules
 from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import TreeLine, summary, tree
 from orchestrator.topology.network import TcpChoice
@@ -144,10 +143,8 @@ def _show_matrices(seen: Discovery, screen: Screen) -> None:
 
 
 def _show(seen: Discovery, screen: Screen) -> None:
-    titles = {rule.id: rule.title for rule in all_rules()}
     for name, topology in seen.topologies.items():
-        marks = marks_of(name, seen.findings, titles)
-        show_node(topology, seen.tcp.get(name), screen, marks)
+        show_node(topology, seen.tcp.get(name), screen, marks_of(topology, seen.findings))
     for name, failure in seen.failures.items():
         _show_failure(name, failure, screen)
     screen.out.print(_totals(seen.topologies, len(seen.failures)))

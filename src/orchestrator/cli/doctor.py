@@ -112,13 +112,11 @@ def _draw(examination: Examination, screen: Screen) -> None:
     """The first node of each shape."""
     from orchestrator.cli.discover import show_node
     from orchestrator.rules.support.marks import marks_of
-    from orchestrator.rules.support.registry import all_rules
 
-    titles = {rule.id: rule.title for rule in all_rules()}
     cluster = examination.cluster
     for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():
-        marks = marks_of(name, examination.findings, titles)
-        show_node(cluster.topologies[name], cluster.tcp.get(name), screen, marks)
+        topology = cluster.topologies[name]
+        show_node(topology, cluster.tcp.get(name), screen, marks_of(topology, examination.findings))
 
 
 def _write(

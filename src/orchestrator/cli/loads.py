@@ -69,14 +69,14 @@ def rail_words(ports: Iterable[PortRate]) -> str:
 def _rail_errors(ports: Sequence[PortRate]) -> Text:
     from rich.text import Text
 
-    down = [f"{port.device} down" for port in ports if not port.up]
+    down = [f"{port.device} down" for port in ports if port.up is False]
     grown: dict[str, int] = {}
     for port in ports:
         for name, more in port.grown.items():
             grown[name] = grown.get(name, 0) + more
     new = [f"{name} +{more}" for name, more in grown.items()]
     if down or new:
-        return Text(printable(", ".join([*down[:2], *new[:2]])), "bold yellow")
+        return Text(printable(", ".join([*down, *new[:2]])), "bold yellow")
     return Text(str(sum(port.errors for port in ports)) if ports else "", "dim")
 
 

@@ -21,7 +21,8 @@ CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRate:
-    """One RDMA port between two readings. up: its state is ACTIVE; bytes per second are None before the second reading.
+    """One RDMA port between two readings. up: its state is ACTIVE, None where it was not read; bytes per
+    second are None before the second reading.
 
     grown: errors, discards and congestion marks that have grown since the last reading, by the kernel's name
     errors: all errors and discards since the driver was loaded
@@ -29,7 +30,7 @@ class PortRate:
 
     device: str
     port: int
-    up: bool
+    up: bool | None
     received_bytes_s: float | None = None
     sent_bytes_s: float | None = None
     errors: int = 0
@@ -54,7 +55,7 @@ def _rate(before: PortGauges | None, now: PortGauges, seconds: float) -> PortRat
     return PortRate(
         device=now.device,
         port=now.port,
-        up="ACTIVE" in now.state,
+        up="ACTIVE" in now.state if now.state else None,
         received_bytes_s=_per_second(old, now.counters, "port_rcv_data", seconds),
         sent_bytes_s=_per_second(old, now.counters, "port_xmit_data", seconds),
         errors=sum(now.counters.get(name, 0) for name in (*ERRORS, *DISCARDS)),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, port_devices, port_folder
 from orchestrator.rules.support.input import record_again
-from orchestrator.rules.support.ports import Trouble, trouble
 from orchestrator.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
-from orchestrator.topology.network import carrier, is_bonded
+from orchestrator.topology.network import PortFault, carrier, is_bonded, port_fault
 from orchestrator.topology.pci import number
 from orchestrator.topology.rdma import card_of
 from orchestrator.topology.speed import Traffic, price, tcp_severity
@@ -73,8 +73,8 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
 def rdma_port_down(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""
     for node in cluster.nodes:
-        troubles, spare = _troubles(cluster, node), _spare_ports_down(node)
-        if any(one.kind == "down" for one in troubles):
+        troubles, spare = _of_rails(cluster, node), _spare_ports_down(node)
+        if any(one.fault is PortFault.NO_LINK for one in troubles):
             yield _down(node, [*troubles, *spare])
         elif spare:
             yield note(
@@ -87,9 +87,45 @@ def rdma_port_down(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _troubles(cluster: Cluster, node: Node) -> list[Trouble]:
-    others = [other for other in cluster.nodes if other is not node]
-    return [found for port in node.rail_ports if (found := trouble(port, node, others))]
+class Trouble(NamedTuple):
+    """A port, what keeps it from carrying traffic, and what can be done about it."""
+
+    port: RdmaPort
+    fault: PortFault
+    evidence: str
+    fix: str
+
+
+def _troubles(node: Node, ports: Iterable[RdmaPort], others: Iterable[Node] = ()) -> list[Trouble]:
+    """others: nodes whose interface of the same name shows what a port lacks"""
+    faults = [(port, fault) for port in ports if (fault := port_fault(port, node.topology))]
+    return [_trouble(node, port, fault, others) for port, fault in faults if fault is not PortFault.UNREAD]
+
+
+def _trouble(node: Node, port: RdmaPort, fault: PortFault, others: Iterable[Node]) -> Trouble:
+    folder, interface = f"/sys/class/infiniband/{port.device}/ports/{port.port}", node.interfaces.get(port.netdev)
+    if fault is PortFault.NO_LINK:
+        evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = "
+        fix = f"run `ip link set {port.netdev} up`" if port.netdev else f"check `rdma link show {port.name}`"
+        return Trouble(port, fault, f"{folder}: {evidence}{port.netdev or 'none'}", fix)
+    addresses = ", ".join(interface.ipv4) if interface else ""
+    table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
+    evidence = f"{folder}/gids = {table}; addresses of {port.netdev or 'its net device'} = {addresses or 'none'}"
+    there = (f"; {node.name} has {one.ipv4[0]} there" for node in others if (one := node.interfaces.get(port.netdev))
+             and one.ipv4)  # fmt: skip
+    fixes = {
+        PortFault.ROCE_V1: f"allow RoCE v2 for {port.device}: cma_roce_mode -d {port.device} -m 2, or mlxconfig"
+        " ROCE_CONTROL",
+        PortFault.NO_GID: f"run `ip link set {port.netdev} down && ip link set {port.netdev} up`, then check"
+        f" `show_gids {port.device}`",
+        PortFault.NO_ADDRESS: f"give {port.netdev or port.device} an address in its rail's subnet (netplan)"
+        + next(there, ""),
+    }
+    return Trouble(port, fault, evidence, fixes[fault])
+
+
+def _of_rails(cluster: Cluster, node: Node) -> list[Trouble]:
+    return _troubles(node, node.rail_ports, [other for other in cluster.nodes if other is not node])
 
 
 def _spare_ports_down(node: Node) -> list[Trouble]:
@@ -97,8 +133,7 @@ def _spare_ports_down(node: Node) -> list[Trouble]:
     meant, tcp = set(node.rail_ports), node.tcp.interface if node.tcp else ""
     main = {card_of(port) for port in node.topology.rdma if tcp and carrier(port, node.topology) == tcp}
     spare = [port for port in _own_ports(node) if port not in meant and card_of(port) in main]
-    found = [trouble(port, node) for port in spare if not port.active]
-    return [one for one in found if one]
+    return _troubles(node, [port for port in spare if not port.active])
 
 
 def _own_ports(node: Node) -> list[RdmaPort]:
@@ -116,8 +151,8 @@ def _names(troubles: Sequence[Trouble]) -> str:
 
 def _down(node: Node, troubles: Sequence[Trouble]) -> Finding:
     troubles = sorted(troubles, key=lambda one: node.topology.rdma.index(one.port))
-    down = [one for one in troubles if one.kind == "down"]
-    idle = [one for one in troubles if one.kind != "down"]
+    down = [one for one in troubles if one.fault is PortFault.NO_LINK]
+    idle = [one for one in troubles if one.fault is not PortFault.NO_LINK]
     words = f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link"
     words += f", {_names(idle)} no usable address" if idle else ""
     up = "; ".join(one.fix for one in down)
@@ -163,8 +198,8 @@ def _effect(node: Node) -> str:
 def rdma_port_unconfigured(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node; RoCE v1 only, a missing GID and a missing address are distinguished."""
     for node in cluster.nodes:
-        troubles = _troubles(cluster, node)
-        if troubles and not any(one.kind == "down" for one in troubles):
+        troubles = _of_rails(cluster, node)
+        if troubles and not any(one.fault is PortFault.NO_LINK for one in troubles):
             yield _unconfigured(node, troubles)
         unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
         if unread:
@@ -180,9 +215,9 @@ def rdma_port_unconfigured(cluster: Cluster) -> Iterator[Finding]:
 
 
 _UNCONFIGURED = {
-    "no address": "{ports} up without an IPv4 address",
-    "RoCE v1": "{ports} offering RoCE v1 only",
-    "no GID": "{ports} with an address but no RoCE v2 GID for it",
+    PortFault.NO_ADDRESS: "{ports} up without an IPv4 address",
+    PortFault.ROCE_V1: "{ports} offering RoCE v1 only",
+    PortFault.NO_GID: "{ports} with an address but no RoCE v2 GID for it",
 }
 
 
@@ -191,9 +226,9 @@ def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
     named = {one.port: f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device
              for one in troubles}  # fmt: skip
     parts = [
-        words.format(ports=", ".join(named[one.port] for one in troubles if one.kind == kind))
-        for kind, words in _UNCONFIGURED.items()
-        if any(one.kind == kind for one in troubles)
+        words.format(ports=", ".join(named[one.port] for one in troubles if one.fault is fault))
+        for fault, words in _UNCONFIGURED.items()
+        if any(one.fault is fault for one in troubles)
     ]
     return finding(
         _severity(node),

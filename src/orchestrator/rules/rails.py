@@ -10,7 +10,6 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.rules.support.cluster import Cluster, Node, Slot, odd_in_place
-from orchestrator.rules.support.ports import ipv4_setting
 from orchestrator.rules.support.registry import Rule, note, slow
 from orchestrator.topology.speed import Traffic, price
 
@@ -221,7 +220,7 @@ def rails_share_subnet(node: Node) -> Iterator[Finding]:
             yield note(
                 f"{', '.join(port.device for port in ports)} share the subnet {subnet}",
                 *(
-                    f"{port.netdev}: " + ", ".join(f"{name} = {ipv4_setting(node, port.netdev, name)}" for name in _ARP)
+                    f"{port.netdev}: " + ", ".join(f"{name} = {node.ipv4_setting(port.netdev, name)}" for name in _ARP)
                     for port in ports
                 ),
                 effect="traffic for several ports can arrive on one of them (not measured)",
@@ -236,5 +235,5 @@ _ARP = ("arp_ignore", "arp_announce", "rp_filter")
 
 
 def _kept_apart(node: Node, port: RdmaPort) -> bool:
-    ignore, announce, rp_filter = (ipv4_setting(node, port.netdev, name) for name in _ARP)
+    ignore, announce, rp_filter = (node.ipv4_setting(port.netdev, name) for name in _ARP)
     return ignore >= 1 and announce >= 2 and rp_filter != 1

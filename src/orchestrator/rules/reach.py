@@ -13,7 +13,6 @@ from orchestrator.model.reach import Outcome, Trial
 from orchestrator.model.topology import NETWORKS, RAILS, Area
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.rules.support.cluster import Cluster, Node, gangs_of
-from orchestrator.rules.support.ports import hears_itself
 from orchestrator.rules.support.registry import Rule, finding, slow, stop, unknown
 from orchestrator.topology.gpu_groups import gpu_groups
 from orchestrator.topology.speed import Traffic, price
@@ -311,7 +310,7 @@ def _dropped(trial: Trial, node: Node) -> bool:
     if trial.source != trial.target or trial.outcome not in _CLOSED:
         return False
     netdevs = [port.netdev for port in node.usable if port.device in (trial.side, trial.far)]
-    return not all(hears_itself(node, netdev) for netdev in netdevs)
+    return not all(node.hears_itself(netdev) for netdev in netdevs)
 
 
 def _falls_apart(gang: Sequence[Node]) -> bool:

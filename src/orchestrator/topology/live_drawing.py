@@ -24,6 +24,8 @@ class LiveState:
 
 _DOT = {"up": "up", "hot": "idle", "bad": "down", OLD: OLD}
 """Colour of a port's dot, by state."""
+_NOT_BY_LINK = ("idle", "other")
+"""What a link alone does not change: a port that has no address, and one that is no rail."""
 
 
 def lit(
@@ -51,5 +53,7 @@ def _box(box: Box, now: LiveState | None) -> Box:
 
 def _port(port: Port, now: LiveState | None) -> Port:
     if now is None:
+        return port
+    if now.state == "up" and port.state in _NOT_BY_LINK:
         return port
     return replace(port, state=_DOT.get(now.state, port.state), detail=now.words or port.detail)

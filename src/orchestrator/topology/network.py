@@ -10,6 +10,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 
 from orchestrator.model.topology import Gid, Interface, RdmaPort, Topology
@@ -192,6 +193,30 @@ def is_bonded(port: RdmaPort, topology: Topology) -> bool:
     return bool(interface.slaves) or interface.name != port.netdev
 
 
+class PortFault(Enum):
+    """Why an RDMA port can't carry traffic, in the words of every screen."""
+
+    NO_LINK = "no link"
+    NO_ADDRESS = "no address"
+    ROCE_V1 = "RoCE v1 only"
+    NO_GID = "no RoCE v2 GID"
+    UNREAD = "state unread"
+    """It is not known whether it can."""
+
+
+def port_fault(port: RdmaPort, topology: Topology) -> PortFault | None:
+    """The one judgement of a port. None for one that works, for one whose link layer asks for no GID, and where nobody
+    recorded its GIDs."""
+    if port.state and not port.active:
+        return PortFault.NO_LINK
+    if port.link_layer == "InfiniBand" or not port.gids_recorded or gid_index(port, topology).index is not None:
+        return None if port.state else PortFault.UNREAD
+    if any(gid.ipv4 and "v1" in gid.type for gid in port.gids):
+        return PortFault.ROCE_V1
+    interface = topology.interface(port.netdev)
+    return PortFault.NO_GID if interface and interface.ipv4 else PortFault.NO_ADDRESS
+
+
 class GpuPlaces:
     """Which RDMA ports have a switch in common with a GPU."""
 
@@ -234,11 +259,9 @@ def _rails_by_place(own: Sequence[RdmaPort], bonds: Set[RdmaPort], topology: Top
 def _usable(topology: Topology, tcp: str) -> Iterator[Rail]:
     places = GpuPlaces(topology)
     for port in may_be_rails(topology, tcp):
+        if port_fault(port, topology):
+            continue
         gid = gid_index(port, topology)
-        if not port.active:
-            continue
-        if gid.index is None and port.link_layer != "InfiniBand" and port.gids_recorded:
-            continue
         address = next((entry.ipv4 or "" for entry in port.gids if entry.index == gid.index), "")
         yield Rail(port, gid, address, _network_of(address, port.netdev, topology), places.near(port))
 

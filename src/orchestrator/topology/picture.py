@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
 from orchestrator.topology.names import part_name
+from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.pci import card
 from orchestrator.topology.places import Branch, Card, Domain, places_of
 from orchestrator.topology.switches import SwitchPlaces
@@ -240,15 +241,8 @@ class _PictureLayout:
         return "main card (TCP)" if self.tcp and self.tcp in names | bonds else "network card"
 
     def _port(self, port: RdmaPort, x: int, y: int) -> None:
-        interface = self.interfaces.get(port.netdev)
-        address = interface.ipv4[0].partition("/")[0] if interface and interface.ipv4 else ""
         mark = self.marks.get(port.device) or self.marks.get(port.netdev)
-        if not port.active:
-            state, words = "down", "no link"
-        elif port.netdev == self.tcp:
-            state, words = "other", address
-        else:
-            state, words = ("up", address) if address or port.link_layer == "InfiniBand" else ("idle", "no address")
+        state, words = dot(port, self.topology, self.tcp)
         name = " ".join(filter(None, (port.device, port.netdev)))
         self.result.ports.append(
             Port(x=x, y=y, state=state, name=name, detail=words, mark=mark, device=port.device, number=port.port)
@@ -291,6 +285,19 @@ class _PictureLayout:
         gpu: int = -1,
     ) -> None:
         self.result.boxes.append(Box(x=x, y=y, w=w, h=h, kind=kind, lines=lines, title=title, mark=mark, gpu=gpu))
+
+
+_DOTS = {PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}
+
+
+def dot(port: RdmaPort, topology: Topology, tcp: str = "") -> tuple[str, str]:
+    """A port's state as a dot's colour (Port.state), and its address or fault. tcp: the interface of the TCP side, of
+    whose port no more than a link is asked"""
+    interface, fault = topology.interface(port.netdev), port_fault(port, topology)
+    address = interface.ipv4[0].partition("/")[0] if interface and interface.ipv4 else ""
+    if tcp and port.netdev == tcp and fault not in _DOTS:
+        return "other", address
+    return ("up", address) if fault is None else (_DOTS.get(fault, "idle"), fault.value)
 
 
 def _parts(domain: Domain) -> Iterator[Branch | Gpu | Card]:

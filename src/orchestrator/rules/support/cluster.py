@@ -21,12 +21,13 @@ from orchestrator.protocol.network import takes
 from orchestrator.rules.support.roles import Roles, roles
 from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.network import TcpChoice, usable_rails
-from orchestrator.topology.pci import normal_address, sort_key
+from orchestrator.topology.pci import normal_address, number, sort_key
 from orchestrator.topology.rdma import card_of
 from orchestrator.topology.switches import SwitchPlaces, slotted_switches
 
 V = TypeVar("V", bound=Hashable)
 NEWEST_NCCL = (2, 30, 7)
+_IPV4 = "/proc/sys/net/ipv4/conf"
 
 
 class Slot(NamedTuple):
@@ -153,6 +154,17 @@ class Node:
         """NVML's data of each GPU."""
         said = self.snapshot.nvml.get("devices")
         return tuple(one for one in said if isinstance(one, Mapping)) if isinstance(said, (list, tuple)) else ()
+
+    def ipv4_setting(self, netdev: str, name: str) -> int:
+        """A setting of net.ipv4.conf: the kernel takes the larger of `all` and the interface's own."""
+        return max(number(self.snapshot.text(f"{_IPV4}/{scope}/{name}")) for scope in ("all", netdev))
+
+    def hears_itself(self, netdev: str) -> bool:
+        """Whether Linux takes a packet that comes in by this interface from an address of the same machine, and answers
+        its ARP: not by default (net/ipv4/fib_frontend.c, fib_validate_source), and not where it is not known."""
+        if any(self.snapshot.unread(f"{_IPV4}/{scope}/rp_filter") for scope in ("all", netdev)):
+            return False
+        return self.ipv4_setting(netdev, "accept_local") >= 1 and self.ipv4_setting(netdev, "rp_filter") != 1
 
     def with_above(self, switch: Switch) -> tuple[str, ...]:
         """Keys of a switch and of those above it, nearest first."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import Topology
+from orchestrator.rules.ports import rdma_port_down, rdma_port_unconfigured
+from orchestrator.rules.support.registry import all_rules
+from orchestrator.topology.network import port_fault
 
 MARKED = (Severity.STOP, Severity.SLOW)
 
@@ -18,13 +22,20 @@ def devices_to_mark(finding: Finding) -> Sequence[str]:
     return places or finding.devices
 
 
-def marks_of(node: str, findings: Iterable[Finding], titles: Mapping[str, str]) -> dict[str, str]:
-    """{device of a node: what is wrong with it}, with the finding's id. titles: of the rules, by id."""
+def marks_of(topology: Topology, findings: Iterable[Finding]) -> dict[str, str]:
+    """{device of a node: what is wrong with it}, with the finding's id: of a port its own judgement, else the rule's
+    title."""
+    titles = {rule.id: rule.title for rule in all_rules()}
+    faults = {port: fault.value for port in topology.rdma if (fault := port_fault(port, topology))}
+    ports = {name: words for port, words in faults.items() for name in (port.device, port.netdev) if name}
     marks: dict[str, list[str]] = {}
     for finding in findings:
-        if finding.node == node:
-            for device in devices_to_mark(finding):
-                words = f"{titles.get(finding.id, finding.title)} ({finding.id})"
-                if words not in marks.setdefault(device, []):
-                    marks[device].append(words)
+        for device in devices_to_mark(finding) if finding.node == topology.node else ():
+            said = ports.get(device) if finding.id in _OF_PORTS else None
+            words = f"{said or titles.get(finding.id, finding.title)} ({finding.id})"
+            if words not in marks.setdefault(device, []):
+                marks[device].append(words)
     return {device: "; ".join(words) for device, words in marks.items()}
+
+
+_OF_PORTS = (rdma_port_down.id, rdma_port_unconfigured.id)

@@ -15,7 +15,6 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.rules.support.cluster import Cluster, Node
-from orchestrator.rules.support.ports import hears_itself
 from orchestrator.topology.rdma import card_of
 from orchestrator.workflows.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, UNHEARD_TRY_S
 
@@ -153,7 +152,7 @@ def _within(node: Node, mine: Rails, listening: Listening) -> Iterator[dict[str,
     cards = {port.device: card_of(port) for port in node.usable}
     for device in mine:
         others = {far: way for far, way in mine.items() if cards[far] != cards[device]}
-        heard = all(hears_itself(node, way[1]) for way in (mine[device], *others.values()))
+        heard = all(node.hears_itself(way[1]) for way in (mine[device], *others.values()))
         base = {"name": node.name} | (
             {"timeout_s": DIAL_TRY_S} if heard else {"timeout_s": UNHEARD_TRY_S, "once": True}
         )

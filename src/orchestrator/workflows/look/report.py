@@ -17,9 +17,8 @@ from orchestrator.rules.placement import nic_not_under_switch
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.grouping import FindingGroup, grouped, who
 from orchestrator.rules.support.marks import MARKED, devices_to_mark
-from orchestrator.rules.support.ports import trouble
 from orchestrator.topology.labels import bmc, serial, switch_ports
-from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
+from orchestrator.topology.picture import Mark, Picture, alike, dot, picture, without_addresses
 from orchestrator.topology.switches import empty_slots
 from orchestrator.workflows.files import write_whole
 from orchestrator.workflows.look.doctor import Examination
@@ -205,13 +204,8 @@ def _cells(node: Node, rails: int) -> Iterator[dict[str, str]]:
     else:
         yield {"state": "busy" if carries_all else "up", "name": tcp.interface, "detail": tcp.address}
     for port in node.rail_ports:
-        wrong = trouble(port, node)
-        interface = node.interfaces.get(port.netdev)
-        address = interface.ipv4[0].partition("/")[0] if interface and interface.ipv4 else ""
-        if wrong is None:
-            yield {"state": "far" if port in node.roles.away else "up", "name": port.device, "detail": address}
-        else:
-            words = "no link" if wrong.kind == "down" else wrong.kind
-            yield {"state": "down" if wrong.kind == "down" else "idle", "name": port.device, "detail": words}
+        state, detail = dot(port, node.topology)
+        state = "far" if state == "up" and port in node.roles.away else state
+        yield {"state": state, "name": port.device, "detail": detail}
     for _ in range(rails - len(node.rail_ports)):
         yield {"state": "none", "name": "", "detail": "no port"}

@@ -71,7 +71,7 @@ def _state(process: RankState | None, gpu: GpuGauges, *, slowed: bool) -> str:
 
 
 def _port(port: PortRate, *, old: bool) -> LiveState:
-    if old:
+    if old or port.up is None:
         return LiveState(state=OLD, name=port.device)
     if not port.up:
         return LiveState(state="bad", name=port.device, words="down")
