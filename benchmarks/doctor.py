@@ -16,7 +16,8 @@ from pathlib import Path
 from common import command, lab, report, timed
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.workflows.look.doctor import examine_saved
+from orchestrator.workflows.look.doctor import examine_given
+from orchestrator.workflows.look.given import Given
 from orchestrator.workflows.look.recordings import load_saved
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
@@ -61,7 +62,7 @@ def multiplied(snapshots: Sequence[Snapshot], size: int) -> dict[str, Snapshot]:
 
 
 def analyse(cluster: dict[str, Snapshot]) -> None:
-    examine_saved(cluster)
+    examine_given(Given(cluster))
 
 
 if __name__ == "__main__":

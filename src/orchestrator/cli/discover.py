@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.accelerators import add_accelerators, build_options
-from orchestrator.cli.options import add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_from, add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
@@ -22,12 +22,10 @@ from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.paths import matrix
 from orchestrator.workflows.look.discover import (
     Discovery,
+    discover_given,
     discover_inventory,
-    discover_saved,
-    discover_xml,
-    load_saved,
+    given,
     save_snapshots,
-    xml_files,
 )
 
 if TYPE_CHECKING:
@@ -65,13 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace names, MAC and IP addresses, GUIDs, serial numbers and UUIDs by pseudonyms; keep the wiring",
     )
-    parser.add_argument(
-        "--from",
-        dest="saved",
-        metavar="PATH",
-        help="read saved snapshots (DIR or FILE), an hwloc-gather-topology tarball, a copy of /sys or an NCCL topology "
-        "XML instead of the nodes",
-    )
+    add_from(parser)
     parser.add_argument(
         "--matrix",
         action="store_true",
@@ -98,15 +90,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
     options = build_options(args)
-    if args.saved and (topologies := xml_files(Path(args.saved))):
-        seen = discover_xml(topologies)
-        _known(args.node, list(seen.topologies), args.saved)
-        return seen
     if args.saved:
-        snapshots = load_saved(Path(args.saved))
-        _known(args.node, list(snapshots), args.saved)
-        chosen = {n: s for n, s in snapshots.items() if not args.node or n in args.node}
-        return discover_saved(chosen, options, redact=args.redact)
+        named = given(args.saved).only(args.node, " ".join(args.saved))
+        if named.words and not args.json:
+            (screen.say if args.matrix else screen.verbatim)(printable(f"recognised: {named.words}"))
+        return discover_given(named, options, redact=args.redact)
     inventory = open_inventory(args, screen)
     _known(args.node, _names(inventory), inventory.path)
     count = len(args.node) or len(_names(inventory))

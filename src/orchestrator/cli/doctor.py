@@ -11,13 +11,14 @@ from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.advisories import advisories_json, say_advisories
 from orchestrator.cli.doctor_watch import add_watch, watch
 from orchestrator.cli.findings import say_accepted, show_findings, summary
-from orchestrator.cli.options import add_inventory, add_json, add_nodes, open_inventory
+from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.planning import page_cache
 from orchestrator.rules.support.grouping import who
 from orchestrator.topology.document import paths_json
+from orchestrator.topology.pasted.read import recognised
 from orchestrator.topology.shape import shape
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ EXAMPLE = """examples:
   l40s-deploy doctor --node node2               check one node, after a repair say
   l40s-deploy doctor --json                     the findings as one JSON document
   l40s-deploy doctor --from snapshots/          check what `discover --save snapshots/` wrote
+  nvidia-smi topo -m | l40s-deploy doctor --from -
+  l40s-deploy doctor --from node0=a.txt node1=b.txt
+                                                what people paste of two nodes: topo -m, lspci, NCCL's log, ...
   l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
                                                 a machine that hwloc-gather-topology recorded
   l40s-deploy doctor --report wiring.html       also write a page with drawings for the data centre
@@ -56,12 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
     )
     parser.add_argument("--example", metavar="NAME", help=f"read a cluster that ships instead: {' or '.join(EXAMPLES)}")
-    parser.add_argument(
-        "--from",
-        dest="saved",
-        metavar="PATH",
-        help="read saved snapshots, an hwloc-gather-topology tarball, a copy of /sys or an NCCL topology XML instead",
-    )
+    add_from(parser)
     add_accelerators(parser)
     parser.add_argument("--report", metavar="FILE", help="also write an HTML page with drawings, to send on")
     parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
@@ -83,7 +82,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         raise InputError("--install needs --watch", where="--install", fix="l40s-deploy doctor --watch 10m --install")
     if args.example:
         args.saved = _example(args)
-    examination = _examine_saved(args) if args.saved else _examine(args, screen)
+    examination = _examine_saved(args, screen) if args.saved else _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, screen)
     say_accepted(examination.accepted, screen, nodes=len(examination.cluster.topologies))
@@ -98,14 +97,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.FINDINGS if examination.worst else 0
 
 
-def _example(args: argparse.Namespace) -> str:
+def _example(args: argparse.Namespace) -> list[str]:
     if args.example not in EXAMPLES:
         raise no_such("example", args.example, EXAMPLES, where="--example")
     if args.saved:
         raise InputError("is an input as --example is", where="--from", fix="give one of the two")
     from orchestrator.loading.resources import data_dir
 
-    return str(data_dir("examples") / args.example)
+    return [str(data_dir("examples") / args.example)]
 
 
 def _draw(examination: Examination, screen: Screen) -> None:
@@ -156,14 +155,14 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
         return examine_inventory(inventory, accept=args.accept, nodes=args.node)
 
 
-def _examine_saved(args: argparse.Namespace) -> Examination:
-    from orchestrator.workflows.look.doctor import examine_saved, examine_xml, xml_files
-    from orchestrator.workflows.look.recordings import load_saved
+def _examine_saved(args: argparse.Namespace, screen: Screen) -> Examination:
+    from orchestrator.workflows.look.doctor import examine_given
+    from orchestrator.workflows.look.given import given
 
-    path = Path(args.saved)
-    if topologies := xml_files(path):
-        return examine_xml(topologies, accept=args.accept)
-    return examine_saved(load_saved(path), build_options(args), accept=args.accept, nodes=args.node)
+    seen = given(args.saved).only(args.node, "--node")
+    if seen.words and not args.json:
+        screen.out.print(printable(f"recognised: {seen.words}"))
+    return examine_given(seen, build_options(args), accept=args.accept)
 
 
 def document(examination: Examination, expectations: Sequence[NcclExpectation] = ()) -> dict[str, Any]:
@@ -206,7 +205,9 @@ def _node_json(node: Node) -> dict[str, Any]:
         "role": "spare" if node.spec.spare else "member",
         "gpus": len(topology.gpus),
         "usable_gpus": len(node.gpus),
-        "nics": seen.nics_elsewhere + sum(group.nics for group in seen.groups),
+        "nics": len(topology.stated.nics)
+        if topology.stated and seen.stated is not None
+        else seen.nics_elsewhere + sum(group.nics for group in seen.groups),
         "switches": len(topology.switches),
         "groups": [
             {"switch": group.switch, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
@@ -214,6 +215,7 @@ def _node_json(node: Node) -> dict[str, Any]:
         ],
         "between_gpus": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
         "paths": paths_json(topology),
+        **({"recognised": list(forms)} if (forms := recognised(node.snapshot)) else {}),
     }
 
 

@@ -35,6 +35,20 @@ def add_inventory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_from(parser: argparse.ArgumentParser) -> None:
+    """--from: files instead of nodes."""
+    parser.add_argument(
+        "--from",
+        dest="saved",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="read files instead of nodes, - for standard input, NAME=FILE to name the node, or a folder: saved"
+        " snapshots, an hwloc-gather-topology tarball, a copy of /sys, NCCL's topology XML, or what people paste"
+        " (nvidia-smi topo -m, lspci -vvv or -tv, NCCL's log, ibv_devinfo -v, show_gids, ip -br addr, nvidia-smi -q)",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json: one document on stdout, nothing else."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -269,6 +269,45 @@ class CpuModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """The matrix of `nvidia-smi topo -m` as somebody pasted it: path types without a place.
+
+    heads:   its columns of devices: GPU0, NIC0
+    names:   what its legend calls them: (NIC0, mlx5_0)
+    columns: titles after the devices
+    rows:    (head, a word for each head, a cell for each title); '' for what was cut off
+    """
+
+    heads: tuple[str, ...]
+    names: tuple[tuple[str, str], ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = ()
+
+    def name(self, head: str) -> str:
+        """GPU0, or the RDMA device of a NIC where the legend has one."""
+        return dict(self.names).get(head, head)
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(head for head in self.heads if head.startswith("GPU"))
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """RDMA devices."""
+        return tuple(self.name(head) for head in self.heads if not head.startswith("GPU"))
+
+    def words(self) -> dict[tuple[str, str], str]:
+        """By both names, in both orders; of a row that was cut off, what the other one says."""
+        said = {
+            (self.name(row), self.name(head)): word
+            for row, words, _ in self.rows
+            for head, word in zip(self.heads, words, strict=False)
+            if word
+        }
+        return {(other, one): word for (one, other), word in said.items()} | said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """One node's hardware and network as its own files show them."""
 
@@ -283,6 +322,7 @@ class Topology:
     interfaces: tuple[Interface, ...] = ()
     sockets: tuple[str, ...] = ()
     """Interfaces that NCCL's own file lists as its network: it used TCP over them, and no RDMA port."""
+    stated: Stated | None = None
     driver: str = ""
     nvml_error: str = ""
     unread: tuple[NotRead, ...] = ()

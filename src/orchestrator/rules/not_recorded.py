@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PcieLink
 from orchestrator.rules.support.cluster import Cluster, Node
 from orchestrator.rules.support.input import Input, input_of, record_again
-from orchestrator.rules.support.registry import Rule, all_rules, unknown
+from orchestrator.rules.support.registry import NOT_RECORDED, Rule, all_rules, unknown
 
 
 @Rule(
-    id="NOT-RECORDED",
+    id=NOT_RECORDED,
     title="this input is incomplete",
     explain=(
         "A copy of /sys or NCCL's topology file shows where devices are, and little else. Rules that need more report"
@@ -28,10 +28,13 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
     """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
     kinds = [kind for kind in _KINDS if kind.words != _OTHERS or len(cluster.nodes) == 1]
     for node in cluster.nodes:
-        if node.topology.unread:
+        source = input_of(node)
+        if node.topology.unread and source is not Input.PASTED:
             yield _unread(node)
-        missing = [kind for kind in kinds if input_of(node) in (Input.RECORDING, Input.XML) and not kind.there(node)]
-        if missing:
+        missing = [kind for kind in kinds if source not in (Input.LIVE, Input.SNAPSHOT) and not kind.there(node)]
+        if source is Input.PASTED:
+            yield from _untold(node, missing)
+        elif missing:
             ids = [name for kind in missing for name in kind.rules]
             yield unknown(
                 f"{len(ids)} rules could not run: this input does not contain "
@@ -64,7 +67,7 @@ def _any_path(part: str) -> Callable[[Node], bool]:
 
 _OTHERS = "other nodes"
 _KINDS = (
-    _RecordKind("NVML's answers", lambda node: bool(node.nvml_devices),
+    _RecordKind("NVML's answers", lambda node: bool(node.nvml_devices) and input_of(node) is not Input.PASTED,
           ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
            "GPU-ECC", "GDR-MISSING", "NVML-UNREADABLE")),
     _RecordKind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),
@@ -96,6 +99,24 @@ _KINDS = (
     _RecordKind(_OTHERS, lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER")),
     _RecordKind("trials between nodes", lambda _: False, ("PORT-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip
+
+
+def _untold(node: Node, missing: Sequence[_RecordKind]) -> Iterator[Finding]:
+    """All that a pasted text leaves open, in one finding."""
+    areas = dict.fromkeys(one.area for one in node.topology.unread)
+    judged = {one.id for one in all_rules() if one.of_text(node) is not None}
+    blind = {one.id for one in all_rules() if areas.keys() & {*one.needs}}
+    ids = tuple(sorted(blind.union(*(kind.rules for kind in missing)) - judged))
+    words = dict.fromkeys([*(area.value for area in areas), *(kind.words for kind in missing)])
+    if ids:
+        yield unknown(
+            f"{len(ids)} of {len(all_rules())} rules could not run on what was pasted",
+            f"not in it: {', '.join(words)}",
+            effect="the faults that these rules find may exist: " + ", ".join(ids),
+            fix=record_again(node),
+            devices=ids,
+            node=node.name,
+        )
 
 
 def _unread(node: Node) -> Finding:

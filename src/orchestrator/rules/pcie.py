@@ -193,9 +193,14 @@ def _known_to_fail(node: Node) -> tuple[str, ...]:
     source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above); nvidia-smi -q of an idle L40S",
     weight=28,
     needs=(*RAILS, Area.LINKS),
+    on_text=lambda node: None if node.topology.lacks(Area.PCI, Area.LINKS) else list(_links(node)),
 ).of_node
 def pcie_link_reduced(node: Node) -> Iterator[Finding]:
     """One finding a link; both ports of a card share one."""
+    yield from _links(node)
+
+
+def _links(node: Node) -> Iterator[Finding]:
     gpus = {gpu.key: f"GPU {gpu.index}" for gpu in node.topology.gpus}
     for key, words in (gpus | dict(_cards_and_uplinks(node))).items():
         device = node.devices.get(key)

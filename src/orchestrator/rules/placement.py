@@ -10,6 +10,7 @@ from orchestrator.model.topology import PLACES, RAILS, Area, Gpu, PciDevice, Rdm
 from orchestrator.rules.support.cluster import Node
 from orchestrator.rules.support.input import is_guest
 from orchestrator.rules.support.registry import Rule, finding, note, slow, unknown
+from orchestrator.rules.support.stated_wiring import card_away, card_missing
 from orchestrator.topology.names import part_name
 from orchestrator.topology.pci import card
 from orchestrator.topology.rdma import ports_by_card
@@ -185,6 +186,7 @@ def _uneven(node: Node, groups: Sequence[tuple[str, int]], away: Sequence[str]) 
     source="NCCL src/graph/paths.cc ncclTopoCheckNet, ncclTopoCheckGdr; the articles' first fault",
     weight=10,
     needs=(*RAILS, Area.NUMA),
+    on_text=card_away,
 ).of_node
 def nic_not_under_switch(node: Node) -> Iterator[Finding]:
     """One finding a card, naming the slot it is in and the switch that has none; unknown where a card may be either
@@ -248,6 +250,7 @@ def _slot_words(switch: Switch, empty: Sequence[str]) -> str:
     source="NCCL src/graph/topo.cc ncclTopoGetLocal; the articles' cluster (one card behind each switch)",
     weight=15,
     needs=(*RAILS, Area.NUMA),
+    on_text=card_missing,
 ).of_node
 def nic_missing(node: Node) -> Iterator[Finding]:
     """One finding where no misplaced card explains the lack."""

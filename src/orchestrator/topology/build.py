@@ -9,6 +9,7 @@ from orchestrator.topology.interfaces import find_interfaces
 from orchestrator.topology.pci import pci_devices
 from orchestrator.topology.processors import find_cpu, find_numa_domains
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
+from orchestrator.topology.stated import sockets_of, stated_of, with_stated
 from orchestrator.topology.switches import SwitchPlaces, find_switches
 from orchestrator.topology.unread import find_unread
 
@@ -25,6 +26,7 @@ def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
     switches = find_switches(devices, serving)
     places = SwitchPlaces(switches)
     interfaces = find_interfaces(snapshot, devices)
+    stated = stated_of(snapshot)
     rdma = find_rdma_ports(snapshot, devices, interfaces, places)
     return Topology(
         node=snapshot.node,
@@ -34,8 +36,10 @@ def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
         pci=devices,
         switches=switches,
         gpus=find_gpus(snapshot.nvml, devices, places, chosen),
-        rdma=rdma,
+        rdma=with_stated(rdma, stated),
         interfaces=interfaces,
+        stated=stated,
+        sockets=sockets_of(snapshot),
         driver=str(snapshot.nvml.get("driver") or ""),
         nvml_error=str(snapshot.nvml.get("error") or ""),
         unread=find_unread(snapshot, devices, rdma, functions),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.model.topology import PathType, Topology
+from orchestrator.model.topology import Area, PathType, RdmaPort, Topology
 from orchestrator.topology.pci import card, normal_address
+from orchestrator.topology.stated import TEXT, path_of
 from orchestrator.topology.switches import SwitchPlaces
 
 
@@ -18,12 +19,19 @@ class Distances:
         self._gpus = {gpu.key: gpu for gpu in topology.gpus if gpu.nvlinks}
         self._numa_of_switch = {switch.key: switch.numa_node for switch in topology.switches}
         self._places = SwitchPlaces(topology.switches, merge=merge)
+        self._words = _stated_words(topology)
+        placed = any(device.numa_node >= 0 for device in topology.pci)
+        self._blind = not placed and any(one.path == TEXT for one in topology.lacks(Area.NUMA))
 
     def path_type(self, one: str, other: str) -> PathType:
-        """The path between two PCI functions, by key; DIS where one of them is unknown.
+        """The path between two PCI functions, by key; DIS where one of them, or what decides, is unknown.
+
+        Of a device without a function (its key is then `end_key`'s) what a text states.
 
         Functions of one card are one device (NCCL src/transport/net_ib/init.cc sets the function digit to zero).
         """
+        if stated := path_of(self._words.get((one, other), "")):
+            return stated
         if one not in self._devices or other not in self._devices:
             return PathType.DIS
         if _card(one) == _card(other):
@@ -49,13 +57,15 @@ class Distances:
         if shared is not None:
             direct = above[0] == shared and above_other[0] == shared
             return PathType.PIX if direct else PathType.PXB
+        if self._blind and self._devices[one].root != self._devices[other].root:
+            return PathType.DIS  # of one domain or of two
         return PathType.PHB if self.numa_node(one) == self.numa_node(other) else PathType.SYS
 
     def nvidia_smi_word(self, one: str, other: str) -> str:
         """As `nvidia-smi topo -m` writes it: X for the same function, PIX for two functions of one card, and NODE where
         NCCL's PHB joins two host bridges of one NUMA domain."""
-        if one == other:
-            return "X"
+        if one == other or (one, other) in self._words:
+            return self._words.get((one, other), "X")
         path = self.path_type(one, other)
         if path is PathType.LOC:
             return PathType.PIX.name
@@ -63,7 +73,7 @@ class Distances:
             return f"NV{self.nvlinks(one, other)}"
         if path is PathType.PHB and self._devices[one].root != self._devices[other].root:
             return "NODE"
-        return path.name
+        return "N/A" if path is PathType.DIS else path.name
 
     def numa_node(self, key: str) -> int:
         """NUMA domain of the topmost device on the path to the CPU: there NCCL attaches the branch. For a card it
@@ -73,6 +83,22 @@ class Distances:
             return self._numa_of_switch[above[-1]]
         first = f"{key[:-1]}0"
         return (self._devices.get(first) or self._devices[key]).numa_node
+
+
+def end_key(port: RdmaPort) -> str:
+    """What stands for a port in distances: its PCI function, or its name where a text states no more of it."""
+    return port.key or port.device
+
+
+def _stated_words(topology: Topology) -> dict[tuple[str, str], str]:
+    """{(key, key): word}, as far as a text states any."""
+    if topology.stated is None:
+        return {}
+    keys = {f"GPU{gpu.index}": gpu.key for gpu in topology.gpus} | {
+        port.device: end_key(port) for port in topology.rdma
+    }
+    words = topology.stated.words().items()
+    return {(keys[one], keys[other]): word for (one, other), word in words if one in keys and other in keys}
 
 
 def path_type(topology: Topology, one: str, other: str) -> PathType:

@@ -12,8 +12,9 @@ from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
 from orchestrator.topology.names import part_name
 from orchestrator.topology.network import TcpChoice, gid_index
+from orchestrator.topology.paths import stated_groups
 from orchestrator.topology.pci import card, nic_cards
-from orchestrator.topology.places import Branch, Card, Domain, places_of
+from orchestrator.topology.places import Branch, Card, Domain, Places, places_of
 from orchestrator.topology.shape import counted, shape
 
 Marks = Mapping[str, str]
@@ -56,7 +57,10 @@ def summary(topology: Topology) -> str:
 
 
 def _switch_words(topology: Topology) -> str:
-    groups = [group.gpus for group in shape(topology).groups]
+    seen = shape(topology)
+    groups = [group.gpus for group in seen.groups]
+    if seen.stated is not None:
+        return f"{' + '.join(map(str, seen.stated))} GPUs behind a switch each" if seen.stated else ""
     if not groups:
         return "no PCIe switch above a GPU" if topology.gpus else ""
     return f"{counted(len(groups), 'PCIe switch', 'es')} with {' + '.join(map(str, groups))} GPUs"
@@ -82,12 +86,21 @@ class _TextDrawing:
         if topology.driver:
             title += f"  driver {topology.driver}"
         children = [self._domain(domain) for domain in places.domains]
-        children += [self._gpu(gpu) for gpu in places.loose_gpus]
-        children += [self._port(port) for port in places.loose_ports]
+        children += self._loose(places)
         children += [self._interface(one) for one in topology.interfaces if self._stands_alone(one)]
         if topology.nvml_error and topology.gpus:
             children.append(TreeLine(kind="note", label=f"NVML: {topology.nvml_error}"))
         return TreeLine(kind="node", label=f"{title}  {topology.cpu.name}".strip(), children=tuple(children))
+
+    def _loose(self, places: Places) -> list[TreeLine]:
+        """What has no place in the PCI tree; a pasted text may state what of it shares a switch."""
+        lines = {f"GPU{gpu.index}": self._gpu(gpu) for gpu in places.loose_gpus}
+        lines |= {port.device: self._port(port) for port in places.loose_ports}
+        drawn = []
+        for group in stated_groups(self.topology) if self.topology.stated else ():
+            children = tuple(lines.pop(name) for name in (*group.gpus, *group.nics) if name in lines)
+            drawn.append(TreeLine(kind="switch", label="behind one switch (PIX or PXB)", children=children))
+        return [*drawn, *lines.values()]
 
     def _fault(self, *names: str) -> str:
         found = (self.marks.get(name, "") for name in names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 _PARTS = {
     (0x10DE, 0x26B9): "NVIDIA L40S",
     (0x10DE, 0x26B5): "NVIDIA L40",
@@ -34,6 +36,14 @@ _PARTS = {
 
 def part_name(vendor: int, device: int) -> str:
     """The part's name, else its ids as lspci -n prints them; '' where these were not read."""
-    if not vendor and not device:
+    if not vendor or not device:
         return ""
     return _PARTS.get((vendor, device), f"{vendor:04x}:{device:04x}")
+
+
+def device_called(vendor: int, words: str) -> int:
+    """The device id of a part that lspci calls so ('AD102GL [L40S]'); 0 where its name is not listed here."""
+    named = re.findall(r"\[(?:GeForce )?([^]]{1,64})\]", words)
+    return next(
+        (ids[1] for ids, name in _PARTS.items() if ids[0] == vendor and name.removeprefix("NVIDIA ") in named), 0
+    )

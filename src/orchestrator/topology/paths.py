@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.topology import PathType, Topology
-from orchestrator.topology.distance import Distances
+from orchestrator.topology.distance import Distances, end_key
 from orchestrator.topology.pci import card, nic_cards
 from orchestrator.topology.processors import cpulist, cpumap
+from orchestrator.topology.stated import Sharing, sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ def gpu_ends(topology: Topology) -> tuple[PathEnd, ...]:
     return tuple(
         PathEnd(
             f"GPU{gpu.index}" if gpu.index >= 0 else f"GPU@{gpu.address}",
-            gpu.key if gpu.key in known else "",
+            gpu.key if gpu.key in known or topology.stated else "",
             gpu.numa_node,
         )
         for gpu in topology.gpus
@@ -45,8 +47,13 @@ def gpu_ends(topology: Topology) -> tuple[PathEnd, ...]:
 def nic_ends(topology: Topology) -> tuple[PathEnd, ...]:
     """Every RDMA device in order of name; where the machine shows none, its network cards by interface or address."""
     if topology.rdma:
-        ports = {port.device: port for port in reversed(topology.rdma)}
-        return tuple(PathEnd(name, port.key, port.numa_node) for name, port in reversed(ports.items()))
+        ports = dict(reversed({port.device: port for port in reversed(topology.rdma)}.items()))
+        order = [name for name in topology.stated.nics if name in ports] if topology.stated else []
+        names = dict.fromkeys([*order, *ports])
+        return tuple(
+            PathEnd(name, end_key(ports[name]) if topology.stated else ports[name].key, ports[name].numa_node)
+            for name in names
+        )
     names = {interface.key: interface.name for interface in topology.interfaces if interface.key}
     firsts = [functions[0] for functions in nic_cards(topology).values()]
     return tuple(PathEnd(names.get(one.key) or card(one.address), one.key, one.numa_node) for one in firsts)
@@ -57,25 +64,45 @@ def paths(topology: Topology) -> tuple[Pair, ...]:
     distances = Distances(topology)
 
     def pair(one: PathEnd, other: PathEnd) -> Pair:
-        known = one.key and other.key
-        return Pair(one.name, other.name, distances.path_type(one.key, other.key) if known else None)
+        path = distances.path_type(one.key, other.key) if one.key and other.key else PathType.DIS
+        return Pair(one.name, other.name, None if path is PathType.DIS else path)
 
     gpus, nics = gpu_ends(topology), nic_ends(topology)
     between = [pair(gpu, other) for place, gpu in enumerate(gpus) for other in gpus[place + 1 :]]
     return (*between, *(pair(gpu, nic) for gpu in gpus for nic in nics))
 
 
+def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
+    """The GPUs, with NICs, that share a switch by their path types."""
+    pairs = ((pair.one, pair.other, pair.type) for pair in paths(topology))
+    return sharing([gpu.name for gpu in gpu_ends(topology)], pairs)
+
+
 def matrix(topology: Topology) -> str:
     """What `nvidia-smi topo -m` prints of this machine: tab-separated, NICs by number with a legend below."""
     gpus, nics = gpu_ends(topology), nic_ends(topology)
     ends = [*gpus, *nics]
-    heads = [*(gpu.name for gpu in gpus), *(f"NIC{number}" for number in range(len(nics)))]
+    heads = [*(gpu.name for gpu in gpus), *_nic_heads(topology, nics)]
     distances = Distances(topology, merge=False)
-    lines = ["\t".join(["", *heads, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
+    columns = topology.stated.columns if topology.stated else _COLUMNS
+    lines = ["\t".join(["", *heads, *columns])]
     for place, (head, end) in enumerate(zip(heads, ends, strict=True)):
         words = ["X" if place == other else _word(distances, end, ends[other]) for other in range(len(ends))]
         lines.append("\t".join([head, *words, *(_affinity(topology, end) if place < len(gpus) else ())]))
-    return "\n".join([*lines, "", *_LEGEND, *_nic_legend(nics)])
+    legend = _nic_legend(
+        {head: nic.name for head, nic in zip(heads[len(gpus) :], nics, strict=True) if head != nic.name}
+    )
+    return "\n".join([*lines, "", *_LEGEND, *legend])
+
+
+def _nic_heads(topology: Topology, nics: Sequence[PathEnd]) -> Iterator[str]:
+    """NIC0, or what a pasted matrix has for it."""
+    stated = topology.stated
+    said = {stated.name(head): head for head in stated.heads} if stated else {}
+    taken = set(said.values())
+    free = (f"NIC{number}" for number in itertools.count() if f"NIC{number}" not in taken)
+    for nic in nics:
+        yield said[nic.name] if nic.name in said else next(free)
 
 
 def _word(distances: Distances, one: PathEnd, other: PathEnd) -> str:
@@ -84,17 +111,20 @@ def _word(distances: Distances, one: PathEnd, other: PathEnd) -> str:
 
 def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
     """Where the kernel names no domain, all are near: its local_cpulist has every CPU then."""
+    if topology.stated:
+        return next((cells for head, _, cells in topology.stated.rows if head == end.name), ())
     near = [one for one in topology.numa if one.node == end.numa_node or (end.key and end.numa_node < 0)]
     nodes = [str(one.node) for one in near] or [str(end.numa_node)] * (end.numa_node >= 0)
     spans = ",".join(one.cpulist for one in near if one.cpulist), ",".join(nodes)
     return (*(cpulist(cpumap(each)) or "N/A" for each in spans), "N/A")
 
 
-def _nic_legend(nics: Sequence[PathEnd]) -> Iterator[str]:
-    if nics:
-        yield from ("", "NIC Legend:", "", *(f"  NIC{number}: {nic.name}" for number, nic in enumerate(nics)))
+def _nic_legend(names: Mapping[str, str]) -> Iterator[str]:
+    if names:
+        yield from ("", "NIC Legend:", "", *(f"  {head}: {name}" for head, name in names.items()))
 
 
+_COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _LEGEND = (
     "Legend:",
     "",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.model.topology import PathType, Switch, Topology
 from orchestrator.topology.distance import Distances
+from orchestrator.topology.paths import stated_groups
 from orchestrator.topology.pci import nic_cards
 from orchestrator.topology.switches import SwitchPlaces, homes
 
@@ -40,12 +41,17 @@ class Shape:
     nics_elsewhere: int
     inside: tuple[PathType, ...]
     across: tuple[PathType, ...]
+    stated: tuple[int, ...] | None = None
+    """GPUs of each group that a text states to share a switch; None where the machine's own tree is known."""
 
     @property
     def words(self) -> str:
         """'2 switches with 4 GPUs + 1 NIC each, 1 NIC elsewhere; GPUs PIX inside, SYS across'."""
         if not self.groups and not self.gpus_elsewhere:
             return "no GPU"
+        if self.stated is not None:
+            behind = f", {' + '.join(map(str, self.stated))} behind a switch each" if self.stated else ""
+            return f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {_names(self.across) or 'not known'}"
         if self.groups:
             groups = [_group_words(group) for group in self.groups]
             alike = len(set(groups)) == 1 and len(groups) > 1
@@ -85,12 +91,16 @@ def shape(topology: Topology) -> Shape:
         if gpus:
             groups.append(_group(switch, gpus, [chain for chain in cards if switch.key in chain]))
     inside, across = _between(topology, tops)
+    homes_known = any(device.key == gpu.key for gpu in topology.gpus for device in topology.pci)
     return Shape(
         groups=tuple(groups),
         gpus_elsewhere=sum(not top for top in tops.values()),
         nics_elsewhere=sum(set(tops.values()).isdisjoint(chain) for chain in cards),
         inside=inside,
         across=across,
+        stated=tuple(len(group.gpus) for group in stated_groups(topology))
+        if topology.stated and not homes_known
+        else None,
     )
 
 
@@ -108,4 +118,4 @@ def _between(topology: Topology, tops: dict[str, str]) -> tuple[tuple[PathType, 
         for other in topology.gpus[number + 1 :]:
             together = tops[gpu.key] and tops[gpu.key] == tops[other.key]
             (inside if together else across).add(distances.path_type(gpu.key, other.key))
-    return tuple(sorted(inside)), tuple(sorted(across))
+    return tuple(sorted(inside - {PathType.DIS})), tuple(sorted(across - {PathType.DIS}))

@@ -17,7 +17,7 @@ from orchestrator.topology.config_space import config_space
 from orchestrator.topology.pci import bridges_above, card, number, sort_key
 
 XML_ROOT = "/nccl/"
-"""Keys of what was read from NCCL's XML begin with it."""
+"""Keys of what NCCL wrote, as XML or in its log, begin with it: every bridge there is a switch."""
 _BROADCOM = 0x1000
 _PEX_GEN4, _PEX_GEN5 = 0xC010, 0xC030
 
@@ -40,6 +40,7 @@ def find_switches(devices: Sequence[PciDevice], serving: Collection[str] = ()) -
     keys -= {port for way in ways for port in way[::2]}
     keys |= {upstream for way in ways for upstream in way[1::2]}
     keys = _worth_naming(keys, devices, serving)
+    keys |= {device.key for device in devices if device.is_bridge and device.key.startswith(XML_ROOT)}
     switches = [_switch(key, by_key, keys) for key in keys]
     return merged(sorted(switches, key=lambda switch: (sort_key(switch.address), switch.key)), by_key)
 

@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.model.snapshot import ANSWERS, NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area, NotRead, PciDevice, RdmaPort
 from orchestrator.topology.pci import is_address, normal_address
+from orchestrator.topology.stated import TEXT, pasted
 
 _FUNCTION = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _PLACES = (
@@ -35,13 +36,22 @@ def find_unread(
 
     rdma: {RDMA device: key of its PCI function}
     """
-    found = [*_failed(snapshot), *_functions(snapshot), *_domains(snapshot, devices)]
+    found = [*_pasted(snapshot), *_failed(snapshot), *_functions(snapshot), *_domains(snapshot, devices)]
     for port in ports:
         found += _gids(snapshot, port)
     if snapshot.nvml.get("error") != NOT_RECORDED:  # a look of ours asks for all of it
         found += [*_network(snapshot), *_rdma(snapshot, rdma, ports)]
         found += [*_nvml(snapshot.nvml), *_gpus(snapshot.nvml, devices)]
     return tuple(dict.fromkeys(found))
+
+
+def _pasted(snapshot: Snapshot) -> Iterator[NotRead]:
+    """Everything that a text which somebody pasted does not tell."""
+    if said := pasted(snapshot):
+        told = said.get("areas")
+        for area in Area:
+            if area.name not in (told if isinstance(told, (list, tuple)) else ()):
+                yield NotRead(area, TEXT, _UNCOLLECTED)
 
 
 def _failed(snapshot: Snapshot) -> Iterator[NotRead]:

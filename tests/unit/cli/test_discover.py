@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,7 +98,7 @@ def test_unreachable_nodes_are_in_the_json_too(
     [
         (["--from", "{seen}", "--node", "nix"], "no node is called 'nix'"),
         (["--from", "{seen}/absent"], "does not exist"),
-        (["--from", "/etc/hostname"], "is not a snapshot"),
+        (["--from", "/etc/hostname"], "contains nothing that is recognised"),
     ],
 )
 def test_wrong_input_is_one_message(
@@ -125,3 +128,52 @@ def test_text_from_a_node_cannot_drive_the_terminal(tmp_path: Path, capsys: pyte
     out = capsys.readouterr().out
     assert not any(char in out for char in "\x1b\x07\x9b")
     assert "[bold]evil\\x1b[2J" in out
+
+
+POST = Path(__file__).parents[2] / "recorded" / "pasted" / "8x4090-bond.topo"
+
+
+def test_what_is_pasted_comes_from_a_pipe_files_of_several_nodes_or_folders(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped = subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli.main", "doctor", "--from", "-"],
+        input=POST.read_text(), capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert piped.returncode == 3 and piped.stdout.startswith("recognised: nvidia-smi topo -m of stdin\nslow    stdin: ")
+    assert piped.stdout.count("could not run") == 1
+    assert main(["discover", "--matrix", "--from", str(POST)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == POST.read_text() and shown.err == "recognised: nvidia-smi topo -m of 8x4090-bond\n"
+    for place in ("a/n1", "a/n2"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "topo.txt").write_text(POST.read_text())
+        (tmp_path / place / "tree.txt").write_text(POST.with_name("articles.lspci-tv").read_text())
+    both = [f"n1={POST}", f"n2={POST}"]
+    folders = [str(tmp_path / "a/n1"), str(tmp_path / "a/n2")]
+    for words in (["--from", *both], ["--from", both[0], "--from", both[1]], ["--from", str(tmp_path / "a")],
+                  ["--from", *folders]):  # fmt: skip
+        assert main(["doctor", "--json", *words]) == 3
+        nodes = json.loads(capsys.readouterr().out)["nodes"]
+        assert [(node["name"], node["gpus"]) for node in nodes] == [("n1", 8), ("n2", 8)]
+        assert {pair["type"] for pair in nodes[1]["paths"]} == {"PIX", "SYS"}
+        assert nodes[0]["recognised"][-1].startswith(("nvidia-smi topo -m", "lspci -tv"))
+    assert main(["doctor", "--from", str(POST), str(POST)]) == 2
+    assert "appears twice" in capsys.readouterr().err
+    assert main(["discover", "--from", str(POST), "--redact", "--save", str(tmp_path / "saved")]) == 0
+    assert main(["discover", "--matrix", "--from", str(tmp_path / "saved")]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.endswith(POST.read_text()) and not list((tmp_path / "saved").glob("8x*"))
+
+
+def test_a_pasted_text_does_nothing_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = POST.read_text().replace("mlx5_bond_0", "mlx5\x1b]0;owned\x07_bond_0[bold]").replace("GPU7", "GPU\x077")
+    (tmp_path / "post.txt").write_text(text)
+    for words in (["doctor"], ["discover"], ["discover", "--matrix"], ["doctor", "--json"]):
+        main([*words, "--from", str(tmp_path / "post.txt")])
+        shown = capsys.readouterr()
+        assert not {"\x1b", "\x07"} & {*shown.out, *shown.err}
+    (tmp_path / "large.txt").write_text("GPU0 GPU1 X PIX\n" * 200_000 + "-[0000:00]-+-00.0\n" * 100_000)
+    before = time.process_time()
+    main(["doctor", "--from", str(tmp_path / "large.txt")])
+    assert time.process_time() - before < 60

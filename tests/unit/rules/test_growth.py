@@ -8,13 +8,14 @@ from dataclasses import replace
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.workflows.look.doctor import examine_saved
+from orchestrator.workflows.look.doctor import examine_given
+from orchestrator.workflows.look.given import Given
 
 
 def spent(snapshots: list[Snapshot], size: int) -> float:
     cluster = {f"node{n}": replace(snapshots[n % 4], node=f"node{n}") for n in range(size)}
     began = time.process_time()
-    examine_saved(cluster)
+    examine_given(Given(cluster))
     return time.process_time() - began
 
 

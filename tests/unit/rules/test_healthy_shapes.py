@@ -14,7 +14,8 @@ from tests.unit.rules.test_inputs import bad, snapshot_of, through_xml, without_
 from orchestrator.model.finding import Severity
 from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.network import rails
-from orchestrator.workflows.look.doctor import examine_saved
+from orchestrator.workflows.look.doctor import examine_given
+from orchestrator.workflows.look.given import Given
 
 VIRTUAL = {f"mlx5_{number}" for number in range(30, 34)}
 COSTLY = (Severity.STOP, Severity.SLOW)
@@ -28,8 +29,8 @@ REFERENCE = Shape(2, 2, 4, 1, False, False, False, 2, "Ethernet", storage=False,
 @example(Shape(2, 4, 2, 3, True, True, True, 2, "InfiniBand", storage=True, virtual=4))
 def test_no_stop_and_no_slow_on_healthy_machines(shape: Shape) -> None:
     node = healthy_machine(shape)
-    assert bad(examine_saved({"node0": snapshot_of(node)})) == []
-    assert bad(examine_saved({"node0": without_addresses(node.machine)})) == []
+    assert bad(examine_given(Given({"node0": snapshot_of(node)}))) == []
+    assert bad(examine_given(Given({"node0": without_addresses(node.machine)}))) == []
     assert bad(through_xml(snapshot_of(node))) == []
 
 

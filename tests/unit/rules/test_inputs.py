@@ -19,7 +19,8 @@ from orchestrator.topology.build import build
 from orchestrator.topology.draw import summary
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.network import rails
-from orchestrator.workflows.look.doctor import Examination, examine_saved, examine_topologies, examine_xml, xml_files
+from orchestrator.workflows.look.doctor import Examination, examine_given, examine_topologies
+from orchestrator.workflows.look.given import Given, given
 
 BAD = (Severity.STOP, Severity.SLOW)
 NIC_FAULTS = [
@@ -91,7 +92,7 @@ POSTED = Path(__file__).parents[2] / "recorded" / "nccl-topologies"
 )
 def test_posted_topologies_are_read_as_nccl_meant_them(name: str, rails_wanted: list[str], sockets: int) -> None:
     """None shows a fault; NCCL's network is RDMA ports or sockets, whose names may be those of bridges."""
-    seen = examine_xml([POSTED / f"{name}.xml"])
+    seen = examine_given(given([str(POSTED / f"{name}.xml")]))
     topology = seen.cluster.topologies[name]
     assert bad(seen) == []
     assert [port.device for port in rails_of(topology)] == rails_wanted
@@ -103,7 +104,7 @@ def test_posted_topologies_are_read_as_nccl_meant_them(name: str, rails_wanted: 
 def test_a_folder_of_topologies_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in "ab":
         (tmp_path / f"{name}.xml").write_text((POSTED / f"nccl2397-{name}.xml").read_text("utf-8"))
-    (differs,) = [one for one in examine_xml(xml_files(tmp_path)).findings if one.id == "NODE-DIFFERS"]
+    (differs,) = [one for one in examine_given(given([str(tmp_path)])).findings if one.id == "NODE-DIFFERS"]
     assert "best PCIe link of the RDMA cards" in differs.title and "x8 on a" in differs.title
     assert main(["doctor", "--from", str(tmp_path)]) == 3
     assert main(["discover", "--from", str(tmp_path)]) == 0
@@ -122,7 +123,7 @@ def without_addresses(machine: MachineFiles) -> Snapshot:
 def test_a_copy_of_sys_names_the_misplaced_card_though_no_tcp_side_is_known() -> None:
     node = healthy_node()
     fault("card in a root-port slot").breaks(node)
-    (found,) = bad(examine_saved({"node0": without_addresses(node.machine)}))
+    (found,) = bad(examine_given(Given({"node0": without_addresses(node.machine)})))
     assert (found.id, found.devices) == ("NIC-NOT-UNDER-SWITCH", ("mlx5_2", "mlx5_3", "0000:c1:00"))
 
 
@@ -131,7 +132,7 @@ def test_ports_without_a_recorded_interface_are_still_there() -> None:
     fault("port without a link").breaks(node)
     for path in [path for path in node.files if "/gid_attrs/ndevs/" in path or "/net/ens" in path]:
         del node.files[path]
-    found = bad(examine_saved({"node0": without_addresses(node.machine)}))
+    found = bad(examine_given(Given({"node0": without_addresses(node.machine)})))
     assert "RDMA-PORT-DOWN" in {finding.id for finding in found}
 
 
@@ -146,8 +147,8 @@ def test_ports_without_a_recorded_interface_are_still_there() -> None:
     ids=["two switches", "nested", "nested, cards below", "switches on the GPUs' cards"],
 )
 def test_healthy_nodes_are_healthy_in_every_input(node: HealthyNode) -> None:
-    assert bad(examine_saved({"node0": snapshot_of(node)})) == []
-    assert bad(examine_saved({"node0": without_addresses(node.machine)})) == []
+    assert bad(examine_given(Given({"node0": snapshot_of(node)}))) == []
+    assert bad(examine_given(Given({"node0": without_addresses(node.machine)}))) == []
     assert bad(through_xml(snapshot_of(node))) == []
 
 
@@ -163,7 +164,7 @@ def test_a_storage_card_is_not_misplaced_beside_gpus_that_all_have_a_card() -> N
     node = healthy_node()
     storage_card(node.machine)
     for snapshot in (snapshot_of(node), without_addresses(node.machine)):
-        assert not [one for one in bad(examine_saved({"node0": snapshot})) if one.id.startswith(("NIC", "RDMA"))]
+        assert not [one for one in bad(examine_given(Given({"node0": snapshot}))) if one.id.startswith(("NIC", "RDMA"))]
     assert bad(through_xml(snapshot_of(node))) == []
 
 
@@ -189,9 +190,9 @@ def test_the_fix_of_what_only_root_reads_fits_the_input(host: str | None, words:
     elif host == "xml":
         findings = through_xml(snapshot_of(node)).findings
     elif host == "recording":
-        findings = examine_saved({ODD: without_addresses(node.machine)}).findings
+        findings = examine_given(Given({ODD: without_addresses(node.machine)})).findings
     else:
-        findings = examine_saved({ODD: snapshot_of(node)}).findings
+        findings = examine_given(Given({ODD: snapshot_of(node)})).findings
     (acs,) = [finding for finding in findings if finding.id == "ACS-REDIRECT"]
     assert acs.severity is Severity.UNKNOWN
     assert words in acs.fix

@@ -24,7 +24,8 @@ from orchestrator.model.inventory import Overrides
 from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
 from orchestrator.topology.gpu_groups import gpu_groups
-from orchestrator.workflows.look.doctor import examine_saved
+from orchestrator.workflows.look.doctor import examine_given
+from orchestrator.workflows.look.given import Given
 
 BAD = (Severity.STOP, Severity.SLOW)
 
@@ -89,7 +90,7 @@ def test_virtual_functions_that_the_inventory_names_are_judged() -> None:
 def test_a_machine_of_another_makers_gpus_says_how_to_count_them() -> None:
     node = healthy_node()
     fault("GPUs of another vendor").breaks(node)
-    examination = examine_saved({"node0": node.machine.snapshot(nvml={"error": "not recorded"}, host={})})
+    examination = examine_given(Given({"node0": node.machine.snapshot(nvml={"error": "not recorded"}, host={})}))
     assert bad(examination.findings) == []
     (hint,) = [one for one in examination.findings if one.id == "GPU-OTHER-MAKER"]
     assert "--accelerator 1002:0302" in hint.fix and len(hint.devices) == 8
@@ -100,7 +101,7 @@ def test_a_maker_that_was_not_read_is_no_other_maker() -> None:
     fault("GPUs of another vendor").breaks(node)
     snapshot = node.machine.snapshot(nvml={"error": "not recorded"}, host={})
     files = {path: "" if path.endswith("/vendor") else text for path, text in snapshot.files.items()}
-    examination = examine_saved({"node0": replace(snapshot, files=files)})
+    examination = examine_given(Given({"node0": replace(snapshot, files=files)}))
     assert [one.title for one in examination.findings if one.id == "GPU-OTHER-MAKER"] == []
 
 
@@ -149,7 +150,7 @@ def test_a_recording_in_which_nvml_showed_fewer_gpus_than_the_bus_proves_nothing
     node = healthy_node()
     del node.gpus[2:]
     some = {"node0": node.machine.snapshot(nvml={"devices": node.gpus}, host={})}
-    (found,) = [one for one in examine_saved(some).findings if one.id == "GPU-MISSING"]
+    (found,) = [one for one in examine_given(Given(some)).findings if one.id == "GPU-MISSING"]
     assert (found.severity, found.title.partition(":")[0]) == (Severity.UNKNOWN, "2 GPUs respond, 8 are needed")
     (live,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "GPU-MISSING"]
     assert live.severity is Severity.STOP

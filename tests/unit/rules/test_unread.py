@@ -17,7 +17,8 @@ from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.rules.support.registry import COSTLY, run_rules
 from orchestrator.topology.build import build
-from orchestrator.workflows.look.doctor import examine_saved
+from orchestrator.workflows.look.doctor import examine_given
+from orchestrator.workflows.look.given import Given
 
 WHOLE = cluster_of(healthy_nodes())
 ONE = WHOLE.snapshots["node2"]
@@ -63,8 +64,8 @@ def costly(changed: Mapping[str, Snapshot]) -> list[Finding]:
     """Stop and slow in every form that these snapshots can be judged in."""
     found = [one for one in run_rules(with_snapshots(changed)) if one.severity in COSTLY]
     for name, snapshot in changed.items():
-        found += bad(examine_saved({name: snapshot}))
-        found += bad(examine_saved({name: replace(snapshot, nvml={"error": NOT_RECORDED}, host={})}))
+        found += bad(examine_given(Given({name: snapshot})))
+        found += bad(examine_given(Given({name: replace(snapshot, nvml={"error": NOT_RECORDED}, host={})})))
         found += bad(through_xml(snapshot))
     return found
 

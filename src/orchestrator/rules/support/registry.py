@@ -15,7 +15,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.topology import Area
 from orchestrator.rules.support.cluster import Cluster, Node
-from orchestrator.rules.support.input import record_again
+from orchestrator.rules.support.input import Input, input_of, record_again
 from orchestrator.topology.speed import PRICED_ON, limits
 
 V = TypeVar("V")
@@ -24,6 +24,7 @@ _MOST_PATHS = 6
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
 
+NOT_RECORDED = "NOT-RECORDED"
 LISTED_BY = "l40s-deploy doctor --list-rules"
 """The command that shows every rule."""
 
@@ -37,6 +38,7 @@ class Rule:
     reads:   the files and values it looks at
     needs:   what it takes for read: of a node that lacks some of it the rule says no more than that
     source:  where the rule comes from
+    on_text: judges a node of which a pasted text tells too little for `check`; None where it can't
     check:   its findings
     """
 
@@ -48,6 +50,14 @@ class Rule:
     weight: int = 50
     needs: tuple[Area, ...] = ()
     check: Callable[[Cluster], Iterable[Finding]] = lambda _: ()
+    on_text: Callable[[Node], Sequence[Finding] | None] = lambda _: None
+
+    def of_text(self, node: Node) -> Sequence[Finding] | None:
+        """What `on_text` finds, where the whole check can't judge a pasted node; None where neither can."""
+        if input_of(node) is not Input.PASTED or not node.topology.lacks(*self.needs):
+            return None
+        found = self.on_text(node)
+        return found if found is None else [replace(one, id=self.id, node=node.name) for one in found]
 
     def of_cluster(self, judge: Callable[[Cluster], Iterable[Finding]]) -> Rule:
         """Decorates what compares nodes: its findings say on which node they are."""
@@ -110,8 +120,14 @@ def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding
 
 
 def _findings(cluster: Cluster) -> Iterator[Finding]:
+    found: list[Finding] = []
     for rule in all_rules():
-        for one in _known(rule, cluster):
+        found += _known(rule, cluster)
+        found += (one for node in cluster.nodes for one in rule.of_text(node) or ())
+    pasted = {node.name for node in cluster.nodes if input_of(node) is Input.PASTED}
+    untold = {one.node: set(one.devices) for one in found if one.id == NOT_RECORDED and one.node in pasted}
+    for one in found:
+        if one.severity is not Severity.UNKNOWN or one.id not in untold.get(one.node, ()):  # said once
             yield with_limits(one, cluster)
 
 
@@ -125,7 +141,7 @@ def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
     yield from rule.check(cluster.without(blind))
     doubted = [finding for finding in rule.check(cluster) if finding.severity in COSTLY]
     for name, node in blind.items():
-        if any(finding.node in ("", name) for finding in doubted):
+        if rule.of_text(node) is None and any(finding.node in ("", name) for finding in doubted):
             lacking = node.topology.lacks(*rule.needs)
             areas = " and ".join(dict.fromkeys(one.area.value for one in lacking))
             yield unjudged(rule, node, areas, map(str, lacking))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding
@@ -15,19 +14,19 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.network import TcpChoice
-from orchestrator.workflows.look.doctor import Examination, assumed_specs, diagnose, examine_xml, stacks_of, xml_files
+from orchestrator.workflows.look.doctor import Examination, diagnose, examine_given, stacks_of
+from orchestrator.workflows.look.given import Given, given
 from orchestrator.workflows.look.look import look
-from orchestrator.workflows.look.recordings import load_saved, save_snapshots
+from orchestrator.workflows.look.recordings import save_snapshots
 from orchestrator.workflows.look.redacting import redacted
 
 __all__ = [
     "Discovery",
+    "Given",
+    "discover_given",
     "discover_inventory",
-    "discover_saved",
-    "discover_xml",
-    "load_saved",
+    "given",
     "save_snapshots",
-    "xml_files",
 ]
 
 
@@ -58,20 +57,16 @@ def discover_inventory(
         looked = look(fleet, nodes)
     seen = redacted(looked.values) if redact else looked.values
     specs = {seen[node.name].node: _renamed(node, seen[node.name].node) for node in nodes if node.name in seen}
-    return _discovery(_by_name(seen), looked.failures, specs, options, saved=False)
+    return _discovery(_by_name(seen), looked.failures, specs, options)
 
 
-def discover_saved(
-    snapshots: Mapping[str, Snapshot], options: BuildOptions | None = None, *, redact: bool = False
-) -> Discovery:
-    """The same from snapshots; all of them are taken for one gang."""
-    seen = _by_name(redacted(snapshots)) if redact else snapshots
-    return _discovery(seen, {}, None, options, saved=True)
-
-
-def discover_xml(paths: Sequence[Path]) -> Discovery:
-    """The same from topologies that NCCL wrote. Raises InputError for any other file."""
-    return _of_examination(examine_xml(paths))
+def discover_given(seen: Given, options: BuildOptions | None = None, *, redact: bool = False) -> Discovery:
+    """The same from what --from named; all of it is taken for one gang."""
+    if redact:
+        hidden = redacted(seen.snapshots)
+        topologies = {hidden[name].node: replace(one, node=hidden[name].node) for name, one in seen.topologies.items()}
+        seen = Given(_by_name(hidden), topologies)
+    return _of_examination(examine_given(seen, options))
 
 
 def _by_name(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
@@ -86,14 +81,11 @@ def _renamed(spec: NodeSpec, name: str) -> NodeSpec:
 def _discovery(
     snapshots: Mapping[str, Snapshot],
     failures: Mapping[str, DeployError],
-    specs: Mapping[str, NodeSpec] | None,
+    specs: Mapping[str, NodeSpec],
     options: BuildOptions | None,
-    *,
-    saved: bool,
 ) -> Discovery:
     topologies = {name: build(snapshot, options) for name, snapshot in snapshots.items()}
-    known = assumed_specs(topologies) if specs is None else specs
-    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=known, stacks=stacks_of(snapshots), saved=saved)
+    cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots))
     return _of_examination(diagnose(cluster, failures))
 
 

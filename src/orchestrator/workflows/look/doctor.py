@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from orchestrator.gang.replicas import layout_of
 from orchestrator.gang.view import GangView
@@ -15,7 +14,7 @@ from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.profile import Stack
-from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
+from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
@@ -24,9 +23,9 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.rules.support.cluster import Cluster, gangs_of
 from orchestrator.rules.support.registry import LISTED_BY, all_rules, run_rules
 from orchestrator.topology.build import BuildOptions, build
-from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.workflows.background import ahead
 from orchestrator.workflows.look.connectivity import try_ways
+from orchestrator.workflows.look.given import Given
 from orchestrator.workflows.look.look import look, named_stack
 from orchestrator.workflows.status.reports import see
 
@@ -122,19 +121,10 @@ def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
     return {name: layout for name, layout in found.items() if layout is not None}
 
 
-def examine_saved(
-    snapshots: Mapping[str, Snapshot],
-    options: BuildOptions | None = None,
-    *,
-    accept: Collection[str] = (),
-    nodes: Collection[str] = (),
-) -> Examination:
-    """The same on saved snapshots; without an inventory each node is taken to want the GPUs that it shows."""
-    for name in nodes:
-        if name not in snapshots:
-            raise no_such("node", name, snapshots, where="--node")
-    snapshots = {name: one for name, one in snapshots.items() if not nodes or name in nodes}
-    return examine_topologies({name: build(one, options) for name, one in snapshots.items()}, snapshots, accept=accept)
+def examine_given(seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = ()) -> Examination:
+    """The same on what --from named; without an inventory each node is taken to want the GPUs that it shows."""
+    topologies = {name: seen.topologies.get(name) or build(one, options) for name, one in seen.snapshots.items()}
+    return examine_topologies(topologies, seen.snapshots, accept=accept)
 
 
 def examine_topologies(
@@ -145,34 +135,6 @@ def examine_topologies(
     specs = assumed_specs(topologies)
     cluster = Cluster(topologies=topologies, snapshots=snapshots, specs=specs, stacks=stacks_of(snapshots), saved=True)
     return diagnose(cluster, {}, accept=accept)
-
-
-def xml_files(path: Path) -> tuple[Path, ...]:
-    """The topologies that NCCL wrote: the file, or all of a folder that holds nothing else to read."""
-    if path.suffix == ".xml" and not path.is_dir():
-        return (path,)
-    names = tuple(sorted(path.iterdir())) if path.is_dir() else ()
-    readable = [one for one in names if one.suffix == ".json" or one.is_dir()]
-    return () if readable else tuple(one for one in names if one.suffix == ".xml")
-
-
-def examine_xml(paths: Sequence[Path], *, accept: Collection[str] = ()) -> Examination:
-    """The same on topologies that NCCL wrote, a node each; nothing but PCI is known of them. Raises InputError for any
-    other file."""
-    topologies = {path.stem: _topology_of(path) for path in paths}
-    snapshots = {name: Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED}) for name in topologies}
-    return examine_topologies(topologies, snapshots, accept=accept)
-
-
-def _topology_of(path: Path) -> Topology:
-    try:
-        return topology_of_xml(path.read_text("utf-8", "replace"), path.stem)
-    except OSError as failure:
-        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
-    except ValueError as wrong:
-        raise InputError(
-            str(wrong), where=str(path), fix="specify a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
-        ) from None
 
 
 def cluster_of(

@@ -20,7 +20,7 @@ from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
 
 SUFFIX = ".json"
 _PACKED = (SUFFIX, f"{SUFFIX}.gz")
-_TARBALLS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar", ".tgz", ".tbz2", ".txz")
+TARBALLS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar", ".tgz", ".tbz2", ".txz")
 _LARGEST_SNAPSHOT = 64 << 20
 _MOST_MEMBERS = 200_000
 _MOST_TEXT = 64 << 20
@@ -53,7 +53,7 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
         raise InputError(
             "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save`"
         )
-    snapshot = _tarball(path) if path.name.endswith(_TARBALLS) else _saved_file(path)
+    snapshot = _tarball(path) if path.name.endswith(TARBALLS) else _saved_file(path)
     return {snapshot.node: snapshot}
 
 
@@ -113,6 +113,11 @@ def _saved_file(path: Path) -> Snapshot:
             f"is not a snapshot: {wrong}", where=str(path), fix="specify a file from `l40s-deploy discover --save`"
         ) from None
     return snapshot
+
+
+def is_recorded(folder: Path) -> bool:
+    """Whether a folder is a copy of /sys, or holds one."""
+    return (folder / "sys").is_dir() or any((folder / name).is_dir() for name in _SYSFS_FOLDERS)
 
 
 def _recorded_directory(folder: Path) -> Snapshot | None:
@@ -182,4 +187,4 @@ def _machine_path(name: str) -> str | None:
 
 
 def _stem(path: Path) -> str:
-    return next((path.name.removesuffix(ending) for ending in _TARBALLS if path.name.endswith(ending)), path.stem)
+    return next((path.name.removesuffix(ending) for ending in TARBALLS if path.name.endswith(ending)), path.stem)

@@ -24,14 +24,15 @@ def log_files(names: Sequence[str]) -> dict[str, list[str]]:
     """Lines by node: NODE of NODE=FILE, else the file's name. Raises InputError for what is no log."""
     found: dict[str, list[str]] = {}
     for name in names:
-        node, file = _named(name)
+        node, file = named_file(name)
         while node in found:
             node += "'"
-        found[node] = _lines(file)
+        found[node] = lines_of_file(file, f"name {FORMS}")
     return found
 
 
-def _named(name: str) -> tuple[str, str]:
+def named_file(name: str) -> tuple[str, str]:
+    """(node, file) of NODE=FILE, FILE or -."""
     node, equals, file = name.partition("=")
     if equals and node and not Path(name).exists():
         return node, file
@@ -40,16 +41,17 @@ def _named(name: str) -> tuple[str, str]:
     return Path(name).name.removesuffix(".gz").removesuffix(".log"), name
 
 
-def _lines(file: str) -> list[str]:
+def lines_of_file(file: str, fix: str) -> list[str]:
+    """Of a text, gzip or not, or of standard input. Raises InputError with this fix where it can't be read as such."""
     try:
         with _opened(file) as stream:
             packed = stream.peek(2)[:2] == b"\x1f\x8b"
             data = _read(gzip.GzipFile(fileobj=stream) if packed else stream)
     except (OSError, EOFError, zlib.error) as failure:
         words = getattr(failure, "strerror", None) or failure
-        raise InputError(f"can't be read: {words}", where=file, fix=f"name {FORMS}") from None
+        raise InputError(f"can't be read: {words}", where=file, fix=fix) from None
     if b"\0" in data[:_CHUNK]:
-        raise InputError("is no text: it contains NUL bytes", where=file, fix=f"name {FORMS}")
+        raise InputError("is no text: it contains NUL bytes", where=file, fix=fix)
     return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
 
 

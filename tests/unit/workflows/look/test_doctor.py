@@ -32,11 +32,11 @@ from orchestrator.workflows.look.doctor import (
     caches_of,
     check_accept,
     diagnose,
-    examine_saved,
-    examine_xml,
+    examine_given,
     layouts_of,
     refuse,
 )
+from orchestrator.workflows.look.given import Given, given
 from orchestrator.workflows.look.nccl import dump_xml, expected
 from orchestrator.workflows.plan.examined import examined
 from orchestrator.workflows.plan.plan import PlanResult
@@ -143,7 +143,7 @@ def test_what_a_rule_tells_better_is_told_once() -> None:
 
 def test_saved_snapshots_are_judged_without_an_inventory() -> None:
     cluster = cluster_with("node2", small_shm)
-    examination = examine_saved(cluster.snapshots)
+    examination = examine_given(Given(cluster.snapshots))
     assert [(one.id, one.node) for one in examination.findings] == [("LIMITS", "node2")]
 
 
@@ -252,19 +252,19 @@ def test_topology_files_are_written_and_read_back(tmp_path: Path) -> None:
     written = dump_xml(cluster.topologies, tmp_path / "new" / "folder")
     assert [path.name for path in written] == ["node0.xml", "node1.xml"]
     assert written[0].read_text() == nccl_xml(cluster.topologies["node0"])
-    examination = examine_xml(written[:1])
+    examination = examine_given(given([str(written[0])]))
     assert [len(one.gpus) for one in examination.cluster.topologies.values()] == [8]
     assert {one.severity for one in examination.findings} == {Severity.UNKNOWN}
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"), [("no.xml", None, "can't be read"), ("bad.xml", "<html/>", "wanted <system>")]
+    ("name", "text", "words"), [("no.xml", None, "does not exist"), ("bad.xml", "<html/>", "wanted <system>")]
 )
 def test_other_files_are_refused_in_words(tmp_path: Path, name: str, text: str | None, words: str) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=words):
-        examine_xml([tmp_path / name])
+        given([str(tmp_path / name)])
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
-from orchestrator.workflows.look.discover import discover_inventory, discover_saved
+from orchestrator.workflows.look.discover import discover_given, discover_inventory
+from orchestrator.workflows.look.given import Given
 from orchestrator.workflows.look.look import look
 
 
@@ -81,6 +82,6 @@ def test_a_clock_that_is_off_is_measured(ahead: float, monkeypatch: pytest.Monke
 
 def test_saved_nodes_share_a_tcp_side() -> None:
     snapshots = {f"node{n}": reference_machine(f"node{n}", n).snapshot() for n in range(4)}
-    seen = discover_saved(snapshots)
+    seen = discover_given(Given(snapshots))
     assert {choice.interface for choice in seen.tcp.values()} == {"bond0"} and len(seen.tcp) == 4
     assert seen.failures == {}

@@ -1,0 +1,95 @@
+"""What one section of a pasted text tells, in the form in which the probe writes it, and its lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.model.topology import Area
+
+MOST_LINES = 100_000
+LONGEST = 2_000
+"""Characters of a line; the longest row that nvidia-smi prints has some 300."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\\\)|[()][0-9A-B])")
+_QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
+_SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": ""})
+_PROMPT = re.compile(
+    r"(?:\([\w.-]{1,32}\) )?\[?[A-Za-z_][\w-]{0,31}@(?P<host>[A-Za-z0-9][\w.-]{0,63})"
+    r"(?:[: ][^$#%]{0,128})?[$#%](?:\s|$)"
+)
+_HEADING = re.compile(
+    r"[#*=_\s-]{0,12}(?P<host>(?:node|host|server|machine)[ _#-]{0,2}(?:\w{0,16}\d[\w.-]{0,32}|[A-Za-z]))"
+    r"(?: \([^)]{0,64}\)| [\w -]{0,32}(?:topo|output|smi)[\w -]{0,32})?[\s:*=_#-]{0,12}",
+    re.IGNORECASE,
+)
+_PREFIXED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
+_PREFIXED_PART = 0.9
+
+
+@dataclass
+class Facts:
+    """One section.
+
+    form:  what it is, as it is called: nvidia-smi topo -m
+    line:  where it begins; node: whose it is, '' where it does not say
+    files, links, host: as in a Snapshot; gpus: as NVML's devices; stated: see topology.stated
+    sockets: interfaces that NCCL used TCP over; driver: its version
+    areas: what it tells all of
+    """
+
+    form: str
+    line: int
+    node: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    host: dict[str, Any] = field(default_factory=dict)
+    stated: dict[str, Any] | None = None
+    sockets: tuple[str, ...] = ()
+    driver: str = ""
+    areas: set[Area] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """text: without colours and quoting, tabs as they are; node: whose prompt, heading or prefix it follows"""
+
+    number: int
+    text: str
+    node: str
+
+
+def lines_of(text: str) -> list[Line]:
+    """The lines of a text as a terminal had shown them, without what forums, shells and colours put around them."""
+    found: list[Line] = []
+    node = ""
+    plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
+    prefixed = _is_prefixed(plain)
+    for number, line in enumerate(plain):
+        if match := _PROMPT.match(line.lstrip()) or _HEADING.fullmatch(line):
+            node = re.sub(r"[^\w.-]", "-", match["host"].strip())
+        prefix = _PREFIXED.match(line) if prefixed else None
+        found.append(Line(number, line[prefix.end() :] if prefix else line, prefix["host"] if prefix else node))
+    return found
+
+
+def _plain(raw: str) -> str:
+    line = _ESCAPES.sub("", raw[:LONGEST]).translate(_SPACES).rstrip()
+    return line[quoted.end() :] if (quoted := _QUOTED.match(line)) else line
+
+
+def _is_prefixed(lines: Sequence[str]) -> bool:
+    """Whether pdsh, ansible or the like put the node's name before every line."""
+    told = [line for line in lines if line.strip()]
+    names = [match["host"] for line in told if (match := _PREFIXED.match(line))]
+    return len(names) > 2 and len(names) >= _PREFIXED_PART * len(told) and 3 * len(set(names)) <= len(names)
+
+
+def runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Lines that belong to one node, in their order: pdsh mixes those of several."""
+    by_node: dict[str, list[Line]] = {}
+    for line in lines:
+        by_node.setdefault(line.node, []).append(line)
+    yield from by_node.values()

@@ -1,0 +1,235 @@
+"""lspci as a tree (-tv) and in full (-vv, -vvv, -nn): its functions at the places where sysfs would have them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.model.topology import Area
+from orchestrator.topology.names import device_called
+from orchestrator.topology.pasted.facts import Facts, Line, runs
+from orchestrator.topology.pci import sort_key
+
+TREE, FULL = "lspci -tv", "lspci -vvv"
+_BRIDGE = "0x060400"
+_FUNCTION = re.compile(
+    r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7]) "
+    r"(?:\"?(?P<kind>[A-Z0-9][^:\[\"]{2,60}?)\"?(?: \[(?P<code>[0-9a-f]{4})\])?: (?P<words>.{0,400}))"
+)
+_CODES = {
+    "PCI bridge": "0604", "3D controller": "0302", "VGA compatible controller": "0300", "Ethernet controller": "0200",
+    "Infiniband controller": "0207", "Network controller": "0280", "Host bridge": "0600", "Bridge": "0680",
+    "Audio device": "0403", "Non-Volatile memory controller": "0108", "Processing accelerators": "1200",
+    "Display controller": "0380", "System peripheral": "0880",
+}  # fmt: skip
+_VENDORS = {
+    "NVIDIA": 0x10DE, "Mellanox": 0x15B3, "Intel": 0x8086, "Broadcom / LSI": 0x1000, "PLX": 0x10B5, "LSI": 0x1000,
+    "Broadcom": 0x14E4, "Advanced Micro Devices": 0x1022,
+}  # fmt: skip
+_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
+_BUSES = re.compile(r"\s+Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}),")
+_LINK = re.compile(r"\s+Lnk(Cap|Sta):\s.{0,40}?Speed ([0-9.]{1,5})GT/s.{0,24}?, Width x([0-9]{1,2})")
+_NUMA = re.compile(r"\s+NUMA node: ([0-9]{1,3})")
+_SLOT = re.compile(r"\s+Physical Slot: ([\w.-]{1,32})")
+_DRIVER = re.compile(r"\s+Kernel driver in use: ([\w-]{1,32})")
+_ACS = re.compile(r"\s+ACSCtl:\s+SrcValid([+-]) TransBlk([+-]) ReqRedir([+-]) CmpltRedir([+-]) UpstreamFwd([+-])")
+_ROOT_PORT = re.compile(r"\s+Capabilities: .{0,24}Express.{0,16}Root (?:Port|Complex)")
+_MOST = 4096
+_PARTS = re.compile(
+    r"(?P<bus>\[(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<number>[0-9a-f]{2})(?:-[0-9a-f]{2})?\])|(?P<fork>[+\\](?=-))"
+    r"|(?P<function>(?<=-)[0-9a-f]{2}\.[0-7](?=[\s-]|$))"
+)
+
+
+@dataclass
+class _Function:
+    address: str
+    words: str = ""
+    code: str = ""
+    parent: str = ""
+    below: str = ""
+    """Number of the bus behind a bridge, with its domain."""
+    on_root: bool = False
+    acs: int | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    driver: str = ""
+    slot: str = ""
+
+
+def read(lines: Sequence[Line]) -> Iterator[Facts]:
+    """Every tree; of what has no bridges, and of a tree that lost its indentation, no place is known."""
+    for own in runs(lines):
+        yield from _trees(own)
+        yield from _lists(own)
+
+
+def _lists(lines: Sequence[Line]) -> Iterator[Facts]:
+    """`lspci -vv` and more; an address that comes again begins another machine's."""
+    found: dict[str, _Function] = {}
+    first = current = None
+    for line in lines:
+        match = _FUNCTION.match(line.text)
+        if match:
+            address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
+            if first is not None and (address in found or len(found) >= _MOST):
+                yield from _placed(found, first)
+                found, first = {}, None
+            first = first or line
+            current = found[address] = _Function(
+                address, match["words"], match["code"] or _CODES.get(match["kind"], "")
+            )
+        elif current is not None:
+            _detail(current, line.text)
+    if first is not None:
+        yield from _placed(found, first)
+
+
+def _detail(one: _Function, text: str) -> None:
+    if match := _BUSES.match(text):
+        one.below = f"{one.address[:-8]}:{match[1]}" if match[1] != "00" else ""
+    elif match := _LINK.match(text):
+        which = "max" if match[1] == "Cap" else "current"
+        one.files[f"{which}_link_speed"] = f"{float(match[2] if match[2].count('.') < 2 else 0):.1f} GT/s PCIe"
+        one.files[f"{which}_link_width"] = match[3]
+    elif match := _NUMA.match(text):
+        one.files["numa_node"] = match[1]
+    elif match := _ACS.match(text):
+        one.acs = sum(1 << bit for bit, sign in enumerate(match.groups()) if sign == "+")
+    elif match := _DRIVER.match(text):
+        one.driver = match[1]
+    elif match := _SLOT.match(text):
+        one.slot = match[1]
+    elif _ROOT_PORT.match(text):
+        one.on_root = True
+
+
+def _placed(found: dict[str, _Function], first: Line) -> Iterator[Facts]:
+    """Functions below their bridges. A bus that no bridge of the text leads to is a root bus only if something on it
+    can be nowhere else: the text may be cut."""
+    bridges = {one.below: one for one in found.values() if one.below}
+    roots = {_bus(one.address) for one in found.values() if one.on_root or one.code == "0600"} | {"0000:00"}
+    if not bridges:
+        return
+    for one in found.values():
+        above = bridges.get(_bus(one.address))
+        one.parent = above.address if above else "" if _bus(one.address) in roots else "?"
+    yield from _facts(FULL, first, found)
+
+
+def _bus(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _trees(lines: Sequence[Line]) -> Iterator[Facts]:
+    """`lspci -t`: a fork's column tells which bus a line goes on with."""
+    found: dict[str, _Function] = {}
+    forks: dict[int, tuple[str, str]] = {}
+    first: Line | None = None
+    for line in lines:
+        if first is not None and not line.text.lstrip(" |").startswith(("+-", "\\-", "-[")):
+            if line.text.strip():
+                yield from _facts(TREE, first, found)
+                found, forks, first = {}, {}, None
+            continue
+        text = line.text.expandtabs()
+        if first is None and not re.match(r"\s{0,8}-(?:\[|\+-\[)", text):
+            continue
+        first = first or line
+        if len(found) >= _MOST or not _branch(text, forks, found):
+            found, forks, first = {}, {}, None
+    if first is not None:
+        yield from _facts(TREE, first, found)
+
+
+def _branch(text: str, forks: dict[int, tuple[str, str]], found: dict[str, _Function]) -> bool:
+    """One line of the tree: every function on it; whether all had a place."""
+    bus: tuple[str, str] | None = None  # (domain:bus, address of the bridge above)
+    last: _Function | None = None
+    for part in _PARTS.finditer(text):
+        if part["bus"]:
+            above = last.address if last else ""
+            domain = part["domain"] or (last.address.partition(":")[0] if last else "0000")
+            bus = (f"{domain}:{part['number']}", above)
+            if last is not None:
+                last.below = bus[0]
+        elif part["fork"]:
+            if bus is not None:
+                forks[part.start()] = bus
+            elif part.start() in forks:
+                bus = forks[part.start()]
+            elif not text[part.end() :].startswith("-["):
+                return False
+        else:
+            if bus is None:
+                return False
+            last = _Function(f"{bus[0]}:{part['function']}", parent=bus[1])
+            found[last.address] = last
+            if not text[part.end() :].startswith("-"):
+                last.words = text[part.end() :].strip()[:400]
+                break
+    return True
+
+
+def _facts(form: str, first: Line, found: dict[str, _Function]) -> Iterator[Facts]:
+    keys = {address: key for address in found if (key := _key(found, address))}
+    facts = Facts(form, first.number, first.node)
+    for address, key in keys.items():
+        one = found[address]
+        vendor, device = _ids(one.words)
+        facts.files |= {f"{key}/{name}": text for name, text in one.files.items()}
+        facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}"}
+        facts.files[f"{key}/class"] = (
+            f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, vendor)
+        )
+        if one.acs is not None:
+            facts.files[f"{key}/config"] = _config(one)
+        if one.driver:
+            facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{one.driver}"
+        if one.slot:
+            facts.files[f"/sys/bus/pci/slots/{one.slot}/address"] = address.rpartition(".")[0]
+    gpus = [address for address, key in keys.items() if facts.files[f"{key}/class"][:6] in ("0x0302", "0x0300")]
+    gpus = [address for address in gpus if facts.files[f"{keys[address]}/vendor"] == "0x10de"]
+    for index, address in enumerate(sorted(gpus, key=sort_key)):
+        name = re.search(r"\[((?!10de)[^]]{1,64})\]", found[address].words)
+        facts.gpus.append({"index": index, "pci_bus_id": address, "name": f"NVIDIA {name[1]}" if name else ""})
+    if keys:
+        facts.areas |= {Area.PCI} if len(keys) == len(found) else set()
+        facts.areas |= {Area.NUMA} if any("numa_node" in one.files for one in found.values()) else set()
+        facts.areas |= {Area.LINKS} if any("max_link_width" in one.files for one in found.values()) else set()
+        yield facts
+
+
+def _key(found: dict[str, _Function], address: str) -> str:
+    """The real path in sysfs, '' where the text does not lead up to a root bus."""
+    chain = [address]
+    while parent := found[chain[-1]].parent:
+        if parent not in found or parent in chain:
+            return ""
+        chain.append(parent)
+    return f"/sys/devices/pci{_bus(chain[-1])}/{'/'.join(reversed(chain))}"
+
+
+def _ids(words: str) -> tuple[int, int]:
+    """(vendor, device), 0 for what is not known by name."""
+    if match := _IDS.search(words):
+        return int(match[1], 16), int(match[2], 16)
+    vendor = next((number for name, number in _VENDORS.items() if words.startswith(name)), 0)
+    nameless = re.search(r" Device ([0-9a-f]{4})\b", words)
+    return vendor, int(nameless[1], 16) if nameless else device_called(vendor, words)
+
+
+def _class(words: str, vendor: int) -> str:
+    """Of a function in a tree, which says what it is by its name only."""
+    if vendor == _VENDORS["NVIDIA"] and not re.search(r"Audio|USB|UCSI|Switch|Bridge|BlueField", words):
+        return "0x030200"
+    network = re.search(r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}", words)
+    return "0x020000" if network and not re.search(r"DMA|Management|SoC", words) else "0x000000"
+
+
+def _config(one: _Function) -> str:
+    """A configuration space that holds what the text tells of ACS, as the kernel would show it."""
+    data = bytearray(0x110)
+    data[0x100:0x104] = (1 << 16 | 0x000D).to_bytes(4, "little")
+    data[0x106:0x108] = (one.acs or 0).to_bytes(2, "little")
+    return data.hex()

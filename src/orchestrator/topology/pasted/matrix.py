@@ -1,0 +1,117 @@
+"""`nvidia-smi topo -m`: its rows may be wrapped, cut off, in a Markdown table or amid a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from orchestrator.topology.pasted.facts import Facts, Line, runs
+from orchestrator.topology.stated import WORD
+
+FORM = "nvidia-smi topo -m"
+_COLUMNS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+_HEAD = re.compile(r"[A-Za-z][\w.@-]{0,31}")
+_GPU = re.compile(r"GPU[0-9]{1,3}")
+_CELL = re.compile(r"[0-9][0-9,-]{0,255}|N/A|-")
+_LEGEND = re.compile(r"[\s|]{0,16}(NIC[0-9]{1,3})\s{0,8}:\s{1,8}([A-Za-z][\w.@-]{0,63})[\s|]{0,16}")
+_MOST = 256
+
+
+def read(lines: Sequence[Line]) -> Iterator[Facts]:
+    """Every matrix."""
+    for own in runs(lines):
+        place = 0
+        while place < len(own):
+            matrix = _Matrix(own, place)
+            if matrix.rows:
+                yield matrix.facts()
+            place = max(matrix.end, place + 1)
+
+
+class _Matrix:
+    """The matrix that begins at a line, if one does; rows stay empty otherwise."""
+
+    def __init__(self, lines: Sequence[Line], start: int) -> None:
+        self.lines = lines
+        self.start = self.end = start
+        self.heads: list[str] = []
+        self.columns: list[str] = []
+        self.rows: dict[str, tuple[list[str], list[str]]] = {}
+        tokens = _tokens(lines[start].text)
+        if tokens and _GPU.fullmatch(tokens[0]) and not (len(tokens) > 1 and WORD.fullmatch(tokens[1])):
+            self._header()
+            self._rows()
+
+    def _header(self) -> None:
+        """Up to the first row; a terminal may have wrapped it."""
+        first = _tokens(self.lines[self.start].text)[0]
+        while self.end < len(self.lines) and len(self.heads) < _MOST:
+            text = self.lines[self.end].text.replace("|", " ")
+            tokens = _tokens(text)
+            if self.end > self.start and (tokens[:1] == [first] or (tokens and not self._continues(tokens))):
+                return
+            self.columns += _COLUMNS.findall(re.sub(r"\s+", " ", text))
+            devices = _COLUMNS.sub(" ", re.sub(r"\s+", " ", text))
+            self.heads += [one for one in devices.split() if _HEAD.fullmatch(one) and one not in (*self.heads, *_WORDS)]
+            self.end += 1
+
+    def _continues(self, tokens: Sequence[str]) -> bool:
+        return all((_HEAD.fullmatch(one) and not WORD.fullmatch(one)) or one in _WORDS for one in tokens)
+
+    def _rows(self) -> None:
+        """Rows until something else comes; what a terminal wrapped belongs to the row above."""
+        row: list[str] = []
+        while self.end < len(self.lines):
+            tokens = _tokens(self.lines[self.end].text)
+            if tokens and tokens[0] in self.heads and (len(tokens) == 1 or WORD.fullmatch(tokens[1])):
+                if tokens[0] in self.rows:
+                    return
+                row, tokens = self._row(tokens[0]), tokens[1:]
+            elif tokens and not (row and all(WORD.fullmatch(one) or _CELL.fullmatch(one) for one in tokens)):
+                return
+            row += tokens
+            self.end += 1
+
+    def _row(self, head: str) -> list[str]:
+        self.rows[head] = ([], [])
+        return self.rows[head][0]
+
+    def facts(self) -> Facts:
+        gpus = [head for head in self.heads if _GPU.fullmatch(head)]
+        rows = []
+        for head, (cells, _) in self.rows.items():
+            words = [one for one in cells[: len(self.heads)] if WORD.fullmatch(one)]
+            rest = cells[len(self.heads) :][: len(self.columns)] if len(words) == len(self.heads) else []
+            rows.append([head, words, rest])
+        numa = {row[0]: row[2][self.columns.index("NUMA Affinity")] for row in rows if self._has_numa(row)}
+        return Facts(
+            FORM,
+            self.lines[self.start].number,
+            self.lines[self.start].node,
+            gpus=[
+                {"index": int(gpu[3:]), **({"numa_node": int(numa[gpu])} if numa.get(gpu, "").isdecimal() else {})}
+                for gpu in gpus
+            ],
+            stated={"heads": self.heads, "names": self._legend(), "columns": self.columns, "rows": rows},
+        )
+
+    def _has_numa(self, row: list[Any]) -> bool:
+        return "NUMA Affinity" in self.columns and len(row[2]) > self.columns.index("NUMA Affinity")
+
+    def _legend(self) -> dict[str, str]:
+        """Below the matrix, before another one begins."""
+        names: dict[str, str] = {}
+        for line in self.lines[self.end : self.end + _MOST]:
+            if match := _LEGEND.fullmatch(line.text):
+                names.setdefault(match[1], match[2])
+            elif _GPU.match(line.text.strip(" |\t")):
+                break
+        return {head: name for head, name in names.items() if head in self.heads}
+
+
+_WORDS = ("CPU", "NUMA", "Affinity", "GPU", "ID")
+
+
+def _tokens(text: str) -> list[str]:
+    return text.replace("|", " ").split()

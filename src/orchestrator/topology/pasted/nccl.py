@@ -1,0 +1,132 @@
+"""NCCL's log (NCCL_DEBUG=INFO): the tree that its GRAPH lines print (src/graph/topo.cc, ncclTopoPrint), and devices.
+
+Each rank prints what is left after NCCL has cut the node into halves: the trees of all ranks together are the node's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from orchestrator.model.topology import Area
+from orchestrator.topology.pasted.facts import Facts, Line
+from orchestrator.topology.pci import sort_key
+from orchestrator.topology.switches import XML_ROOT
+
+FORM = "NCCL's log"
+_LINE = re.compile(
+    r"(?:^|.{0,256}?[\s\]|])(?P<host>[A-Za-z0-9][\w.-]{0,63}):"
+    r"(?P<who>\d{1,10}:\d{1,10}) \[-?\d{1,4}\] (?:\S{1,64} )?"
+    r"NCCL INFO (?P<words>.*)"
+)  # fmt: skip
+_CPU = re.compile(r"CPU/(?:[0-9a-f]+-)?([0-9a-f]{1,16}) \(")
+_NODE = re.compile(
+    r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>[\d.]{1,8})\] - "
+    r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-f]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
+)
+_USING = re.compile(r"NET/IB\w* : Using (?P<devices>\[0\].*)")
+_DEVICE = re.compile(r"\[(\d{1,3})\](?:=\{\S{0,16})?\s?([A-Za-z][\w.@-]{0,63}):(\d{1,2})/(RoCE|IB)")
+_SOCKET = re.compile(r"NET/Socket : Using (?P<devices>\[0\].*)|Using network (?P<network>Socket)")
+_INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
+_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+_MOST = 1024
+
+
+@dataclass
+class _Host:
+    """paths: of every function, by its address; net: of each of NCCL's devices the path of its card, and GB/s"""
+
+    line: Line
+    cpu: dict[str, str] = field(default_factory=dict)
+    above: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    gpus: set[str] = field(default_factory=set)
+    cards: set[str] = field(default_factory=set)
+    switches: dict[str, str] = field(default_factory=dict)
+    net: dict[int, tuple[str, float]] = field(default_factory=dict)
+    devices: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    sockets: dict[str, None] = field(default_factory=dict)
+
+
+def read(lines: Sequence[Line]) -> Iterator[Facts]:
+    """The nodes whose ranks wrote the lines."""
+    hosts: dict[str, _Host] = {}
+    for line in lines:
+        match = _LINE.match(line.text)
+        if match is None or len(hosts) > _MOST:
+            continue
+        host = hosts.setdefault(match["host"], _Host(line))
+        _take(host, match["who"], match["words"])
+    for name, host in hosts.items():
+        if host.gpus or host.devices or host.sockets:
+            yield _facts(name, host)
+
+
+def _take(host: _Host, who: str, words: str) -> None:
+    if match := _CPU.match(words):
+        host.cpu[who] = match[1]
+        host.above[who] = []
+    elif (match := _NODE.match(words)) and who in host.cpu:
+        _node(host, who, match)
+    elif match := _USING.match(words):
+        for number, name, port, layer in _DEVICE.findall(match["devices"]):
+            host.devices.setdefault(int(number), (name, port, layer))
+    elif match := _SOCKET.match(words):
+        host.sockets |= dict.fromkeys(_INTERFACE.findall(match["devices"] or ""))
+
+
+def _node(host: _Host, who: str, match: re.Match[str]) -> None:
+    """Deeper columns hang below; what an NVLink or the way between sockets leads to stands elsewhere in the tree."""
+    column = len(match["indent"])
+    chain = host.above[who] = [one for one in host.above[who] if one[0] < column]
+    path = chain[-1][1] if chain else f"{XML_ROOT}cpu{host.cpu[who]}"
+    if match["kind"] == "NET" and match["link"] == "NET":
+        host.net.setdefault(int(match["id"][-4:], 16), (path, float(_number(match["gbs"]))))
+    elif match["link"] == "PCI" and match["kind"] in ("PCI", "GPU", "NIC"):
+        own = f"{path}/{_address(match['id'])}"
+        if match["kind"] == "PCI" and len(host.switches) < _MOST:
+            host.switches[own] = (match["ids"] or "").rjust(16, "0")
+        elif len(host.gpus) + len(host.cards) < _MOST:
+            (host.gpus if match["kind"] == "GPU" else host.cards).add(own)
+        chain.append((column, own))
+
+
+def _number(text: str) -> float:
+    return float(text) if text.count(".") < 2 and text.strip(".") else 0.0
+
+
+def _address(number: str) -> str:
+    """NCCL prints an address as one number: its digits without what separates them."""
+    digits = number.rjust(8, "0")
+    return (
+        f"{digits[:-5].rjust(4, '0')[-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.{digits[-1]}"
+        if digits[-1] < "8"
+        else (f"{digits[:-5].rjust(4, '0')[-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.0")
+    )
+
+
+def _facts(name: str, host: _Host) -> Facts:
+    facts = Facts(FORM, host.line.number, name)
+    kinds = [(key, "0x060400", ids) for key, ids in host.switches.items()]
+    kinds += [(key, "0x030200", "10de".ljust(16, "0")) for key in host.gpus]
+    kinds += [(key, "0x020000", "0" * 16) for key in host.cards]
+    for key, code, ids in kinds:
+        numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
+        facts.files |= {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
+        facts.files |= {f"{key}/class": code, f"{key}/numa_node": str(int(numa, 16)) if len(numa) < 4 else "-1"}
+    addresses = sorted((key.rpartition("/")[2] for key in host.gpus), key=sort_key)
+    facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
+    if host.gpus:
+        facts.areas = set(Area)
+    if host.sockets and not host.devices:
+        facts.sockets = tuple(host.sockets)
+        return facts
+    for number, (device, port, layer) in host.devices.items():
+        path, gbs = host.net.get(number, ("", 0.0))
+        folder = f"{path}/infiniband/{device}" if path in host.cards else f"/sys/devices/virtual/infiniband/{device}"
+        facts.links[f"/sys/class/infiniband/{device}"] = folder
+        at = f"{folder}/ports/{port}"
+        facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
+        if gbs:
+            facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
+    return facts

@@ -1,0 +1,115 @@
+"""A pasted text as snapshots, one a machine: its sections are recognised, and put together by whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
+from orchestrator.topology.pasted import lspci, matrix, nccl, tools
+from orchestrator.topology.pasted.facts import Facts, Line, lines_of
+from orchestrator.topology.stated import PASTED
+
+READERS: tuple[Callable[[Sequence[Line]], Iterator[Facts]], ...] = (matrix.read, lspci.read, nccl.read, tools.read)
+FORMS = (
+    "nvidia-smi topo -m, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, show_gids,"
+    " ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
+)
+_MOST_MACHINES = 64
+
+
+@dataclass
+class _Machine:
+    node: str
+    file: str
+    parts: list[Facts] = field(default_factory=list)
+
+    def has(self, form: str) -> bool:
+        return any(part.form == form for part in self.parts)
+
+
+def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
+    """Snapshots by node, {} where nothing is recognised. Any text is read; never raises.
+
+    texts: by file; home: name of a machine that no text names. Where there are several, they are named as the files in
+    which they begin
+    """
+    machines: list[_Machine] = []
+    for file, text in texts.items():
+        lines = lines_of(text)
+        parts = sorted((part for reader in READERS for part in reader(lines)), key=lambda part: part.line)
+        _put_together(file, parts, machines)
+    taken: dict[str, Snapshot] = {}
+    for machine in machines[:_MOST_MACHINES]:
+        own = machine.node or (machine.file if len(machines) > 1 else home)
+        name, number = own, 1
+        while name in taken:
+            number += 1
+            name = f"{own}-{number}"
+        taken[name] = _snapshot(name, machine.parts)
+    return taken
+
+
+def recognised(snapshot: Snapshot) -> tuple[str, ...]:
+    """The forms that a pasted snapshot was read from."""
+    said = snapshot.host.get(PASTED)
+    forms = said.get("forms") if isinstance(said, Mapping) else None
+    return tuple(map(str, forms)) if isinstance(forms, (list, tuple)) else ()
+
+
+def _put_together(file: str, parts: Sequence[Facts], machines: list[_Machine]) -> None:
+    """A part goes to the machine that it names, else to the one before it, else to a new one where that one has such a
+    part already."""
+    for part in parts:
+        mine = [machine for machine in machines if machine.node == part.node] if part.node else machines[-1:]
+        if not mine and machines and not machines[-1].node and not machines[-1].has(part.form):
+            mine = machines[-1:]
+            mine[0].node = part.node
+        if not mine or mine[-1].has(part.form):
+            mine = [_Machine(part.node, file)]
+            machines += mine
+        mine[-1].parts.append(part)
+
+
+def _snapshot(name: str, parts: Sequence[Facts]) -> Snapshot:
+    stated = next((part.stated for part in parts if part.stated), None)
+    trees = sorted((one for one in parts if _is_tree(one)), key=lambda one: -len(one.areas))
+    told = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
+    others = {id(part) for part in trees if told and part.gpus and len(part.gpus) != len(told)}
+    left_out = others | {id(part) for part in [one for one in trees if id(one) not in others][1:]}
+    kept = [part for part in parts if id(part) not in left_out]
+    host: dict[str, Any] = {"hostname": name}
+    for part in kept:
+        host |= part.host
+    host[PASTED] = {
+        "forms": [part.form + (" (of other GPUs: left out)" if id(part) in others else "") for part in parts],
+        "areas": sorted({area.name for part in kept for area in part.areas}),
+        "sockets": [name for part in kept for name in part.sockets],
+        **({"stated": stated} if stated else {}),
+    }
+    return Snapshot(
+        node=name,
+        taken_at=0.0,
+        files={path: text for part in kept for path, text in part.files.items()},
+        links={path: target for part in kept for path, target in part.links.items()},
+        nvml={
+            "error": NOT_RECORDED,
+            "devices": _gpus(kept),
+            "driver": next((part.driver for part in parts if part.driver), ""),
+        },
+        host=host,
+    )
+
+
+def _is_tree(part: Facts) -> bool:
+    return any(path.endswith("/class") for path in part.files)
+
+
+def _gpus(parts: Sequence[Facts]) -> list[dict[str, Any]]:
+    """What the parts say of each GPU, by its index."""
+    found: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        for gpu in part.gpus:
+            found.setdefault(gpu["index"], {}).update(gpu)
+    return [found[index] for index in sorted(found)]

@@ -1,0 +1,100 @@
+"""What a text states of a machine without a place in its PCI tree, and which devices share a switch by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import PathType, RdmaPort, Stated
+
+WORD = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV[0-9]{1,2}|N/A|DIS|\?")
+"""What a cell of `nvidia-smi topo -m` may say; SOC is SYS in drivers before 384."""
+_TYPES = {"PIX": PathType.PIX, "PXB": PathType.PXB, "PHB": PathType.PHB, "NODE": PathType.PHB, "SYS": PathType.SYS,
+          "SOC": PathType.SYS}  # fmt: skip
+PASTED = "pasted"
+"""In a snapshot's host facts: what was read out of a text, {"forms": [...], "areas": [...], "stated": {...}}."""
+TEXT = "the pasted text"
+"""In place of a path, of what such a text does not tell."""
+_MOST = 256
+
+
+def pasted(snapshot: Snapshot) -> Mapping[str, Any] | None:
+    """What of a snapshot comes out of a text that somebody pasted; None for all others."""
+    said = snapshot.host.get(PASTED)
+    return said if isinstance(said, Mapping) else None
+
+
+def stated_of(snapshot: Snapshot) -> Stated | None:
+    """The matrix of a pasted text; of one that was saved by hand as much as is well-formed."""
+    raw = (pasted(snapshot) or {}).get("stated")
+    if not isinstance(raw, Mapping):
+        return None
+    names, rows = raw.get("names"), raw.get("rows")
+    return Stated(
+        heads=_texts(raw.get("heads")),
+        names=tuple((str(head), str(name)) for head, name in (names if isinstance(names, Mapping) else {}).items()),
+        columns=_texts(raw.get("columns")),
+        rows=tuple(
+            (str(row[0]), _texts(row[1]), _texts(row[2]))
+            for row in (rows if isinstance(rows, (list, tuple)) else ())
+            if isinstance(row, (list, tuple)) and len(row) == 3
+        )[:_MOST],
+    )
+
+
+def sockets_of(snapshot: Snapshot) -> tuple[str, ...]:
+    """Interfaces that NCCL's pasted log says it used TCP over."""
+    return _texts((pasted(snapshot) or {}).get("sockets"))
+
+
+def path_of(word: str) -> PathType | None:
+    """NCCL's name for a word of nvidia-smi; None for what says nothing."""
+    return PathType.NVL if word.startswith("NV") else _TYPES.get(word)
+
+
+def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[RdmaPort, ...]:
+    """The ports, and one for each RDMA device that is stated alone: nothing is known of it but how far it is."""
+    known = {port.device for port in ports}
+    alone = [name for name in dict.fromkeys(stated.nics if stated else ()) if name not in known]
+    return (
+        *ports,
+        *(
+            RdmaPort(device=name, port=1, address="", key="", switch="", numa_node=-1, gids_recorded=False)
+            for name in alone
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """GPUs and NICs, by name, that reach each other without the CPU: they are behind one switch, or several of one."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+
+
+def sharing(gpus: Iterable[str], pairs: Iterable[tuple[str, str, PathType | None]]) -> tuple[Sharing, ...]:
+    """Every group with more than one GPU, or a GPU and a NIC. pairs: GPU and GPU or NIC"""
+    home = {gpu: gpu for gpu in gpus}
+    near: dict[str, list[str]] = {}
+    for one, other, path in pairs:
+        if path in (PathType.PIX, PathType.PXB):
+            if other in home:
+                old, new = home[other], home[one]
+                home = {gpu: new if place == old else place for gpu, place in home.items()}
+            else:
+                near.setdefault(one, []).append(other)
+    found = []
+    for place in dict.fromkeys(home.values()):
+        members = tuple(gpu for gpu in home if home[gpu] == place)
+        nics = tuple(dict.fromkeys(nic for gpu in members for nic in near.get(gpu, ())))
+        if nics or len(members) > 1:
+            found.append(Sharing(members, nics))
+    return tuple(found)
+
+
+def _texts(raw: Any) -> tuple[str, ...]:
+    return tuple(str(one) for one in raw)[:_MOST] if isinstance(raw, (list, tuple)) else ()

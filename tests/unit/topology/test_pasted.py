@@ -1,0 +1,355 @@
+"""What people paste: read cell by cell as it was posted, whatever a terminal, a forum or a log put around it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
+from orchestrator.model.topology import PathType, Topology
+from orchestrator.topology.build import build
+from orchestrator.topology.nccl_xml import topology_of_xml
+from orchestrator.topology.pasted.read import read_pasted, recognised
+from orchestrator.topology.paths import matrix, paths
+from orchestrator.topology.redaction import redact
+from orchestrator.workflows.look.doctor import examine_given
+from orchestrator.workflows.look.given import Given
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+PASTED = RECORDED / "pasted"
+POSTS = sorted(path.stem for path in PASTED.glob("*.topo"))
+HALVES = ("GPU0", "GPU1", "GPU2", "GPU3"), ("GPU4", "GPU5", "GPU6", "GPU7")
+
+
+def post(name: str) -> str:
+    return (PASTED / name).read_text()
+
+
+def only(text: str) -> Snapshot:
+    (snapshot,) = read_pasted({"post": text}, "post").values()
+    return snapshot
+
+
+def cells(text: str) -> dict[tuple[str, str], str]:
+    """An own reading of a tab-separated matrix: {(row, column): cell}."""
+    rows = [line.split("\t") for line in text.splitlines() if "\t" in line]
+    return {(row[0], head): cell for row in rows[1:] for head, cell in zip(rows[0][1:], row[1:], strict=False)}
+
+
+def found(*snapshots: Snapshot) -> dict[str, str]:
+    seen = examine_given(Given({snapshot.node: snapshot for snapshot in snapshots}))
+    return {one.id: one.severity.value for one in seen.findings}
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_a_matrix_is_printed_back_as_it_was_posted(name: str) -> None:
+    text = post(f"{name}.topo")
+    snapshot = only(text)
+    assert matrix(build(snapshot)) == text.rstrip("\n")
+    assert recognised(snapshot) == ("nvidia-smi topo -m",)
+    again = snapshot_from_json(snapshot_json(snapshot))
+    (hidden,) = redact([snapshot], b"k" * 32)
+    assert cells(matrix(build(again))) == cells(text) == cells(matrix(build(hidden)))
+    assert hidden.node != snapshot.node
+    wrong = {"NIC-MISSING": "slow"} if name == "8x4090-bond" else {}
+    assert found(snapshot) == {**wrong, "NOT-RECORDED": "unknown"}
+
+
+def wrapped(text: str, width: int = 40) -> str:
+    """As a narrow terminal shows it, broken between cells."""
+    lines = []
+    for line in text.splitlines():
+        row = ""
+        for cell in line.replace("\t", " \t").split("\t") if "\t" in line else [line]:
+            if len(row) + len(cell) > width and row.strip():
+                lines.append(row)
+                row = ""
+            row += f"{cell}\t" if "\t" in line else cell
+        lines.append(row)
+    return "\n".join(lines)
+
+
+def spaced(text: str) -> str:
+    return re.sub(r"\t", "     ", text)
+
+
+AROUND: dict[str, Callable[[str], str]] = {
+    "colours": lambda text: text.replace("\tGPU0", "\t\x1b[4mGPU0").replace("GPU NUMA ID", "GPU NUMA ID\x1b[0m"),
+    "Windows": lambda text: text.replace("\n", "\r\n"),
+    "quoted": lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
+    "quoted twice": lambda text: "".join(f">> {line}\n" for line in text.splitlines()),
+    "spaces": spaced,
+    "no-break spaces": lambda text: text.replace("\t", "\xa0\xa0"),
+    "indented": lambda text: "".join(f"    {line}\n" for line in text.splitlines()),
+    "Markdown table": lambda text: "".join(
+        f"| {line.strip().replace(chr(9), ' | ')} |\n" if "\t" in line else f"{line}\n" for line in text.splitlines()
+    ),
+    "fenced, amid words": lambda text: f"### My box\n\nIt hangs, see GPU0 below:\n```console\n{text}\n```\nThanks!\n",
+    "prompt": lambda text: f"(base) root@gpu-17:~/x# nvidia-smi topo -m\n{text}root@gpu-17:~/x# ",
+    "wrapped": wrapped,
+    "blank lines": lambda text: text.replace("\n", "\n\n"),
+    "trailing tabs": lambda text: text.replace("\n", "\t\n"),
+    "pdsh": lambda text: "".join(f"gpu-17: {line}\n" for line in text.splitlines()),
+    "check_env": lambda text: f"GPU 0: NVIDIA L40S\nCUDA Driver Version: 550.127.05\nNVIDIA Topology: \n{text}",
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", POSTS)
+def test_whatever_is_put_around_it(name: str, around: str) -> None:
+    text = post(f"{name}.topo")
+    snapshot = only(AROUND[around](text))
+    assert cells(matrix(build(snapshot))) == cells(text)
+    assert snapshot.node == ("gpu-17" if around in ("prompt", "pdsh") else "post")
+
+
+def test_what_was_cut_off_is_unknown_and_nothing_is_found_by_it() -> None:
+    lines = post("8x4090-bond.topo").splitlines()
+    short = "\n".join("\t".join(line.split("\t")[:10]) for line in lines[:10])  # no affinity, no legend
+    topology = build(only(short))
+    assert cells(matrix(topology)) == cells(short) and topology.rdma[0].device == "NIC0"
+    half = only("\n".join(lines[:5]))  # rows of the first half: the others' are the same cells
+    assert {(pair.one, pair.other): pair.type for pair in paths(build(half))}["GPU4", "GPU5"] is None
+    assert "NIC-MISSING" not in found(half)
+    narrow = only("\n".join("\t".join(line.split("\t")[:7]) for line in lines[:9]))
+    assert {pair.type for pair in paths(build(narrow))} == {PathType.PIX, PathType.SYS}
+
+
+OLD = """\tGPU0\tGPU1\tmlx5_0\tmlx5_1\tCPU Affinity
+GPU0\t X \tNV18\tPIX\tSOC\t0-15,32-47
+GPU1\tNV18\t X \tSYS\tPXB\t16-31,48-63
+mlx5_0\tPIX\tSYS\t X \tNODE\t
+mlx5_1\tSOC\tPXB\tNODE\t X \t
+"""
+
+
+def test_older_drivers_and_other_words() -> None:
+    topology = build(only(OLD))
+    shown = cells(matrix(topology))
+    assert {place: cell.strip() for place, cell in cells(OLD).items() if cell.strip()} == shown
+    types = {(pair.one, pair.other): pair.type for pair in paths(topology)}
+    assert types["GPU0", "GPU1"] is PathType.NVL and types["GPU0", "mlx5_1"] is PathType.SYS
+    single = "\t\x1b[4mGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\nGPU0\t X \t0-31\t0\t\tN/A\n"
+    assert cells(matrix(build(only(single)))) == {
+        ("GPU0", "GPU0"): "X", ("GPU0", "CPU Affinity"): "0-31", ("GPU0", "NUMA Affinity"): "0",
+        ("GPU0", "GPU NUMA ID"): "N/A",
+    }  # fmt: skip
+
+
+def test_several_machines_in_one_text() -> None:
+    one, two = post("4xl40s.topo"), post("l20-vm8.topo")
+    plain = read_pasted({"post": f"{one}\n{two}"}, "post")
+    assert {name: len(build(snapshot).gpus) for name, snapshot in plain.items()} == {"post": 4, "post-2": 8}
+    for text in (f"Node 1:\n{one}\nnode-2 topology:\n{two}", f"a@node-1:~$ x\n{one}\n[a@node-2 ~]$ x\n{two}"):
+        assert [len(build(snapshot).gpus) for snapshot in read_pasted({"post": text}, "post").values()] == [4, 8]
+        assert "node-2" in read_pasted({"post": text}, "post")
+    mixed = [f"{name}: {line}" for name, text in (("n1", one), ("n2", one)) for line in text.splitlines()]
+    pdsh = read_pasted({"post": "\n".join(sorted(mixed, key=lambda line: mixed.index(line) % len(mixed) // 2))}, "post")
+    assert {name: cells(matrix(build(snapshot))) for name, snapshot in pdsh.items()} == {
+        "n1": cells(one),
+        "n2": cells(one),
+    }
+
+
+def test_the_articles_wrong_card_shows_in_a_matrix_too() -> None:
+    """With a bonded main card the other one can only be misplaced; without, either may be."""
+
+    def words(far: str) -> str:
+        heads = [*HALVES[0], *HALVES[1], "mlx5_0", "mlx5_1", far]
+        domain = dict.fromkeys((*HALVES[0], "mlx5_0"), 0) | dict.fromkeys((*HALVES[1], "mlx5_1", far), 1)
+        switch = {**domain, "mlx5_1": 2, far: 3}
+
+        def word(one: str, other: str) -> str:
+            if one == other or switch[one] == switch[other]:
+                return "X" if one == other else "PIX"
+            return "NODE" if domain[one] == domain[other] else "SYS"
+
+        rows = ["\t".join([row, *(word(row, head) for head in heads)]) for row in heads]
+        return "\n".join(["\t" + "\t".join(heads), *rows])
+
+    assert found(only(words("mlx5_bond_0")))["NIC-NOT-UNDER-SWITCH"] == "slow"
+    unsure = found(only(words("mlx5_2")))
+    assert unsure["NIC-NOT-UNDER-SWITCH"] == "unknown" and "NIC-MISSING" not in unsure
+
+
+@pytest.mark.parametrize("name", ["articles.lspci-tv", "articles.lspci-vvv"])
+def test_lspci_gives_the_tree(name: str) -> None:
+    snapshot = only(post(name))
+    topology = build(snapshot)
+    assert [gpu.name for gpu in topology.gpus] == [""] * 8 and [gpu.index for gpu in topology.gpus] == list(range(8))
+    behind = {
+        switch.address: [gpu.index for gpu in topology.gpus if gpu.switch == switch.key] for switch in topology.switches
+    }
+    assert {address: gpus for address, gpus in behind.items() if gpus} == {
+        "0000:16:00.0": [0, 1, 2, 3], "0000:98:00.0": [4, 5, 6, 7],
+    }  # fmt: skip
+    types = {(pair.one, pair.other): pair.type for pair in paths(topology)}
+    assert types["GPU0", "GPU3"] is PathType.PIX and types["GPU0", "0000:1c:00"] is PathType.PIX
+    assert types["GPU0", "GPU4"] is None  # without NUMA domains it is PHB or SYS
+    assert found(snapshot) == {"NIC-NOT-UNDER-SWITCH": "unknown", "NOT-RECORDED": "unknown"}
+
+
+def test_a_narrow_link_shows_in_lspci() -> None:
+    text = post("articles.lspci-vvv")
+    place = text.index("LnkSta", text.index("\n18:00.0"))
+    narrow = text[:place] + text[place:].replace("Width x16", "Width x8 (downgraded)", 1)
+    assert found(only(narrow))["PCIE-LINK-REDUCED"] == "slow" and "PCIE-LINK-REDUCED" not in found(only(text))
+
+
+def test_a_tree_that_lost_its_indentation_or_its_bridges_has_no_places() -> None:
+    flat = "\n".join(line.strip() for line in post("articles.lspci-tv").splitlines())
+    assert not any(snapshot.files for snapshot in read_pasted({"post": flat}, "post").values())
+    cut = post("articles.lspci-vvv")
+    cut = cut[cut.index("\n18:00.0") :]
+    assert not any(path.count("/0000:18:00.0") for path in only(cut).files)
+
+
+def test_tree_and_matrix_together_name_the_same_gpus() -> None:
+    text = post("articles.lspci-tv") + post("8x4090-bond.topo")
+    topology = build(only(text))
+    assert cells(matrix(topology)) == cells(post("8x4090-bond.topo"))
+    assert topology.gpus[4].address == "0000:9a:00.0"
+    other = only(post("articles.lspci-tv") + post("4xl40s.topo"))
+    assert recognised(other) == ("lspci -tv (of other GPUs: left out)", "nvidia-smi topo -m")
+    assert len(build(other).gpus) == 4
+
+
+def printed(topology: Topology, host: str = "node0") -> Iterator[str]:
+    """As NCCL prints a topology (src/graph/topo.cc, ncclTopoPrintRec), of one that its XML holds."""
+
+    def number(address: str) -> str:
+        return f"{int(re.sub('[:.]', '', address), 16):x}"
+
+    kinds = {gpu.key: f"GPU/0-{number(gpu.address)} ({gpu.index})" for gpu in topology.gpus}
+    nets: dict[str, list[int]] = {}
+    for place, port in enumerate(topology.rdma):
+        nets.setdefault(port.key, []).append(place)
+    head = f"{host}:100:200 [0] NCCL INFO "
+    using = " ".join(f"[{place}]{port.device}:1/RoCE" for place, port in enumerate(topology.rdma))
+    yield f"{head}NET/IB : Using {using} [RO]; OOB eth0:10.0.0.1<0>"
+    yield f"{head}=== System : maxBw 24.0 totalBw 24.0 ==="
+    for numa in sorted({device.numa_node for device in topology.pci}):
+        yield f"{head}CPU/0-{numa:x} (1/1/2)"
+        stack = [(device, "") for device in topology.pci if not device.parent and device.numa_node == numa]
+        while stack:
+            device, indent = stack.pop(0)
+            name = kinds.get(device.key, f"NIC/0-{number(device.address)}" if device.key in nets else "")
+            ids = (device.vendor, device.device, device.subsystem_vendor, device.subsystem_device)
+            name = name or f"PCI/0-{number(device.address)} ({int(''.join(f'{one:04x}' for one in ids), 16):x})"
+            yield f"{head}{indent}+ PCI[24.0] - {name}"
+            below = indent + " " * len("+ PCI[24.0] - ")
+            for place in nets.get(device.key, ()):
+                yield f"{head}{below}+ NET[50.0] - NET/0-{place:x} ({place}/0/0/50.000000)"
+            stack = [(one, below) for one in topology.pci if one.parent == device.key] + stack
+        yield f"{head}+ SYS[10.0] - CPU/0-{1 - numa}"
+    yield f"{head}=========================================="
+
+
+@pytest.mark.parametrize("name", ["rtp-llm-8xL20-cx8", "nccl2397-a", "nccl2397-b"])
+def test_nccl_s_graph_lines_hold_the_tree_of_its_xml(name: str) -> None:
+    """Each rank prints its half of the machine."""
+    wanted = topology_of_xml((RECORDED / "nccl-topologies" / f"{name}.xml").read_text(), "node0")
+    lines = list(printed(wanted))
+    starts = [place for place, line in enumerate(lines) if " CPU/0-" in line and "SYS" not in line]
+    halves = [
+        lines[: starts[0]] + lines[start:end] for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
+    ]
+    ranks = [
+        line.replace(":100:200 [0]", f":10{rank}:20{rank} [{rank}]")
+        for rank, half in enumerate(halves)
+        for line in half
+    ]
+    for text in ("\n".join(lines), "\n".join(ranks), "\n".join(f"(TP0 pid=7) {line}" for line in lines)):
+        snapshot = only(text)
+        topology = build(snapshot)
+        assert snapshot.node == "node0" and paths(topology) == paths(wanted)
+        assert [(port.device, port.key.rpartition("/")[2], port.rate_gbps) for port in topology.rdma] == [
+            (port.device, port.address, 400) for port in wanted.rdma
+        ]
+        assert not {"slow", "stop"} & {*found(snapshot).values()}
+
+
+def test_nccl_s_log_over_tcp_says_so() -> None:
+    snapshot = only((RECORDED / "nccl-2.28.9-tcp.log").read_text())
+    assert snapshot.node == "node0" and recognised(snapshot) == ("NCCL's log",)
+    assert [gpu.address for gpu in build(snapshot).gpus] == ["0000:00:06.0"]
+    assert "TRANSPORT-TCP" in found(snapshot)
+
+
+VERBS = """hca_id:\tmlx5_0
+\ttransport:\t\t\tInfiniBand (0)
+\tfw_ver:\t\t\t\t22.31.1014
+\tboard_id:\t\t\tMT_0000000359
+\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_ACTIVE (4)
+\t\t\tlink_layer:\t\tEthernet
+\t\t\tactive_width:\t\t4X (2)
+\t\t\tactive_speed:\t\t25.0 Gbps (32)
+\t\t\tphys_state:\t\tLINK_UP (5)
+\t\t\tGID[  0]:\t\tfe80:0000:0000:0000:ba59:9fff:fe00:0001, RoCE v1
+\t\t\tGID[  3]:\t\t::ffff:10.1.0.11, RoCE v2
+hca_id:\tmlx5_1
+\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_DOWN (1)
+\t\t\tlink_layer:\t\tEthernet
+"""
+GIDS = """DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV
+---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---
+mlx5_0\t1\t0\tfe80:0000:0000:0000:ba59:9fff:fe00:0001\t\t\tv1\tens5f0np0
+mlx5_0\t1\t3\t0000:0000:0000:0000:0000:ffff:0a01:000b\t10.1.0.11  \tv2\tens5f0np0
+n_gids_found=2
+"""
+BRIEF = """lo               UNKNOWN        127.0.0.1/8 ::1/128
+bond0            UP             10.0.0.11/24 fe80::1/64
+ens5f0np0        UP             10.1.0.11/24
+veth1@if2        DOWN
+"""
+SMI = """Driver Version                            : 550.127.05
+GPU 00000000:A1:00.0
+    Product Name                          : NVIDIA L40S
+    GPU UUID                              : GPU-1db6b1cf-de5e-b497-caca-1a027578d587
+    FB Memory Usage
+        Total                             : 46068 MiB
+"""
+
+
+def test_small_tools() -> None:
+    topology = build(only(f"{VERBS}\n{GIDS}\n{BRIEF}\n{SMI}"))
+    first, second = topology.rdma
+    assert (first.state, first.rate_gbps, first.link_layer, first.board) == ("ACTIVE", 100, "Ethernet", "MT_0000000359")
+    assert first.netdev == "ens5f0np0" and [(gid.index, gid.type) for gid in first.gids] == [
+        (0, "IB/RoCE v1"), (3, "RoCE v2")]  # fmt: skip
+    assert first.gids[1].ipv4 == "10.1.0.11" and second.state == "DOWN"
+    assert {one.name: one.ipv4 for one in topology.interfaces} == {
+        "lo": ("127.0.0.1/8",), "bond0": ("10.0.0.11/24",), "ens5f0np0": ("10.1.0.11/24",), "veth1": (),
+    }  # fmt: skip
+    (gpu,) = topology.gpus
+    assert (gpu.name, gpu.memory_total, gpu.address) == ("NVIDIA L40S", 46068 << 20, "0000:a1:00.0")
+    listed = build(only("GPU 0,1: NVIDIA L40S\nGPU 2: NVIDIA L20 (UUID: GPU-1db6b1cf-de5e-b497-caca-1a027578d587)\n"))
+    assert [gpu.name for gpu in listed.gpus] == ["NVIDIA L40S", "NVIDIA L40S", "NVIDIA L20"]
+
+
+TOKENS = st.sampled_from(
+    ["GPU0", "GPU1", "NIC0", "X", "PIX", "SYS", "NV18", "\t", "\n", " ", "|", ">", "-[0000:00]-+-", "00.0", "+-", "\\-",
+     "-[01]----", "00:1c.0 PCI bridge: x", "\tBus: primary=00, secondary=00, subordinate=ff,", "GID[  0]: ::",
+     "\tLnkCap: Port #0, Speed 1..GT/s, Width x99", "n:1:2 [0] NCCL INFO ", "CPU/0-ffffffffffffff (1/1/4)",
+     "+ PCI[..] - GPU/0-ffffffffff", "   + NET[1.2] - NET/0-0", "hca_id: mlx5_0", "\t\tport:\t1", "\tstate:\t",
+     "NIC0: mlx5_0", "CPU Affinity", "eth0 UP 1.2.3.4/99", "| 0 NVIDIA L40S On | 00000000:A1:00.0 Off |",
+     "GPU 0: NVIDIA L40S", "NET/IB : Using [0]mlx5_0:1/RoCE", "root@a:~# ", "node1: "]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.text(max_size=400), st.lists(TOKENS, max_size=60).map("".join)))
+def test_no_text_breaks_it(text: str) -> None:
+    for snapshot in read_pasted({"post": text}, "post").values():
+        topology = build(snapshot_from_json(snapshot_json(snapshot)))
+        matrix(topology)
+        found(snapshot)
+        redact([snapshot], b"k" * 32)
