@@ -26,15 +26,15 @@ from orchestrator.rules.support.registry import NOT_RECORDED, Rule, all_rules, u
 ).of_cluster
 def not_recorded(cluster: Cluster) -> Iterator[Finding]:
     """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
-    kinds = [kind for kind in _KINDS if kind.words != _OTHERS or len(cluster.nodes) == 1]
     for node in cluster.nodes:
         source = input_of(node)
-        if node.topology.unread and source is not Input.PASTED:
-            yield _unread(node)
-        missing = [kind for kind in kinds if source not in (Input.LIVE, Input.SNAPSHOT) and not kind.there(node)]
+        missing = [] if source in (Input.LIVE, Input.SNAPSHOT) else _missing(node, alone=len(cluster.nodes) == 1)
         if source is Input.PASTED:
             yield from _untold(node, missing)
-        elif missing:
+            continue
+        if node.topology.unread:
+            yield _unread(node)
+        if missing:
             ids = [name for kind in missing for name in kind.rules]
             yield unknown(
                 f"{len(ids)} rules could not run: this input does not contain "
@@ -45,6 +45,10 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
                 devices=tuple(ids),
                 node=node.name,
             )
+
+
+def _missing(node: Node, *, alone: bool) -> list[_RecordKind]:
+    return [kind for kind in _KINDS if (alone or kind.words != _OTHERS) and not kind.there(node)]
 
 
 _MOST_PATHS = 6

@@ -91,17 +91,21 @@ def shape(topology: Topology) -> Shape:
         if gpus:
             groups.append(_group(switch, gpus, [chain for chain in cards if switch.key in chain]))
     inside, across = _between(topology, tops)
-    homes_known = any(device.key == gpu.key for gpu in topology.gpus for device in topology.pci)
     return Shape(
         groups=tuple(groups),
         gpus_elsewhere=sum(not top for top in tops.values()),
         nics_elsewhere=sum(set(tops.values()).isdisjoint(chain) for chain in cards),
         inside=inside,
         across=across,
-        stated=tuple(len(group.gpus) for group in stated_groups(topology))
-        if topology.stated and not homes_known
-        else None,
+        stated=_stated(topology),
     )
+
+
+def _stated(topology: Topology) -> tuple[int, ...] | None:
+    placed = {device.key for device in topology.pci}
+    if topology.stated is None or any(gpu.key in placed for gpu in topology.gpus):
+        return None
+    return tuple(len(group.gpus) for group in stated_groups(topology))
 
 
 def _group(switch: Switch, gpus: Sequence[Chain], cards: Sequence[Chain]) -> SwitchGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding
@@ -68,27 +69,45 @@ def _alone(seen: Wiring) -> list[str]:
 
 def wiring_of(node: Node) -> Wiring | None:
     """None where the path of a NIC is not known."""
-    topology = node.topology
-    gpus = [end.name for end in gpu_ends(topology)]
-    nics = {end.name: end for end in nic_ends(topology)}
-    pairs = {(pair.one, pair.other): pair.type for pair in paths(topology)}
-    placed = {end.name for end in (*gpu_ends(topology), *nics.values()) if end.key in node.devices}
-    known = {nic for nic in nics if all(pairs[gpu, nic] is not None or {gpu, nic} <= placed for gpu in gpus)}
-    if not gpus or not known or known != nics.keys():
+    pairs = {(pair.one, pair.other): pair.type for pair in paths(node.topology)}
+    nics = nic_ends(node.topology)
+    if not nics or not _are_known(node, pairs):
         return None
-    rdma = {nic for nic in nics if topology.rdma or node.devices[nics[nic].key].vendor == _MELLANOX}
-    groups = stated_groups(topology)
-    near = {nic for group in groups for nic in group.nics}
+    groups = stated_groups(node.topology)
+    rdma = [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
     lonely = tuple(group for group in groups if not group.nics and len(group.gpus) > 1)
-    served = tuple(group for group in groups if rdma & {*group.nics})
-    bonds = {nic for nic in rdma if _BOND in nic} if not any(_BOND in nic for nic in near) else set()
-    far = _cards(node, [nic for nic in nics if nic in rdma - near - bonds])
-    moved = far
-    if len(far) > len(lonely):
-        beside = {nic for group in lonely for gpu in group.gpus for nic in nics if pairs[gpu, nic] is PathType.PHB}
-        moved = tuple(one for one in far if beside & {*one}) or far
-    sure = bool(bonds) or (len(moved) < len(far) and len(moved) <= len(lonely))
-    return Wiring(lonely, served, far, moved if lonely else (), sure)
+    served = tuple(group for group in groups if {*rdma} & {*group.nics})
+    far, bonds = _far(rdma, groups)
+    cards = _cards(node, far)
+    moved = _moved(cards, lonely, pairs)
+    return Wiring(lonely, served, cards, moved, bonds or len(moved) < min(len(cards), len(lonely) + 1))
+
+
+def _are_known(node: Node, pairs: Mapping[tuple[str, str], PathType | None]) -> bool:
+    """Of two that have a place in the tree it is known whether they are near each other."""
+    placed = {end.name for end in (*gpu_ends(node.topology), *nic_ends(node.topology)) if end.key in node.devices}
+    return bool(pairs) and all(path is not None or {*pair} <= placed for pair, path in pairs.items())
+
+
+def _far(rdma: Sequence[str], groups: Sequence[Sharing]) -> tuple[list[str], bool]:
+    """(what is near no GPU, whether a bond was left out of it): a bond carries TCP, unless bonds are near GPUs too."""
+    near = [nic for group in groups for nic in group.nics]
+    far = [nic for nic in rdma if nic not in near]
+    plain = far if any(_BOND in nic for nic in near) else [nic for nic in far if _BOND not in nic]
+    return plain, plain != far
+
+
+def _moved(
+    cards: tuple[tuple[str, ...], ...],
+    lonely: Sequence[Sharing],
+    pairs: Mapping[tuple[str, str], PathType | None],
+) -> tuple[tuple[str, ...], ...]:
+    """Of the cards that are near no GPU those that the lonely ones may lack: of their own NUMA domain where there are
+    more."""
+    if not lonely or len(cards) <= len(lonely):
+        return cards if lonely else ()
+    gpus = [gpu for group in lonely for gpu in group.gpus]
+    return tuple(one for one in cards if any(pairs[gpu, one[0]] is PathType.PHB for gpu in gpus)) or cards
 
 
 def _cards(node: Node, nics: list[str]) -> tuple[tuple[str, ...], ...]:

@@ -173,31 +173,36 @@ def _branch(text: str, forks: dict[int, tuple[str, str]], found: dict[str, _Func
 
 def _facts(form: str, first: Line, found: dict[str, _Function]) -> Iterator[Facts]:
     keys = {address: key for address in found if (key := _key(found, address))}
+    if not keys:
+        return
     facts = Facts(form, first.number, first.node)
     for address, key in keys.items():
-        one = found[address]
-        vendor, device = _ids(one.words)
-        facts.files |= {f"{key}/{name}": text for name, text in one.files.items()}
-        facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}"}
-        facts.files[f"{key}/class"] = (
-            f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, vendor)
-        )
-        if one.acs is not None:
-            facts.files[f"{key}/config"] = _config(one)
-        if one.driver:
-            facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{one.driver}"
-        if one.slot:
-            facts.files[f"/sys/bus/pci/slots/{one.slot}/address"] = address.rpartition(".")[0]
-    gpus = [address for address, key in keys.items() if facts.files[f"{key}/class"][:6] in ("0x0302", "0x0300")]
-    gpus = [address for address in gpus if facts.files[f"{keys[address]}/vendor"] == "0x10de"]
+        _tell(facts, key, found[address])
+    gpus = [address for address, key in keys.items() if _is_gpu(facts.files, key)]
     for index, address in enumerate(sorted(gpus, key=sort_key)):
         name = re.search(r"\[((?!10de)[^]]{1,64})\]", found[address].words)
         facts.gpus.append({"index": index, "pci_bus_id": address, "name": f"NVIDIA {name[1]}" if name else ""})
-    if keys:
-        facts.areas |= {Area.PCI} if len(keys) == len(found) else set()
-        facts.areas |= {Area.NUMA} if any("numa_node" in one.files for one in found.values()) else set()
-        facts.areas |= {Area.LINKS} if any("max_link_width" in one.files for one in found.values()) else set()
-        yield facts
+    told = {path.rpartition("/")[2] for path in facts.files}
+    wanted = ((Area.NUMA, "numa_node" in told), (Area.LINKS, "max_link_width" in told))
+    facts.areas = {area for area, there in wanted if there} | ({Area.PCI} if len(keys) == len(found) else set())
+    yield facts
+
+
+def _is_gpu(files: dict[str, str], key: str) -> bool:
+    return files[f"{key}/class"][:6] in ("0x0302", "0x0300") and files[f"{key}/vendor"] == "0x10de"
+
+
+def _tell(facts: Facts, key: str, one: _Function) -> None:
+    vendor, device = _ids(one.words)
+    code = f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, vendor)
+    facts.files |= {f"{key}/{name}": text for name, text in one.files.items()}
+    facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}", f"{key}/class": code}
+    if one.acs is not None:
+        facts.files[f"{key}/config"] = _config(one)
+    if one.driver:
+        facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{one.driver}"
+    if one.slot:
+        facts.files[f"/sys/bus/pci/slots/{one.slot}/address"] = one.address.rpartition(".")[0]
 
 
 def _key(found: dict[str, _Function], address: str) -> str:

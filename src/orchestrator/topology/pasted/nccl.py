@@ -121,12 +121,17 @@ def _facts(name: str, host: _Host) -> Facts:
     if host.sockets and not host.devices:
         facts.sockets = tuple(host.sockets)
         return facts
-    for number, (device, port, layer) in host.devices.items():
-        path, gbs = host.net.get(number, ("", 0.0))
-        folder = f"{path}/infiniband/{device}" if path in host.cards else f"/sys/devices/virtual/infiniband/{device}"
-        facts.links[f"/sys/class/infiniband/{device}"] = folder
-        at = f"{folder}/ports/{port}"
-        facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
-        if gbs:
-            facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
+    for number in host.devices:
+        _port(facts, host, number)
     return facts
+
+
+def _port(facts: Facts, host: _Host, number: int) -> None:
+    device, port, layer = host.devices[number]
+    path, gbs = host.net.get(number, ("", 0.0))
+    folder = f"{path}/infiniband/{device}" if path in host.cards else f"/sys/devices/virtual/infiniband/{device}"
+    facts.links[f"/sys/class/infiniband/{device}"] = folder
+    at = f"{folder}/ports/{port}"
+    facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
+    if gbs:
+        facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"

@@ -73,33 +73,34 @@ def _put_together(file: str, parts: Sequence[Facts], machines: list[_Machine]) -
 
 
 def _snapshot(name: str, parts: Sequence[Facts]) -> Snapshot:
-    stated = next((part.stated for part in parts if part.stated), None)
-    trees = sorted((one for one in parts if _is_tree(one)), key=lambda one: -len(one.areas))
-    told = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
-    others = {id(part) for part in trees if told and part.gpus and len(part.gpus) != len(told)}
-    left_out = others | {id(part) for part in [one for one in trees if id(one) not in others][1:]}
-    kept = [part for part in parts if id(part) not in left_out]
+    others = _of_other_gpus(parts)
+    trees = sorted(filter(_is_tree, parts), key=lambda one: (id(one) in others, -len(one.areas)))
+    kept = [part for part in parts if part not in trees[1:] and id(part) not in others]
     host: dict[str, Any] = {"hostname": name}
+    files: dict[str, str] = {}
+    links: dict[str, str] = {}
     for part in kept:
-        host |= part.host
+        host, files, links = host | part.host, files | part.files, links | part.links
     host[PASTED] = {
-        "forms": [part.form + (" (of other GPUs: left out)" if id(part) in others else "") for part in parts],
+        "forms": [_form(part, others) for part in parts],
         "areas": sorted({area.name for part in kept for area in part.areas}),
         "sockets": [name for part in kept for name in part.sockets],
-        **({"stated": stated} if stated else {}),
+        "stated": next((part.stated for part in parts if part.stated), None),
     }
-    return Snapshot(
-        node=name,
-        taken_at=0.0,
-        files={path: text for part in kept for path, text in part.files.items()},
-        links={path: target for part in kept for path, target in part.links.items()},
-        nvml={
-            "error": NOT_RECORDED,
-            "devices": _gpus(kept),
-            "driver": next((part.driver for part in parts if part.driver), ""),
-        },
-        host=host,
-    )
+    driver = next((part.driver for part in parts if part.driver), "")
+    nvml = {"error": NOT_RECORDED, "devices": _gpus(kept), "driver": driver}
+    return Snapshot(node=name, taken_at=0.0, files=files, links=links, nvml=nvml, host=host)
+
+
+def _form(part: Facts, others: set[int]) -> str:
+    return f"{part.form} (of other GPUs: left out)" if id(part) in others else part.form
+
+
+def _of_other_gpus(parts: Sequence[Facts]) -> set[int]:
+    """Ids of trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
+    told = {gpu["index"] for part in parts if not _is_tree(part) for gpu in part.gpus}
+    trees = [part for part in parts if _is_tree(part) and part.gpus]
+    return {id(part) for part in trees if told and len(part.gpus) != len(told)}
 
 
 def _is_tree(part: Facts) -> bool:

@@ -85,20 +85,27 @@ def _field(facts: Facts, folder: str, at: str, name: str, value: str) -> str:
         return f"{folder}/ports/{value}"
     if name in ("fw_ver", "board_id"):
         facts.files[f"{folder}/{name}"] = value
-    elif at == folder:
-        return at
-    elif name == "state" and value.split(maxsplit=1)[0] in _STATES:
-        facts.files[f"{at}/state"] = _STATES[value.split(maxsplit=1)[0]]
-    elif name == "phys_state":
-        facts.files[f"{at}/phys_state"] = "5: LinkUp" if value.startswith("LINK_UP") else "3: Disabled"
-    elif name == "link_layer" and value in ("Ethernet", "InfiniBand"):
-        facts.files[f"{at}/link_layer"] = value
-    elif name == "active_width" and value.split(maxsplit=1)[0] in _WIDTHS:
-        facts.files[f"{at}/rate"] = str(_WIDTHS[value.split(maxsplit=1)[0]])
-    elif name == "active_speed" and (speed := re.match(r"(\d{1,4}(?:\.\d{1,3})?) Gbps", value)):
-        lanes = facts.files.get(f"{at}/rate", "")
-        facts.files[f"{at}/rate"] = f"{float(speed[1]) * int(lanes or 1):g} Gb/sec" if lanes.isdecimal() else ""
+    elif at != folder and (told := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
+        facts.files[f"{at}/{_FILES.get(name, name)}"] = told
     return at
+
+
+_FILES = {"active_width": "rate", "active_speed": "rate"}
+
+
+def _of_port(name: str, value: str, lanes: str) -> str:
+    """What sysfs would say. lanes: as `active_width`, which comes first, has left them"""
+    word = value.split(maxsplit=1)[0]
+    if name == "active_speed":
+        speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?) Gbps", value)
+        return f"{float(speed[1]) * int(lanes or 1):g} Gb/sec" if speed and (lanes or "1").isdecimal() else ""
+    told = {
+        "state": _STATES.get(word, ""),
+        "phys_state": "5: LinkUp" if word == "LINK_UP" else "3: Disabled",
+        "link_layer": value if value in ("Ethernet", "InfiniBand") else "",
+        "active_width": str(_WIDTHS.get(word, "")),
+    }
+    return told.get(name, "")
 
 
 def _gid(facts: Facts, at: str, index: str, gid: str, kind: str, netdev: str) -> None:
