@@ -22,8 +22,8 @@ from orchestrator.topology.draw import TreeLine, tree
 from orchestrator.topology.live_drawing import lit
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.picture import Picture
-from orchestrator.workflows.look.doctor import Examination, diagnose, examine_saved, examine_xml, xml_files
-from orchestrator.workflows.look.recordings import load_saved
+from orchestrator.workflows.look.doctor import Examination, diagnose, examine_given
+from orchestrator.workflows.look.given import given
 from orchestrator.workflows.look.report import _cells, pictures
 from orchestrator.workflows.status.loads import NodeLoad
 from orchestrator.workflows.web.lights import lights
@@ -49,9 +49,9 @@ def machines() -> Iterator[tuple[str, Examination]]:
     yield "two ports differ", diagnose(cluster_with(ODD, two_ports_differ), {})
     yield "a state unread", diagnose(cluster_with(ODD, one_state_unread), {})
     for folder in sorted((ROOT / "examples").iterdir()):
-        yield folder.name, examine_saved(load_saved(folder))
+        yield folder.name, examine_given(given([str(folder)]))
     for file in sorted((ROOT / "tests/recorded/nccl-topologies").glob("*.xml")):
-        yield file.name, examine_xml(xml_files(file))
+        yield file.name, examine_given(given([str(file)]))
 
 
 @pytest.fixture(scope="module")
