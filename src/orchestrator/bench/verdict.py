@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from orchestrator.bench.text import NAME
 from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Figure, Load
 
 AS_EXPECTED, NOTEWORTHY = 0.9, 0.8
@@ -76,6 +77,13 @@ def applying(
 def held_against(entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:
     """What a run is judged by: the first that was measured with right wiring."""
     return next((entry for entry in entries if entry.wiring == "right"), None)
+
+
+def other_prompts(entry: ExpectedSpeeds | None, dataset: str) -> str:
+    """Why a run can't be judged by an entry whose prompts it did not send; '' where it can. dataset: the run's"""
+    if entry is None or not entry.dataset or dataset != NAME:
+        return ""
+    return f"its prompts were of {entry.dataset}, these are our own text: a verdict wants --dataset FILE"
 
 
 def looks_like_wrong_wiring(found: Mapping[str, float], entries: Iterable[ExpectedSpeeds]) -> ExpectedSpeeds | None:

@@ -181,7 +181,8 @@ def _print_verdict(done: BenchedGang, screen: Screen) -> None:
     if done.judged:
         _table(done.judged, ("measured", "expected"), screen)
         say(printable(f"  held against {done.against}"))
-    words = {"not judged": "recorded, not judged: the profile expects nothing for this case; the next run is compared"}
+    why = "other prompts" if done.judged else "the profile expects nothing for this case; the next run is compared"
+    words = {"not judged": f"recorded, not judged: {why}"}
     say(printable(f"  verdict: {words.get(done.verdict.value, done.verdict.value)}"))
     for cause in done.causes:
         say(printable(f"  likely: {cause}"))

@@ -37,7 +37,7 @@ from orchestrator.workflows.gang.standing import as_replicas
 from orchestrator.workflows.look.look import named_stack
 from orchestrator.workflows.plan.diff import diff_inventory, diff_json
 from orchestrator.workflows.plan.file import read_request, write_plan
-from orchestrator.workflows.plan.layouts import chosen, fit_words, layouts_json, layouts_of
+from orchestrator.workflows.plan.layouts import chosen, fit_words, layouts_json, layouts_of, measured_words
 from orchestrator.workflows.plan.plan import PlanRequest, launch_scripts, plan_inventory, unit
 
 if TYPE_CHECKING:
@@ -218,6 +218,8 @@ def _show_speeds(plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], screen: 
             )
             for each in fits[gang.name]:
                 screen.out.print(printable(f"  {'*' if each is fit else ' '} {fit_words(each)}"))
+        if measured := measured_words(gang.model):
+            screen.out.print(printable(measured))
 
 
 def _show_diff(plan: Plan, found: Sequence[GangDiff], screen: Screen) -> None:

@@ -247,6 +247,7 @@ def _measured_speed(name: str, entry: Section) -> ExpectedSpeeds:
             **{field: load.number(field, getattr(Load(), field), least=1) for field in Load.__dataclass_fields__}
         ),
         figures=_figures(entry.section("figures")),
+        dataset=entry.text("dataset", ""),
     )
     load.done()
     entry.done()

@@ -68,7 +68,7 @@ class Load:
 class ExpectedSpeeds:
     """Measured speeds. wiring: a run is compared with `right`; `wrong` shows what a bad one looks like.
 
-    gpu: NVML's name; figures: by name (FIGURES)
+    gpu: NVML's name; figures: by name (FIGURES); dataset: whose text the prompts were, '' for any
     """
 
     name: str
@@ -79,3 +79,4 @@ class ExpectedSpeeds:
     wiring: Wiring
     load: Load
     figures: tuple[tuple[str, float], ...]
+    dataset: str = ""

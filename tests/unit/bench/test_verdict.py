@@ -13,6 +13,7 @@ from orchestrator.bench.verdict import (
     held_against,
     judge,
     looks_like_wrong_wiring,
+    other_prompts,
     overall,
 )
 from orchestrator.loading.profiles import load_profile
@@ -54,6 +55,8 @@ def test_a_tail_is_judged_and_does_not_decide() -> None:
 
 def test_the_articles_wrong_network_fails_the_gate_of_the_right_one() -> None:
     entries = applying(INT8, **CASE)  # type: ignore[arg-type]
+    assert "--dataset" in other_prompts(held_against(entries), "own text")
+    assert other_prompts(held_against(entries), "sharegpt.json") == other_prompts(None, "own text") == ""
     right = held_against(entries)
     wrong = next(entry for entry in entries if entry.wiring == "wrong")
     assert right is not None

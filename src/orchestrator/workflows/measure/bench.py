@@ -22,6 +22,7 @@ from orchestrator.bench.verdict import (
     held_against,
     judge,
     looks_like_wrong_wiring,
+    other_prompts,
     overall,
 )
 from orchestrator.engines import bench_client
@@ -204,6 +205,8 @@ def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: Sta
         figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
     judged = judge(record["serving"], figures)
     verdict = overall(judged)
+    if others := other_prompts(expected, record["dataset"]):
+        verdict, against = BenchVerdict.NONE, f"{against}; {others}"
     why = (
         ()
         if verdict in (BenchVerdict.EXPECTED, BenchVerdict.NONE)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import ExpectedSpeeds
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import GangPlan
+from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.offers import L40S_BYTES, LayoutFit, offer
 from orchestrator.planning.page_cache import FAST_DISK
@@ -65,6 +67,37 @@ def fit_words(fit: LayoutFit) -> str:
     parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
     name = f" ({fit.name})" if fit.name else ""
     return f"{fit.degrees}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"
+
+
+def measured_words(model: str) -> str:
+    """What others measured of this profile, beside the same architecture in other formats under the same load; ''
+    where there is no such measurement, or no such profile here."""
+    try:
+        own = load_profile(model)
+    except DeployError:  # another operator's
+        return ""
+    mine = _served(own)
+    if mine is None:
+        return ""
+    asked = (mine.stack, mine.layout, mine.gpu, mine.load)
+    others = []
+    for profile in (load_profile(name) for name in profile_names() if name != own.name):
+        one = _served(profile)
+        if one and profile.dimensions == own.dimensions and (one.stack, one.layout, one.gpu, one.load) == asked:
+            others.append(f"{profile.quantisation} {_rate(one):g} (other weights: {profile.name})")
+    return (
+        f"measured by {mine.stack} at {mine.layout}, {mine.load.concurrency} requests at once: "
+        + ", ".join([f"{own.quantisation} {_rate(mine):g} tokens/s", *others])
+        + f"; {mine.source}"
+    )
+
+
+def _served(profile: ModelProfile) -> ExpectedSpeeds | None:
+    return next((one for one in profile.expected if one.wiring == "right" and _rate(one)), None)
+
+
+def _rate(one: ExpectedSpeeds) -> float:
+    return dict(one.figures).get("output_tok_s", 0.0)
 
 
 def layouts_json(fits: tuple[LayoutFit, ...]) -> list[dict[str, Any]]:
