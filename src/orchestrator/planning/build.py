@@ -24,7 +24,7 @@ from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.requirements import contradictions
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import Transport
-from orchestrator.topology.gpus import usable_gpus
+from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import networks_met
 
 Fact = tuple[str, str, str]
@@ -129,7 +129,7 @@ class _Gang:
         self.tcp = tcp_choices(self.gang, self.topologies)
         met = networks_met(self.topologies[node.name] for node in self.gang.nodes if node.name in self.topologies)
         self.rdma = {
-            node.name: rdma_choice(node, self.topologies[node.name], self.tcp[node.name], met)
+            node.name: rdma_choice(Machine(node, self.topologies[node.name]), self.tcp[node.name], met)
             for node in self.gang.nodes
             if node.name in self.topologies and self._cuda
         }
@@ -238,8 +238,7 @@ class _Gang:
         topology = self.topologies.get(node.name)
         if topology is None or not self._cuda:
             return ()
-        shown = [gpu for gpu in topology.gpus if gpu.index >= 0]
-        answering = usable_gpus(shown, node.gpus, node.gpu_names)
+        answering = Machine(node, topology).answering
         if len(answering) < node.gpus:
             if unread := topology.lacks(Area.GPUS):
                 raise choices.not_read(node.name, unread, "how many GPUs respond", "run `nvidia-smi` there")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
-from orchestrator.protocol.network import takes
+from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import (
     GidChoice,
     TcpChoice,
@@ -57,11 +57,8 @@ def tcp_choices(gang: GangSpec, topologies: Mapping[str, Topology]) -> dict[str,
             raise not_read(node.name, unread, "which address it has", "set l40s_socket_ifname")
         if node.name in topologies and not unread:
             known[node.name] = topologies[node.name]
-    asked = {
-        node.name: [port.device for port in known[node.name].rdma if takes(pin, port.device, port.port)]
-        for node in gang.nodes
-        if (pin := node.overrides.ib_hca) and node.name in known
-    }
+    machines = [Machine(node, known[node.name]) for node in gang.nodes if node.name in known]
+    asked = {one.name: [port.device for port in one.named_ports] for one in machines}
     shared = tcp_interface(known, asked)
     return {node.name: _tcp_choice(node, known, shared) for node in gang.nodes}
 
@@ -156,13 +153,12 @@ def _listing(interfaces: Sequence[Interface]) -> str:
     return ", ".join(f"{item.name} {' '.join(_addresses(item))}" for item in interfaces) or "none"
 
 
-def rdma_choice(
-    node: NodeSpec, topology: Topology, tcp: TcpChoice, met: Mapping[str, int] = MappingProxyType({})
-) -> RdmaChoice:
+def rdma_choice(machine: Machine, tcp: TcpChoice, met: Mapping[str, int] = MappingProxyType({})) -> RdmaChoice:
     """The node's RDMA ports for NCCL: the pinned ones, else the rails; and their GID in the network that
     most nodes are in (met: networks_met). Raises InputError for a pin that fits none."""
-    if node.overrides.ib_hca:
-        return _pinned_ports(node, node.overrides.ib_hca, topology, met)
+    topology = machine.topology
+    if machine.spec.overrides.ib_hca:
+        return _pinned_ports(machine, met)
     unread = topology.lacks(*RAILS)
     chosen = rails(topology, tcp)
     if not chosen:
@@ -171,30 +167,30 @@ def rdma_choice(
     reason = "the ACTIVE RDMA ports (none is under a GPU's switch)"
     if chosen[0].near:
         reason = f"the ACTIVE RDMA ports under the GPUs' switches, {len(ports)} of {len(topology.rdma)}"
-    gid = _gid(node, ports, topology, met)
+    gid = _gid(machine, ports, met)
     reach = "" if gid.index is not None else address_range(ports, topology, met)
     return RdmaChoice(ports, reason, unread, gid, reach)
 
 
-def _pinned_ports(node: NodeSpec, pin: str, topology: Topology, met: Mapping[str, int]) -> RdmaChoice:
+def _pinned_ports(machine: Machine, met: Mapping[str, int]) -> RdmaChoice:
     """The operator may also take the port that carries TCP: a single card can do both."""
-    ports = tuple(port for port in topology.rdma if port.active and takes(pin, port.device, port.port))
+    node, topology, ports = machine.spec, machine.topology, tuple(port for port in machine.named_ports if port.active)
     if not ports and (unread := topology.lacks(*RAILS)):
         return RdmaChoice((), "what l40s_ib_hca names was not read", unread)
     if not ports:
         each = ", ".join(f"{port.name} {port.state or 'state unread'}" for port in topology.rdma) or "none"
         raise InputError(
-            f"l40s_ib_hca {pin!r} matches no ACTIVE RDMA port here: {each}",
+            f"l40s_ib_hca {node.overrides.ib_hca!r} matches no ACTIVE RDMA port here: {each}",
             where=f"inventory: {node.name}: l40s_ib_hca",
             fix="set it to ports that are up, or remove it",
         )
-    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", gid=_gid(node, ports, topology, met))
+    return RdmaChoice(ports, "override: l40s_ib_hca in the inventory", gid=_gid(machine, ports, met))
 
 
-def _gid(node: NodeSpec, ports: Sequence[RdmaPort], topology: Topology, met: Mapping[str, int]) -> GidChoice:
-    if node.overrides.gid_index is not None:
-        return GidChoice(node.overrides.gid_index, "override: l40s_gid_index in the inventory")
-    return common_gid_index(ports, topology, met)
+def _gid(machine: Machine, ports: Sequence[RdmaPort], met: Mapping[str, int]) -> GidChoice:
+    if machine.spec.overrides.gid_index is not None:
+        return GidChoice(machine.spec.overrides.gid_index, "override: l40s_gid_index in the inventory")
+    return common_gid_index(ports, machine.topology, met)
 
 
 def _why_none(topology: Topology, tcp: TcpChoice) -> str:

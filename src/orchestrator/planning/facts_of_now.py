@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.topology import RAILS, Area, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
+from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.speed import Traffic, price
 
@@ -31,24 +31,22 @@ class Moved:
     words: str
 
 
-def moved(
-    request: StagingRequest, spec: NodeSpec, node: Topology, met: Mapping[str, int] = MappingProxyType({})
-) -> Moved:
+def moved(request: StagingRequest, machine: Machine, met: Mapping[str, int] = MappingProxyType({})) -> Moved:
     """A node's staged network, with what no longer names what it meant found again.
 
-    spec: the node in the inventory, for what is pinned there; node: as it is now; met: networks_met of the gang's nodes
-    as they are now. What is gone altogether (an address, every usable RDMA port) can't be found again:
+    machine: the node as it is now, and what is pinned in its inventory; met: networks_met of the gang's nodes as they
+    are now. What is gone altogether (an address, every usable RDMA port) can't be found again:
     `still_there.gone` says so. Of a node that was not read in full, nothing is said to have moved.
     """
-    was, kept = request.network, set_by_hand(spec)
-    if node.lacks(*RAILS):
+    was, kept = request.network, set_by_hand(machine.spec)
+    if machine.topology.lacks(*RAILS):
         return Moved(was, "")
-    side = _side(was, spec, node)
+    side = _side(was, machine)
     found = [_Change("interface", side.interface, f"interface {was.interface} -> {side.interface}")]
     if was.sockets == (was.interface,):
         found.append(_Change("sockets", (side.interface,), ""))
     if was.hca:
-        found += _rdma(was, spec, node, side, met)
+        found += _rdma(was, machine, side, met)
     changed = [one for one in found if one.now != getattr(was, one.name) and one.name not in kept]
     network = replace(was, **{one.name: one.now for one in changed})
     return Moved(network, ", ".join(one.words for one in changed if one.words))
@@ -63,37 +61,35 @@ class _Change:
     words: str
 
 
-def off_the_rails(request: StagingRequest, spec: NodeSpec, node: Topology) -> bool:
+def off_the_rails(request: StagingRequest, machine: Machine) -> bool:
     """Whether the staged plan has this node's traffic travel over RDMA alone, and none of its ports can carry that now,
     while the inventory leaves it to a plan to do without (l40s_transport auto, no l40s_ib_hca)."""
-    was = request.network
+    was, spec = request.network, machine.spec
     if not (was.rdma and was.hca) or {"transport", "hca"} & set_by_hand(spec):
         return False
-    if spec.transport != "auto" or spec.overrides.ib_hca or node.lacks(*RAILS):
+    if spec.transport != "auto" or spec.overrides.ib_hca or machine.topology.lacks(*RAILS):
         return False
-    return not rdma_choice(spec, node, _side(was, spec, node)).ports
+    return not rdma_choice(machine, _side(was, machine)).ports
 
 
-def _side(was: NodeNetwork, spec: NodeSpec, node: Topology) -> TcpChoice:
+def _side(was: NodeNetwork, machine: Machine) -> TcpChoice:
     """The interface that has the address by which the other nodes know this one; as staged where none has it."""
-    if not spec.overrides.socket_ifname and was.interface:
-        for interface in node.interfaces:
+    if not machine.spec.overrides.socket_ifname and was.interface:
+        for interface in machine.topology.interfaces:
             if interface.up and was.address in {text.partition("/")[0] for text in interface.ipv4}:
                 return TcpChoice(interface.name, was.address, "it has the node's address")
     return TcpChoice(was.interface, was.address, "as staged")
 
 
-def _rdma(
-    was: NodeNetwork, spec: NodeSpec, node: Topology, side: TcpChoice, met: Mapping[str, int]
-) -> Iterator[_Change]:
+def _rdma(was: NodeNetwork, machine: Machine, side: TcpChoice, met: Mapping[str, int]) -> Iterator[_Change]:
     try:
-        choice = rdma_choice(spec, node, side, met)
+        choice = rdma_choice(machine, side, met)
     except InputError:
         return  # the ports that are pinned are not there
     if not choice.ports:
         return
     hca = exactly(port.name for port in choice.ports)
-    if not spec.overrides.ib_hca:
+    if not machine.spec.overrides.ib_hca:
         yield _Change("hca", hca, f"RDMA ports {was.hca[1:]} -> {hca[1:]}{_cost(was.hca, hca)}")
     if any(port.link_layer != "InfiniBand" for port in choice.ports):
         yield from _gids(was, choice)

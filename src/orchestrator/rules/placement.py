@@ -32,7 +32,7 @@ def gpu_missing(node: Node) -> Iterator[Finding]:
     whoever made it may have seen only a container's."""
     gpus, wanted = node.topology.gpus, node.spec.gpus
     lost = [gpu for gpu in gpus if gpu.lost or gpu.index < 0]
-    respond = sum(gpu.index >= 0 for gpu in node.gpus)
+    respond = len(node.answering)
     known = not node.saved or len(gpus) < wanted or any(gpu.lost for gpu in gpus)
     if not node.topology.nvml_error and respond < wanted:
         yield finding(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices, two_ports_of_a_card
 from orchestrator.planning.transport import decide
+from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, gid_index, networks_met, usable_rails
 
 BOND = TcpChoice("bond0", "10.0.0.11", "")
@@ -19,6 +21,11 @@ BOND = TcpChoice("bond0", "10.0.0.11", "")
 
 def only(spec: GangSpec, facts: dict[str, Topology]) -> TcpChoice:
     return tcp_choices(spec, facts)["node0"]
+
+
+def chosen_ports(spec: GangSpec, facts: Mapping[str, Topology]) -> dict[str, RdmaChoice]:
+    tcp = tcp_choices(spec, facts)
+    return {one.name: rdma_choice(Machine(one, facts[one.name]), tcp[one.name]) for one in spec.nodes}
 
 
 def test_the_only_bond_in_the_shared_network() -> None:
@@ -104,7 +111,7 @@ def test_without_facts_the_inventory_s_addresses_serve() -> None:
 
 
 def test_rdma_ports_are_those_under_the_gpus_switches() -> None:
-    choice = rdma_choice(node(), topology(), BOND)
+    choice = rdma_choice(Machine(node(), topology()), BOND)
     assert [port.name for port in choice.ports] == ["mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"]
     assert choice.gid.index == 3
     assert "4 of 6" in choice.reason
@@ -127,13 +134,13 @@ def test_ports_that_are_down_carry_tcp_or_have_no_address_are_not_usable() -> No
 def test_where_no_port_is_near_a_gpu_the_far_ones_serve() -> None:
     facts = topology()
     far = replace(facts, rdma=tuple(replace(port, switch="", key=f"/sys/x/{port.device}") for port in facts.rdma))
-    choice = rdma_choice(node(), far, BOND)
+    choice = rdma_choice(Machine(node(), far), BOND)
     assert len(choice.ports) == 4
     assert "none is under a GPU's switch" in choice.reason
 
 
 def test_infiniband_needs_no_gid_index() -> None:
-    choice = rdma_choice(node(), topology(link_layer="InfiniBand"), BOND)
+    choice = rdma_choice(Machine(node(), topology(link_layer="InfiniBand")), BOND)
     assert len(choice.ports) == 4
     assert choice.gid.index is None
 
@@ -141,7 +148,7 @@ def test_infiniband_needs_no_gid_index() -> None:
 def test_one_index_must_serve_all_ports_or_none_is_set() -> None:
     facts, other = topology(), topology(gid_index=5)
     mixed = replace(facts, rdma=(facts.rdma[0], other.rdma[1], *facts.rdma[2:]))
-    choice = rdma_choice(node(), mixed, BOND)
+    choice = rdma_choice(Machine(node(), mixed), BOND)
     assert choice.gid.index is None
     assert "mlx5_1:1: [5]" in choice.gid.reason
 
@@ -156,10 +163,10 @@ def single_card() -> Topology:
 
 def test_a_single_card_carries_tcp_unless_the_operator_says_both() -> None:
     tcp = TcpChoice("eth9", "10.1.0.11", "")
-    choice = rdma_choice(node(), single_card(), tcp)
+    choice = rdma_choice(Machine(node(), single_card()), tcp)
     assert choice.ports == ()
     assert "mlx5_0:1 carries TCP" in choice.reason
-    both = rdma_choice(node(overrides=Overrides(ib_hca="=mlx5_0")), single_card(), tcp)
+    both = rdma_choice(Machine(node(overrides=Overrides(ib_hca="=mlx5_0")), single_card()), tcp)
     assert [port.name for port in both.ports] == ["mlx5_0:1"]
     assert both.gid.index == 3
 
@@ -176,14 +183,14 @@ def test_a_single_card_carries_tcp_unless_the_operator_says_both() -> None:
 )
 def test_a_pin_means_what_nccl_makes_of_it(pin: str, devices: list[str]) -> None:
     facts = topology(rdma=("mlx5_1", "mlx5_10", "mlx5_2", "mlx5_3"))
-    choice = rdma_choice(node(overrides=Overrides(ib_hca=pin)), facts, BOND)
+    choice = rdma_choice(Machine(node(overrides=Overrides(ib_hca=pin)), facts), BOND)
     assert [port.device for port in choice.ports] == devices
 
 
 @pytest.mark.parametrize("pin", ["=mlx5_9", "=mlx5_0:2"])
 def test_a_pin_that_fits_no_port_is_refused(pin: str) -> None:
     with pytest.raises(InputError) as caught:
-        rdma_choice(node(overrides=Overrides(ib_hca=pin)), topology(), BOND)
+        rdma_choice(Machine(node(overrides=Overrides(ib_hca=pin)), topology()), BOND)
     assert "mlx5_0:1 ACTIVE" in caught.value.what
     assert caught.value.where == "inventory: node0: l40s_ib_hca"
 
@@ -192,13 +199,13 @@ def test_where_no_index_serves_all_ports_one_network_may() -> None:
     """NCCL 2.21 and newer picks each port's GID by NCCL_IB_ADDR_RANGE."""
     facts, other = topology(), topology(gid_index=5)
     mixed = replace(facts, rdma=(facts.rdma[0], other.rdma[1], *facts.rdma[2:]))
-    choice = rdma_choice(node(), mixed, BOND)
+    choice = rdma_choice(Machine(node(), mixed), BOND)
     assert choice.range == "10.0.0.0/13"  # 10.1.0.11 to 10.4.0.11
-    assert rdma_choice(node(), facts, BOND).range == ""
+    assert rdma_choice(Machine(node(), facts), BOND).range == ""
     second = replace(mixed.rdma[0].gids[3], index=9, gid=mixed.rdma[0].gids[3].gid[:-9] + "0a05:0001")
     twice = replace(mixed.rdma[0], gids=(*mixed.rdma[0].gids, second))
     beside = replace(mixed, rdma=(twice, *mixed.rdma[1:]))
-    assert rdma_choice(node(), beside, BOND).range == ""  # 10.5.0.1 of the same port is in it too
+    assert rdma_choice(Machine(node(), beside), BOND).range == ""  # 10.5.0.1 of the same port is in it too
 
 
 def with_networks_of_its_own(facts: Topology, number: int) -> Topology:
@@ -219,13 +226,13 @@ def test_the_gid_in_the_other_nodes_network_is_taken() -> None:
     spec = node()
     known = {f"node{n}": with_networks_of_its_own(topology(f"node{n}", n, gid_index=5), n) for n in range(3)}
     met = networks_met(known.values())
-    assert rdma_choice(spec, known["node0"], BOND).gid.index == 3, "alone, the lowest one"
-    assert rdma_choice(spec, known["node0"], BOND, met).gid.index == 5
+    assert rdma_choice(Machine(spec, known["node0"]), BOND).gid.index == 3, "alone, the lowest one"
+    assert rdma_choice(Machine(spec, known["node0"]), BOND, met).gid.index == 5
     first = known["node0"].rdma[0]
     assert gid_index(first, known["node0"], met).reason == "GID 5 is RoCE v2, 10.1.0.11 on rdma0"
     moved = replace(first, gids=tuple(replace(gid, index=gid.index + 2) for gid in first.gids))
     mixed = replace(known["node0"], rdma=(moved, *known["node0"].rdma[1:]))
-    chosen = rdma_choice(spec, mixed, BOND, met)
+    chosen = rdma_choice(Machine(spec, mixed), BOND, met)
     assert (chosen.gid.index, chosen.range) == (None, "10.0.0.0/13"), "index 5 is the first port's own network"
 
 
@@ -260,7 +267,7 @@ def test_every_node_takes_the_same_network() -> None:
 
 def test_a_pinned_index_and_pinned_ports_are_overrides() -> None:
     spec = node(overrides=Overrides(gid_index=7, ib_hca="=mlx5_2"))
-    choice = rdma_choice(spec, topology(), BOND)
+    choice = rdma_choice(Machine(spec, topology()), BOND)
     assert (choice.gid.index, choice.gid.reason) == (7, "override: l40s_gid_index in the inventory")
     assert choice.reason == "override: l40s_ib_hca in the inventory"
 
@@ -279,7 +286,9 @@ def test_the_transport_that_is_asked_for_and_possible(transport: str, broken: bo
     if broken:
         facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
     tcp = tcp_choices(spec, facts)
-    decision = decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
+    decision = decide(
+        spec, {each.name: rdma_choice(Machine(each, facts[each.name]), tcp[each.name]) for each in spec.nodes}
+    )
     assert decision.transport.value == kind
     assert [finding.id for finding in decision.findings] == (["TRANSPORT-TCP"] if kind == "tcp" else [])
 
@@ -288,9 +297,9 @@ def test_rdma_that_is_demanded_and_not_there_stops() -> None:
     spec = gang(transport="rdma")
     facts = topologies(spec)
     facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
-    tcp = tcp_choices(spec, facts)
+    chosen = chosen_ports(spec, facts)
     with pytest.raises(FindingsError) as caught:
-        decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
+        decide(spec, chosen)
     assert caught.value.where == "node node2"
     assert "mlx5_0:1 DOWN" in caught.value.what
 
@@ -307,7 +316,9 @@ def test_fewer_ports_on_one_node_are_told() -> None:
     spec = gang(2)
     facts = topologies(spec) | {"node1": topology("node1", 1, rdma=("mlx5_0", "mlx5_1"))}
     tcp = tcp_choices(spec, facts)
-    decision = decide(spec, {each.name: rdma_choice(each, facts[each.name], tcp[each.name]) for each in spec.nodes})
+    decision = decide(
+        spec, {each.name: rdma_choice(Machine(each, facts[each.name]), tcp[each.name]) for each in spec.nodes}
+    )
     assert [finding.id for finding in decision.findings] == ["RDMA-PORTS-UNEVEN"]
     assert decision.findings[0].evidence == ("node0: 4", "node1: 2")
 
@@ -330,11 +341,11 @@ def test_a_node_whose_networks_were_not_read_is_refused_for_that_and_nothing_els
 def test_ports_that_were_not_read_are_no_reason_for_tcp(area: Area) -> None:
     for rdma in ((), topology().rdma[:2]):
         facts = topologies(gang()) | {"node1": replace(unread(area), rdma=rdma)}
-        choices = {one.name: rdma_choice(one, facts[one.name], BOND) for one in gang().nodes}
+        choices = {one.name: rdma_choice(Machine(one, facts[one.name]), BOND) for one in gang().nodes}
         with pytest.raises(NodeError, match="not known which of its RDMA ports can be used"):
             decide(gang(), choices)
         assert decide(gang(transport="tcp"), choices).transport.value == "tcp"
-        pinned = {one.name: rdma_choice(one, facts[one.name], BOND) for one in gang(overrides=PIN).nodes}
+        pinned = {one.name: rdma_choice(Machine(one, facts[one.name]), BOND) for one in gang(overrides=PIN).nodes}
         assert not rdma or decide(gang(overrides=PIN), pinned).transport.value == "rdma"
 
 

@@ -18,6 +18,7 @@ from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.rendering import exported_anew
+from orchestrator.topology.machine import Machine
 from orchestrator.workflows.gang.staging import staging_requests
 from orchestrator.workflows.plan.plan import launch_scripts
 from orchestrator.workflows.survive.relaunch import resolved_on
@@ -59,7 +60,7 @@ def resolved(request: StagingRequest, node: Topology, spec: NodeSpec = NODE) -> 
 
 
 def test_nothing_moved(request_: StagingRequest) -> None:
-    assert moved(request_, NODE, WAS) == Moved(request_.network, "")
+    assert moved(request_, Machine(NODE, WAS)) == Moved(request_.network, "")
     assert resolved(request_, WAS) == (request_, "")
 
 
@@ -153,8 +154,8 @@ DEAD = replace(WAS, rdma=tuple(replace(port, state="DOWN") for port in WAS.rdma)
 def test_a_node_without_any_port_is_off_the_rails_where_a_plan_could_do_without(
     node: Topology, spec: NodeSpec, is_off: bool, request_: StagingRequest
 ) -> None:
-    assert off_the_rails(request_, spec, node) is is_off
-    assert not off_the_rails(replace(request_, network=NodeNetwork(transport=Transport.TCP)), spec, node)
+    assert off_the_rails(request_, Machine(spec, node)) is is_off
+    assert not off_the_rails(replace(request_, network=NodeNetwork(transport=Transport.TCP)), Machine(spec, node))
 
 
 def test_what_is_pinned_stays_and_what_is_gone_is_not_guessed(request_: StagingRequest) -> None:
@@ -176,7 +177,7 @@ def test_a_script_that_sets_a_variable_twice_is_left_alone() -> None:
 @pytest.mark.parametrize("area", RAILS)
 def test_what_was_not_read_has_not_moved_and_is_not_gone(request_: StagingRequest, area: Area) -> None:
     bare = replace(WAS, rdma=(), interfaces=(), gpus=(), unread=(NotRead(area, "/sys/x", "ETIMEDOUT"),))
-    assert moved(request_, NODE, bare) == Moved(request_.network, "")
-    assert not off_the_rails(request_, NODE, bare)
+    assert moved(request_, Machine(NODE, bare)) == Moved(request_.network, "")
+    assert not off_the_rails(request_, Machine(NODE, bare))
     lacking = tuple(NotRead(one, "/sys/x", "ETIMEDOUT") for one in (area, Area.GPUS, Area.RDMA))
     assert list(gone(request_, replace(bare, unread=lacking))) == []

@@ -177,7 +177,7 @@ def test_a_stack_in_somebodys_home_is_shown_elsewhere_and_judged_alike() -> None
     assert "somebody" not in json.dumps(snapshot_json(hidden))
     spec = replace(whole.specs["node1"], name=hidden.node)
     before = installed(whole.nodes[0])
-    after = installed(Node(hidden.node, spec, build(hidden), hidden, None))
+    after = installed(Node(spec, build(hidden), hidden, None))
     assert before is not None
     assert after is not None
     assert after.versions == before.versions

@@ -17,9 +17,8 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.protocol.layout import Layout
-from orchestrator.protocol.network import takes
 from orchestrator.rules.support.roles import Roles, roles
-from orchestrator.topology.gpus import usable_gpus
+from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, number, sort_key
 from orchestrator.topology.rdma import card_of
@@ -43,7 +42,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(Machine):
     """One node that answered, with what rules ask of it again and again.
 
     tcp: its interface for rendezvous and services; None where the gang's nodes share no network
@@ -54,9 +53,6 @@ class Node:
     alone: its gang has no other node
     """
 
-    name: str
-    spec: NodeSpec
-    topology: Topology
     snapshot: Snapshot
     tcp: TcpChoice | None
     saved: bool = False
@@ -79,11 +75,6 @@ class Node:
         uname = self.snapshot.host.get("uname")
         said = uname.get("release") if isinstance(uname, Mapping) else ""
         return self.snapshot.text("/proc/sys/kernel/osrelease") or str(said or "")
-
-    @cached_property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that the gang may use here, by l40s_gpus and NVML."""
-        return usable_gpus(self.topology.gpus, self.spec.gpus, self.spec.gpu_names)
 
     @cached_property
     def devices(self) -> Mapping[str, PciDevice]:
@@ -113,8 +104,7 @@ class Node:
     @cached_property
     def roles(self) -> Roles:
         """What the RDMA ports are for."""
-        pin = self.spec.overrides.ib_hca or ""
-        asked = {port.device for port in self.topology.rdma if pin and takes(pin, port.device, port.port)}
+        asked = {port.device for port in self.named_ports}
         return roles(self.topology, self.gpu_switches, self.tcp.interface if self.tcp else "", asked)
 
     @property
@@ -205,7 +195,6 @@ class Cluster:
     def _node(self, name: str, topology: Topology) -> Node:
         spec = self.specs[name]
         return Node(
-            name,
             spec,
             topology,
             self.snapshots[name],

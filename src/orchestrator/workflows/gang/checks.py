@@ -18,6 +18,7 @@ from orchestrator.protocol.verbs import CheckAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+from orchestrator.topology.machine import Machine
 from orchestrator.workflows.deadlines import ARM_S
 from orchestrator.workflows.gang import raising
 from orchestrator.workflows.gang.replay import Staged
@@ -98,7 +99,7 @@ def objection(examined: Examination, gang: str) -> StartRefusal | None:
 
 def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | None:
     for node in plan.gang.nodes:
-        if node.name in nodes and off_the_rails(plan.requests[node.name], node, nodes[node.name]):
+        if node.name in nodes and off_the_rails(plan.requests[node.name], Machine(node, nodes[node.name])):
             error = InputError(
                 "none of its RDMA ports can be used, and the gang's plan needs RDMA",
                 where=node.name,

@@ -17,6 +17,7 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.build import build
+from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import networks_met
 from orchestrator.workflows.gang.raising import Watcher
 from orchestrator.workflows.gang.replay import OfNow
@@ -50,7 +51,7 @@ def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Top
     """The request with what moved on this node, and that in words; ('' and as it was where nothing did, where the
     networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they
     are now, this one among them."""
-    found = moved(request, node, known[node.name], networks_met(known.values()))
+    found = moved(request, Machine(node, known[node.name]), networks_met(known.values()))
     if found.network == request.network or any(one.lacks(*NETWORKS) for one in known.values()):
         return request, ""
     now = moved_variables(request.network, found.network)

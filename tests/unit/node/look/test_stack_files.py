@@ -37,7 +37,7 @@ def read(venv: Path, **asked: Any) -> dict[str, Any]:
 def seen(venv: Path, said: dict[str, Any], *, python: bool | None = True) -> Installed | None:
     snapshot = Snapshot(node="n", taken_at=0.0, **said, host={"stack": {"venv": str(venv), "python": python}})
     spec = NodeSpec(name="n", gang="g", node_rank=0, reach=Reach(host="n"))
-    return installed(Node("n", spec, build(snapshot), snapshot, None))
+    return installed(Node(spec, build(snapshot), snapshot, None))
 
 
 @pytest.fixture
