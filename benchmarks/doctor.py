@@ -15,10 +15,10 @@ from pathlib import Path
 
 from common import command, lab, report, timed
 
+from orchestrator.doctor.steps.doctor import examine_given
+from orchestrator.doctor.steps.given import Given
+from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.workflows.look.doctor import examine_given
-from orchestrator.workflows.look.given import Given
-from orchestrator.workflows.look.recordings import load_saved
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
 RUNS = 3

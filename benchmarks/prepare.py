@@ -66,8 +66,8 @@ def _inventory(inventory: Path, folder: Path) -> Path:
 
 def _variables(hosts: Path, stack: Path, bundle: Path, folder: Path) -> Path:
     """What `prepare` gives to the play."""
+    from orchestrator.hosts.steps.prepare import PrepareRequest, play_variables
     from orchestrator.loading.inventory import load_inventory
-    from orchestrator.workflows.hosts.prepare import PrepareRequest, play_variables
 
     request = PrepareRequest(stack=str(stack), bundle=bundle)
     path = folder / "variables.json"

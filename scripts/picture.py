@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.cli.gangs import gang_block
+from orchestrator.gang.commands.gangs import gang_block
+from orchestrator.gang.steps.status.status import status
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.workflows.status.status import status
 
 WIDTH = 100
 

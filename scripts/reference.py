@@ -24,21 +24,21 @@ os.environ["COLUMNS"] = "100"
 sys.path.insert(0, str(ROOT))
 
 from tests.support.documented import keys  # noqa: E402
+from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS  # noqa: E402
 from tests.support.faults import FAULTS, ODD  # noqa: E402
 from tests.support.healthy_cluster import cluster_with  # noqa: E402
 
 from orchestrator.cli.every_parser import every_parser, verbs_of  # noqa: E402
 from orchestrator.cli.main import GROUPS  # noqa: E402
+from orchestrator.doctor.rules.support.catalogue import catalogue  # noqa: E402
+from orchestrator.doctor.rules.support.registry import run_rules  # noqa: E402
 from orchestrator.loading.stacks import load_stack, stack_names  # noqa: E402
 from orchestrator.model.finding import Finding  # noqa: E402
 from orchestrator.monitoring.catalogue import CATALOGUE  # noqa: E402
 from orchestrator.node.dispatch import VERBS  # noqa: E402
-from orchestrator.protocol.every_verb import ANSWERS, LINES, LISTS, REQUESTS  # noqa: E402
 from orchestrator.protocol.link import LEADERS, MEMBERS  # noqa: E402
 from orchestrator.protocol.report import Report  # noqa: E402
 from orchestrator.protocol.staging import StagingRequest, Watch  # noqa: E402
-from orchestrator.rules.support.catalogue import catalogue  # noqa: E402
-from orchestrator.rules.support.registry import run_rules  # noqa: E402
 
 TOLD = "Made from the code when this site is built."
 KINDS = {

@@ -11,9 +11,9 @@ import pytest
 
 from l40s_lab.engine import environment as engine
 from l40s_lab.engine import model as engine_model
-from orchestrator.host_setup import runner
-from orchestrator.host_setup.locks import bare
-from orchestrator.host_setup.runner import HostEvent, HostResult
+from orchestrator.hosts.steps import runner
+from orchestrator.hosts.steps.locks import bare
+from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import NodeError
 from orchestrator.model.per_node import PerNode

@@ -12,15 +12,18 @@ from tests.support.sources import source_files
 FACT = re.compile(r"\b0\.[45]\.\d+|\bsglang\.[a-z_]+|/v1/loads|/health_generate|/metrics\b")
 HOMES = {
     "engines": "the facts themselves",
-    "cli": "examples of commands name stacks, and the exporter has /metrics of its own",
+    **dict.fromkeys(
+        ("gang/commands", "hosts/commands", "planning/commands", "tuning/commands"), "examples name stacks"
+    ),
+    "monitoring": "the exporter has /metrics of its own",
     "lab/command.py": "examples of commands name stacks",
     "lab/engine/environment.py": "the lab's stack of the real engine",
     "lab/faults/hang_rank.py": "explains what a hung rank looks like",
     "lab/node/files.py": "the shell script that stands for python3 on an emulated node",
     "lab/standin": "plays the versions of SGLang",
-    "rules/host.py": "cites the engine's source",
+    "doctor/rules/host.py": "cites the engine's source",
     "topology/speed.py": "says which engine the prices were measured with",
-    "rules/stacks.py": "cites what a plan starts, and explains what a version's patches are",
+    "doctor/rules/stacks.py": "cites what a plan starts, and explains what a version's patches are",
 }
 
 

@@ -10,8 +10,14 @@ from tests.support.sources import source_files
 SMALLEST = 250
 """Of a body, as characters of its tree: shorter ones are the words of one sentence, not a copy."""
 MAY_BE_TWINS = [
-    {"node/push/fetch.py:kill", "node/checkpoint/download.py:end"},  # of two processes that have nothing else in common
-    {"node/tuning/tune.py:_digest", "tuning/holdings.py:digest"},  # the node and the controller share protocol/ alone
+    {
+        "checkpoint/on_node/push/fetch.py:kill",
+        "checkpoint/on_node/download.py:end",
+    },  # of two processes that have nothing else in common
+    {
+        "tuning/on_node/tune.py:_digest",
+        "engines/tuned_holdings.py:digest",
+    },  # the node and the controller share protocol/ alone
     {"lab/namespaces/cable_speed.py:join", "lab/node/living.py:join"},  # runs in a forked child, for one system call
 ]
 

@@ -22,11 +22,11 @@ from tests.support.waiting import slack
 
 from l40s_lab.breaking.breaking import break_node, heal_node
 from l40s_lab.processes import wait_until
+from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.status.status import status_json
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.status.reports import see
-from orchestrator.workflows.status.status import status_json
 
 NODES = 4
 LEASE_S = 14

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.host_setup.test_locks import OURS
+from tests.unit.hosts.steps.test_locks import OURS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 

@@ -15,8 +15,8 @@ from tests.support.verifying_ranks import STEPS, flips, found_in, run
 from tests.support.waiting import slack
 
 from l40s_lab.engine.environment import ensure_engine
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS
 from orchestrator.nettest.schedule import LARGE
-from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 

@@ -24,7 +24,7 @@ from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.profile import CudaGraphs
-from orchestrator.planning import commands
+from orchestrator.planning import engine_command as commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

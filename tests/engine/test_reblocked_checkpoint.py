@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from l40s_lab.engine.environment import ensure_engine
-from orchestrator.node.checkpoint.reblock import plan, reblock
+from orchestrator.checkpoint.on_node.reblock import plan, reblock
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]
 

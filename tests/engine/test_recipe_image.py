@@ -17,8 +17,8 @@ import pytest
 from tests.engine.test_recipe import GEMM, MOE, branch, site, wheel
 from tests.support.podman import own_podman, root_image
 
+from orchestrator.hosts.steps.stack import write_recipe
 from orchestrator.loading.stacks import load_stack
-from orchestrator.workflows.hosts.stack import write_recipe
 
 __all__ = ["branch", "site", "wheel"]
 

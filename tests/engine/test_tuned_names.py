@@ -18,12 +18,12 @@ import pytest
 from l40s_lab.engine.environment import ensure_engine
 from orchestrator.engines.registry import dialect
 from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_validity import read_name
+from orchestrator.engines.tuned_wanted import Wanted, resolve, wanted_files
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.node.look.reading import LARGEST_TEXT
 from orchestrator.protocol.layout import Layout
-from orchestrator.tuning.validity import read_name
-from orchestrator.tuning.wanted import Wanted, resolve, wanted_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

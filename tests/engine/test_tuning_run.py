@@ -22,8 +22,8 @@ from tests.support.waiting import until
 from l40s_lab.engine.environment import ensure_engine
 from orchestrator.loading.resources import template
 from orchestrator.protocol.message import parsed
-from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
-from orchestrator.workflows.tuning.packs import load_pack
+from orchestrator.tuning.messages import TuneJob, TuneLine, TunersOrder
+from orchestrator.tuning.steps.packs import load_pack
 
 pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
 

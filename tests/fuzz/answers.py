@@ -21,8 +21,21 @@ from tests.fuzz.mutate import odd_bytes, odd_json
 from tests.support import recorded_release as recorded
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.checkpoint.profile import draft
+from orchestrator.bench.steps import bench
+from orchestrator.checkpoint.steps import chain, download, there, verify
+from orchestrator.checkpoint.steps.same_roots import same_roots
+from orchestrator.doctor.steps import connectivity
+from orchestrator.doctor.steps.doctor import diagnose
+from orchestrator.doctor.steps.labels import labels_of
+from orchestrator.doctor.steps.look import look
 from orchestrator.engines import bench_client, router
+from orchestrator.gang.steps import weights_ahead
+from orchestrator.gang.steps.replay import staged_request
+from orchestrator.gang.steps.standing import runs_in
+from orchestrator.gang.steps.status import history, loads, reports, why
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.jobs import run as workflow_jobs
+from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import Load
@@ -31,39 +44,28 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.monitoring.metrics import metrics
+from orchestrator.monitoring.steps.scraper import Scraper
+from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.nettest.rails import RailPort, judge, ways
 from orchestrator.nettest.schedule import Place
+from orchestrator.nettest.steps import nettest
+from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
+from orchestrator.planning.profile_draft import draft
+from orchestrator.planning.steps import plan
 from orchestrator.protocol import jobs, verbs
-from orchestrator.protocol.job import JobLine, JobOrder
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.nettest import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
-from orchestrator.protocol.tuning import TuneLine
 from orchestrator.protocol.ways import Dialed, Listening
+from orchestrator.remote import asking, node_app
 from orchestrator.remote import fleet as fleets
-from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import CommandResult, Session, lines
 from orchestrator.topology.build import build
-from orchestrator.workflows import asking, weights_ahead
-from orchestrator.workflows import jobs as workflow_jobs
-from orchestrator.workflows.checkpoint import chain, download, there, verify
-from orchestrator.workflows.checkpoint.same_roots import same_roots
-from orchestrator.workflows.gang.replay import staged_request
-from orchestrator.workflows.gang.standing import runs_in
-from orchestrator.workflows.look import connectivity
-from orchestrator.workflows.look.doctor import diagnose
-from orchestrator.workflows.look.labels import labels_of
-from orchestrator.workflows.look.look import look
-from orchestrator.workflows.measure import bench, nettest, rails
-from orchestrator.workflows.monitor.scraper import Scraper
-from orchestrator.workflows.plan import plan
-from orchestrator.workflows.status import history, loads, reports, why
-from orchestrator.workflows.status.status import status_json
-from orchestrator.workflows.tuning import carry, tuning
+from orchestrator.tuning.messages import TuneLine
+from orchestrator.tuning.steps import carry, tuning
 
 GOOD, ODD = "node0", "node1"
 _ASKED = re.compile(r'"\$f" ([a-z-]+)')

@@ -16,21 +16,21 @@ import yaml
 from tests.fuzz.answers import COSTLY, NAMES, hear, odd_answer
 from tests.fuzz.mutate import deep, dumped, odd_bytes, odd_json, odd_value
 
-from orchestrator.checkpoint.judgement import judge
-from orchestrator.checkpoint.profile import draft
+from orchestrator.checkpoint.on_node.directory import read_shard
+from orchestrator.checkpoint.on_node.header import HeaderError
+from orchestrator.checkpoint.on_node.inspect import look
+from orchestrator.checkpoint.on_node.push.target import entries_of
+from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.node.agent import weights
-from orchestrator.node.checkpoint.directory import read_shard
-from orchestrator.node.checkpoint.header import HeaderError
-from orchestrator.node.checkpoint.inspect import look
-from orchestrator.node.push.target import entries_of
+from orchestrator.planning.judgement import judge
+from orchestrator.planning.profile_draft import draft
+from orchestrator.planning.steps.file import read_request
 from orchestrator.remote import ssh_config
-from orchestrator.workflows.look.recordings import load_saved
-from orchestrator.workflows.plan.file import read_request
-from orchestrator.workflows.tuning.packs import load_pack
+from orchestrator.tuning.steps.packs import load_pack
 
 INDEX = "model.safetensors.index.json"
 SSH = b"""Host node*

@@ -53,7 +53,7 @@ def test_every_verb_of_the_node_application_is_answered_oddly() -> None:
 def test_a_defect_in_reading_an_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.fuzz.__main__ import wrong
 
-    monkeypatch.setattr("orchestrator.workflows.measure.nettest._NettestAnswers.odd", lambda *_: "")
+    monkeypatch.setattr("orchestrator.nettest.steps.nettest._NettestAnswers.odd", lambda *_: "")
     (target,) = [one for one in targets(tmp_path) if one.name == "answers"]
     file = tmp_path / "case.json"
     file.write_bytes(b'job\n{"step": 9, "group": 0, "us": 1}\n{"ended": 0}')

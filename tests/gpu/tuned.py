@@ -16,7 +16,7 @@ from tests.gpu.stage import MODELS, Otherwise, Stage, engine_python, find_node_i
 from l40s_lab.processes import wait_until
 from orchestrator.loading.resources import template
 from orchestrator.protocol.message import parsed
-from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
+from orchestrator.tuning.messages import TuneJob, TuneLine, TunersOrder
 
 SHARE = "share-of-v3"
 PARTS = 32

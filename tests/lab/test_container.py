@@ -22,12 +22,12 @@ from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.podman import own_podman, root_image
 from tests.support.waiting import until
 
+from orchestrator.jobs.messages import JobOrder
 from orchestrator.loading.resources import template
 from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import processes
 from orchestrator.node.agent.run import run_of
-from orchestrator.protocol.job import JobOrder
 from orchestrator.protocol.layout import Layout
 from orchestrator.rendering import launch_script, launch_template
 

@@ -19,15 +19,15 @@ import pytest
 from tests.support.waiting import slack, until
 
 from l40s_lab.faults.registry import all_faults
+from orchestrator.doctor.rules.support.cluster import Cluster
+from orchestrator.doctor.rules.support.registry import run_rules
+from orchestrator.doctor.steps import look
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.remote.fleet import Fleet
-from orchestrator.rules.support.cluster import Cluster
-from orchestrator.rules.support.registry import run_rules
 from orchestrator.topology.build import build
-from orchestrator.workflows.look import look
 
 from .conftest import RunningLab, needs_root
 

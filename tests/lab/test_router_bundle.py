@@ -11,8 +11,8 @@ from tests.support.small_lab import small_lab
 from tests.support.wheels import wheel
 
 from orchestrator.engines.router import VERSION
-from orchestrator.host_setup.bundle import write_bundle
-from orchestrator.workflows.hosts.stack import ROUTER_STACK
+from orchestrator.hosts.steps.bundle import write_bundle
+from orchestrator.hosts.steps.stack import ROUTER_STACK
 
 pytestmark = [
     pytest.mark.lab,

@@ -12,8 +12,8 @@ from tests.simulation.explore import Explored
 from tests.simulation.gang import AT_ONCE, EPSILON_S, FAULTS, LATE_S, LEASE_S, PAIRS, Fault, Gang, Violated, simulated
 from tests.simulation.world import World
 
+from orchestrator.model.deadlines import ARM_S
 from orchestrator.node.agent.lifecycle import LINK_S
-from orchestrator.workflows.deadlines import ARM_S
 
 ARMED_FOR_S = 30.0
 """An armed node that hears nothing more ends by itself after this."""

@@ -23,6 +23,10 @@ from tests.simulation.network import LATENCY_S
 from tests.simulation.node import Node
 from tests.simulation.world import World
 
+from orchestrator.gang.steps import down, locks, raising
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.restart import TO_END, refuse_leftovers
+from orchestrator.gang.steps.status import reports
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Reach
@@ -37,10 +41,6 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import Because, GangRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import StragglerWait
-from orchestrator.workflows.gang import down, locks, raising
-from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.gang.restart import TO_END, refuse_leftovers
-from orchestrator.workflows.status import reports
 
 POLL_S = 0.05
 DEAD_LINK_S = 10.0

@@ -11,12 +11,12 @@ from tests.simulation.commanding import Befalls, Scene, Typed
 from tests.simulation.gang import Fault
 from tests.simulation.node import SimulatedAgent
 
+from orchestrator.gang.steps import down
 from orchestrator.node.agent import agent, lifecycle, membership, verdicts
 from orchestrator.node.engine.agent_watch import AgentWatch
 from orchestrator.node.network import broken, wire
 from orchestrator.node.network.link_events import Message
 from orchestrator.node.verbs import lock
-from orchestrator.workflows.gang import down
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

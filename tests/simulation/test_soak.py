@@ -27,9 +27,9 @@ from tests.support.hostile import resident_bytes
 from tests.support.waiting import smaller
 
 from orchestrator.gang.guarding import GuardDecision, Policy
-from orchestrator.workflows.gang.locks import GangLock
-from orchestrator.workflows.guard import guard
-from orchestrator.workflows.guard.guard import GuardRequest
+from orchestrator.gang.steps.guard import guard
+from orchestrator.gang.steps.guard.guard import GuardRequest
+from orchestrator.gang.steps.locks import GangLock
 
 TURNS = 500
 WARM_SHARE = 5

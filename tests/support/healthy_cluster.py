@@ -18,10 +18,10 @@ from typing import Any
 
 from tests.support.machine_files import MachineFiles, reference_machine
 
+from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.reach import Trial
-from orchestrator.rules.support.cluster import Cluster
 from orchestrator.topology.build import build
 
 UNLIMITED = -1

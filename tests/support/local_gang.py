@@ -11,15 +11,15 @@ from typing import Any
 from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.ports import free_port
 
+from orchestrator.gang.steps.raising import UpRequest, UpResult, raise_gangs
+from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.layout import Layout
 from orchestrator.remote.fleet import Fleet
-from orchestrator.workflows.gang.raising import UpRequest, UpResult, raise_gangs
-from orchestrator.workflows.plan.plan import PlanRequest
-from orchestrator.workflows.status.reports import see
 
 
 @dataclass

@@ -31,7 +31,14 @@ L40S_DEPLOY = [sys.executable, "-m", "orchestrator.cli.main"]
 """The real command, without preloading."""
 VERBS = ("up", "down", "status", "restart", "guard", "doctor", "plan")
 """Verbs whose imports are preloaded; other commands import after the fork."""
-LAZY = ("orchestrator.cli.gangs", "orchestrator.cli.live", "rich.console", "rich.live", "rich.table", "rich.text")
+LAZY = (
+    "orchestrator.gang.commands.gangs",
+    "orchestrator.cli.live",
+    "rich.console",
+    "rich.live",
+    "rich.table",
+    "rich.text",
+)
 """Modules that these verbs import on first use."""
 ANSWER_S = 30.0
 
@@ -173,7 +180,7 @@ def serve() -> None:
     """The server: reads one order per line; reports what began and what ended."""
     for name in [f"orchestrator.cli.{verb}" for verb in VERBS] + ["l40s_lab.command", *LAZY]:
         importlib.import_module(name)
-    from orchestrator.rules.support.registry import all_rules
+    from orchestrator.doctor.rules.support.registry import all_rules
 
     all_rules()
     reading, writing = os.pipe()

@@ -25,16 +25,16 @@ LEAST_S = 5.0
 WITH_PROCESSES = (
     "contract",
     "gpu",
-    "unit/host_setup",
+    "unit/hosts",
     "lab/tests/standin",
     "unit/loading/test_ansible_random.py",
     "unit/loading/test_ansible_yaml.py",
     "unit/loading/test_sources.py",
     "unit/node/agent",
-    "unit/node/checkpoint/test_checkpoint_memory.py",
-    "unit/node/checkpoint/test_checkpoint_target.py",
+    "unit/checkpoint/on_node/test_checkpoint_memory.py",
+    "unit/checkpoint/on_node/test_checkpoint_target.py",
     "unit/remote",
-    "unit/workflows",
+    "unit/gang/steps",
     "packaging",
 )
 """Folders whose tests start processes of their own (sshds, agents, engines, ansible)."""

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.nettest.messages import NettestStep, RanksOrder
 from orchestrator.nettest.schedule import LARGE, Place, schedule, verification
 from orchestrator.nettest.verification import TransferCheck, Verification, verified
-from orchestrator.protocol.nettest import NettestStep, RanksOrder
 
 ROOT = Path(__file__).parents[2]
 PLACES = (Place(node="node0", ranks=(0, 1), gpus=(0, 1)),)

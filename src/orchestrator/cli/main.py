@@ -63,7 +63,22 @@ GROUPS = {
     },
 }
 VERBS = {name: summary for verbs in GROUPS.values() for name, summary in verbs.items()}
-"""Every verb is a module of this package with `configure(parser)` and `run(args, screen) -> exit code`."""
+"""Every verb is a module with `configure(parser)` and `run(args, screen) -> exit code`."""
+HOMES = {
+    "gang": ("up", "down", "restart", "rollback", "router", "guard", "lock", "status", "logs", "history", "why"),
+    "doctor": ("doctor", "discover"),
+    "planning": ("plan",),
+    "checkpoint": ("checkpoint", "models"),
+    "nettest": ("nettest",),
+    "bench": ("bench",),
+    "golden": ("golden",),
+    "tuning": ("tuning",),
+    "monitoring": ("exporter", "export", "notify", "web"),
+    "hosts": ("init", "prepare", "stack"),
+    "support": ("support-bundle",),
+}
+"""Verbs by the package whose commands/ they stand in; the others stand beside this file."""
+_HOME_OF = {verb: home for home, verbs in HOMES.items() for verb in verbs}
 APART = {"lab": "l40s-deploy-lab"}
 """Verbs of other distributions. Their modules, which have a SUMMARY too, stand in the entry points VERBS_OF_OTHERS."""
 VERBS_OF_OTHERS = "l40s_deploy.verbs"
@@ -133,10 +148,15 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
             name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if verb in (name, None):
-            ours = f"orchestrator.cli.{name.replace('-', '_')}"
-            modules[name] = others.get(name) or importlib.import_module(ours)
+            modules[name] = others.get(name) or importlib.import_module(module_of(name))
             modules[name].configure(sub)
     return parser, modules
+
+
+def module_of(verb: str) -> str:
+    """The name of the module that a verb of ours is."""
+    home = f"{_HOME_OF[verb]}.commands" if verb in _HOME_OF else "cli"
+    return f"orchestrator.{home}.{verb.replace('-', '_')}"
 
 
 def _verbs_of_others() -> dict[str, ModuleType]:

@@ -16,7 +16,7 @@ from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:
-    from orchestrator.workflows.unit import Unit
+    from orchestrator.gang.steps.guard.unit import Unit
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -63,7 +63,7 @@ def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
 
 def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
     """The same, with the gangs as they stand: those that were started with --replicas are a gang for each node."""
-    from orchestrator.workflows.gang.standing import as_standing
+    from orchestrator.gang.steps.standing import as_standing
 
     return as_standing(open_inventory(args, screen))
 
@@ -228,7 +228,7 @@ def add_install(parser: argparse.ArgumentParser, what: str = "write a systemd un
 
 def install_unit(unit: Unit, args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
     """Write the unit that runs what was typed."""
-    from orchestrator.workflows.unit import install, start_words
+    from orchestrator.gang.steps.guard.unit import install, start_words
 
     path = install(unit, Path(inventory.path), _kept(args.words[1:]))
     for line in start_words(path):

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.checkpoint_sizes import TransferRate, duration
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.sizes import TransferRate, duration
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
     from rich.status import Status

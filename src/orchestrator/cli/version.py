@@ -8,10 +8,10 @@ import platform
 from orchestrator import __version__
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.steps.status.versions import NodeVersion, versions
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.errors import Exit, InputError
-from orchestrator.workflows.status.versions import NodeVersion, versions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

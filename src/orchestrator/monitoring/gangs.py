@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import GangView, NodeView
@@ -17,7 +18,6 @@ from orchestrator.monitoring.scene import NOTHING_PAST, Past, RouterSeen, Scene
 from orchestrator.protocol.gauges import FiguresAnswer
 from orchestrator.protocol.report import Cause, RankState
 from orchestrator.protocol.verbs import LockHolder
-from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE
 
 GUARD = "guard."
 """Before a gang's name: the lock of the guard that watches it (workflows/guard)."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
 from orchestrator.engines.router import Worker
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import GangView
@@ -14,7 +15,6 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.gauges import FiguresAnswer
 from orchestrator.protocol.report import Cause
-from orchestrator.rules.support.catalogue import UNKNOWN_CAUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.model.network_figures import Between
 from orchestrator.model.topology import Gpu, PathType, Topology
-from orchestrator.nettest.schedule import Between, Place
+from orchestrator.nettest.messages import ALL_REDUCE, NettestStep
+from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import Expectation
-from orchestrator.protocol.nettest import ALL_REDUCE, NettestStep
 from orchestrator.topology.bandwidth import Bandwidths, Version
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpu_groups import Groups, gpu_groups

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from orchestrator.nettest.schedule import Between, Place
+from orchestrator.model.network_figures import Between
+from orchestrator.nettest.messages import NettestStep
+from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import HALF, Measurement, Odd
-from orchestrator.protocol.nettest import NettestStep
 
 
 def bisected(steps: Sequence[NettestStep], figures: Sequence[Measurement], places: Sequence[Place]) -> Odd | None:

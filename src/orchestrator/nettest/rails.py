@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.model.network_figures import Between
 from orchestrator.nettest.expected import LESS_HEADERS
-from orchestrator.nettest.schedule import Between, Place, rounds
+from orchestrator.nettest.schedule import Place, rounds
 from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual
 
 MOST_ROUNDS = 3

@@ -9,8 +9,9 @@ from typing import Any
 from orchestrator.engines import nccl_log
 from orchestrator.engines.nccl_log import NcclTransport
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.network_figures import BYTES_A_NUMBER, Between
 from orchestrator.nettest.rails import RailResult, rails
-from orchestrator.nettest.schedule import BYTES_A_NUMBER, TOKENS, Between
+from orchestrator.nettest.schedule import TOKENS
 from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict, Odd, Test, odd, overall
 from orchestrator.nettest.verification import Verification
 from orchestrator.nettest.verification import finding as corrupt_finding

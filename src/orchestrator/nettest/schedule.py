@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import zip_longest
 from typing import TypeVar
 
-from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS, NettestStep
+from orchestrator.model.network_figures import BYTES_A_NUMBER, Between
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestStep
 
 TOKENS = (1, 4, 32, 128)
 """Requests that decode at once: those that the articles measured."""
-BYTES_A_NUMBER = 2
 LARGE = 64 << 20
 BOX_S = 0.25
 """For one size of one measurement: 60 ms of a 64 MiB transfer at 1 GB/s, four times. A slow link takes its first
@@ -23,22 +22,6 @@ LARGE_ON_CPUS = 8 << 20
 """Largest transfer that is compared without GPUs: a node of a lab has a share of a processor."""
 TRIES = 2
 """Every all-reduce and path twice, with all others in between: what slowed one try down is over by the next."""
-
-
-class Between(Enum):
-    """What a measurement is between, as operators read it."""
-
-    ALL = "all ranks"
-    NODE = "the ranks of each node"
-    SWITCH = "the GPUs below each switch"
-    HALVES = "each half of the nodes"
-    SAME_SWITCH = "two GPUs below one switch"
-    ACROSS_SOCKETS = "two GPUs across the sockets"
-    SAME_NODE = "two GPUs of one node"
-    NODES = "the same GPU of two nodes"
-    OTHER_HALF = "GPUs in different halves of two nodes"
-    RAIL = "the same RDMA port of two nodes, host memory"
-    OTHER_RAIL = "different RDMA ports of two nodes, host memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from orchestrator.nettest.schedule import Between, Place
-from orchestrator.protocol.nettest import ALL_REDUCE, NettestStep
+from orchestrator.model.network_figures import Between
+from orchestrator.nettest.messages import ALL_REDUCE, NettestStep
+from orchestrator.nettest.schedule import Place
 
 ENOUGH = 0.8
 """Of what is expected."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestStep
 from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import LinkEnd, ends
-from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS, NettestStep
 
 _SHOWN = 8
 

@@ -15,7 +15,8 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, commands, layout, memory, named, page_cache, places, transport
+from orchestrator.planning import choices, layout, memory, named, page_cache, places, transport
+from orchestrator.planning import engine_command as commands
 from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
 from orchestrator.planning.digest import facts_digest, plan_id, short_digest

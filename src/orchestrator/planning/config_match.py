@@ -7,11 +7,11 @@ from dataclasses import fields
 from difflib import SequenceMatcher
 from typing import Any
 
-from orchestrator.checkpoint.dimensions import dimensions
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning import places
+from orchestrator.planning.dimensions import dimensions
 
 _MOST_NAMED = 4
 

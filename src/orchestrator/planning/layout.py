@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.checkpoint.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import ModelProfile, Part
+from orchestrator.planning.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.protocol.layout import Layout, degrees_words
 
 

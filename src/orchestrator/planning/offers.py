@@ -10,7 +10,8 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning import commands, layout, memory, named, page_cache
+from orchestrator.planning import engine_command as commands
+from orchestrator.planning import layout, memory, named, page_cache
 from orchestrator.planning.build import abilities
 from orchestrator.planning.roofline import RDMA, REDUCES_A_LAYER, Network, Speeds, bytes_a_token, speeds, unsaid
 from orchestrator.protocol.layout import Layout

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from orchestrator.model.gpu_facts import L40S, facts_of
+from orchestrator.model.network_figures import BYTES_A_NUMBER
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.protocol.layout import Layout
@@ -47,7 +48,6 @@ REDUCES_A_LAYER = 2
 """All-reduces of a layer: after attention, and after the feed-forward part."""
 HANDED_OVER = 2
 """Tensors that a pipeline stage hands to the next: hidden states and residual (PPProxyTensors of SGLang's models)."""
-_BYTES_A_NUMBER = 2
 _LAYERS = 61
 _WHOLE, _EXPERTS, _HIT = int(21.27 * (1 << 30)), 58 * 256 * (3 * 7168 * 64 + 4 * (2 * 64 + 7168)), 8 / 256
 """Of DeepSeek-R1 INT8 at TP32: bytes of a GPU's weights (the articles' log), of its experts with a float32 scale a row,
@@ -193,7 +193,7 @@ def hand_over_s(dimensions: Dimensions, layout: Layout, batch: int, network: Net
     """Hidden states and residual from one stage to the next on another node: every rank sends its part, and the
     receivers put them together, which takes no longer than an all-reduce of as much (parallel_state.py,
     send_tensor_dict)."""
-    size = batch * HANDED_OVER * dimensions.hidden_size * _BYTES_A_NUMBER
+    size = batch * HANDED_OVER * dimensions.hidden_size * BYTES_A_NUMBER
     together = reduces_s(dimensions, layout, batch * HANDED_OVER, network)
     return _HOP_S[network.traffic] + size / (network.traffic.busbw_gbs * 1e9) + together
 
@@ -221,7 +221,7 @@ def reduces_s(dimensions: Dimensions, layout: Layout, batch: int, network: Netwo
         return found
     if not layout.inside_nodes:
         return _over_nodes(network.traffic, batch)
-    size, ranks = batch * dimensions.hidden_size * _BYTES_A_NUMBER, layout.tensor_parallel
+    size, ranks = batch * dimensions.hidden_size * BYTES_A_NUMBER, layout.tensor_parallel
     return INSIDE_S + size * 2 * (ranks - 1) / ranks / (INSIDE_GBS * 1e9)
 
 
@@ -325,7 +325,7 @@ def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int 
         the two goes over a token's own group
     """
     tensor = layout.tensor_parallel
-    number = dimensions.hidden_size * _BYTES_A_NUMBER
+    number = dimensions.hidden_size * BYTES_A_NUMBER
     whole = whole_reduces if layout.attention_data_parallel > 1 else REDUCES_A_LAYER
     total = whole * _reduce(tensor, layout.gpus_per_node)
     total += (REDUCES_A_LAYER - whole) * _reduce(tensor // layout.attention_data_parallel, layout.gpus_per_node)

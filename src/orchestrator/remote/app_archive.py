@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_WITH_ON_NODE = ("__init__", "messages")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold: no clock in the result
 _FORMAT = b"2"  # counts up when the archive is made in another way from the same sources
 _UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: byte code that is valid whatever its source looks like
@@ -72,10 +73,12 @@ def byte_code(name: str, source: bytes) -> bytes:
 
 
 def sources() -> dict[str, bytes]:
-    """Every file of the archive by its name inside: the node and protocol packages, what they stand on, pynvml, the
-    entry point."""
+    """Every file of the archive by its name inside: the node and protocol packages, on_node/ and messages.py of the
+    packages that have something to do there, pynvml, the entry point."""
     node = _PACKAGE / "node"
     ours = [*node.rglob("*.py"), *(_PACKAGE / "protocol").rglob("*.py")]
+    for there in _PACKAGE.glob("*/on_node"):
+        ours += [*there.rglob("*.py"), *(path for path in there.parent.glob("*.py") if path.stem in _WITH_ON_NODE)]
     files = {f"orchestrator/{path.relative_to(_PACKAGE)}": path for path in ours}
     files["orchestrator/__init__.py"] = _PACKAGE / "__init__.py"
     files["__main__.py"] = node / "__main__.py"

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_holdings import digest
+from orchestrator.engines.tuned_lookup import triton_version
+from orchestrator.engines.tuned_validity import Flaw, flaws, read_name
+from orchestrator.engines.tuned_wanted import moe_root
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import Holdings
-from orchestrator.tuning.holdings import digest
-from orchestrator.tuning.lookup import triton_version
-from orchestrator.tuning.validity import Flaw, flaws, read_name
-from orchestrator.tuning.wanted import moe_root
 
 FORMAT = 1
 KIND = "l40s-deploy tuned configs"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_lookup import triton_folder
+from orchestrator.engines.tuned_validity import read_name
 from orchestrator.model.published import Published
-from orchestrator.tuning.lookup import triton_folder
 from orchestrator.tuning.pack import part_name
-from orchestrator.tuning.validity import read_name
 
 LAYERS = "sglang/srt/layers"
 """What a published path is below, in an installed SGLang 0.4.4."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, product
 from math import gcd
 
+from orchestrator.engines.tuned_validity import read_name, unusable
+from orchestrator.engines.tuned_wanted import Wanted
 from orchestrator.model.profile import ModelProfile
-from orchestrator.protocol.tuning import Tile, TuneJob
-from orchestrator.tuning.validity import read_name, unusable
-from orchestrator.tuning.wanted import Wanted
+from orchestrator.tuning.messages import Tile, TuneJob
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """The batch sizes that SGLang's own tuners measure (benchmark/kernels/fused_moe_triton)."""

@@ -16,8 +16,9 @@ from orchestrator.model.errors import Detached
 
 VERB = """
 import os, signal, sys, time
-from orchestrator.cli import main, restart
+from orchestrator.cli import main
 from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands import restart
 
 def run(args, screen):
     try:

@@ -12,7 +12,7 @@ from tests.support.terminal import Terminal
 
 from orchestrator import __version__
 from orchestrator.cli.main import VERBS, main
-from orchestrator.workflows.status.overview import Overview
+from orchestrator.gang.steps.status.overview import Overview
 
 INVENTORY = """
 all:
@@ -37,7 +37,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ..
         gangs.append(named)
         return Overview(views=())
 
-    monkeypatch.setattr("orchestrator.cli.status.overview", overview)
+    monkeypatch.setattr("orchestrator.gang.commands.status.overview", overview)
     return gangs
 
 

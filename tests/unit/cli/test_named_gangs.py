@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import down, restart, rollback
 from orchestrator.cli.main import main
+from orchestrator.gang.commands import down, restart, rollback
+from orchestrator.gang.steps.restart import RestartResult
+from orchestrator.gang.steps.resume import ResumeResult
+from orchestrator.gang.steps.rolling import RollingResult
 from orchestrator.model.errors import Exit
-from orchestrator.workflows.gang.restart import RestartResult
-from orchestrator.workflows.gang.resume import ResumeResult
-from orchestrator.workflows.gang.rolling import RollingResult
 
 ONE = "all: {children: {gangs: {children: {g0: {hosts: {a: {ansible_host: 192.0.2.1}}}}}}}\n"
 TWO = ONE.replace("}}}}}}}", "}}}, g1: {hosts: {b: {ansible_host: 192.0.2.2}}}}}}}")

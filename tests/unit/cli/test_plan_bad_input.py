@@ -16,8 +16,8 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.planning.steps import plan as workflow
 from orchestrator.protocol.looks import PrerequisitesAnswer
-from orchestrator.workflows.plan import plan as workflow
 
 FINE = "DeepSeek-V3-0324-Block64x64"
 OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"

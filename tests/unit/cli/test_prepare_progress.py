@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.cli import prepare
 from orchestrator.cli.screen import Screen
-from orchestrator.host_setup.runner import HostEvent
+from orchestrator.hosts.commands import prepare
+from orchestrator.hosts.steps.runner import HostEvent
 
 
 def test_lines_say_which_task_of_how_many_and_that_a_long_one_goes_on(

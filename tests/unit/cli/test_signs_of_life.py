@@ -11,12 +11,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import checkpoint, checkpoint_download, checkpoint_push, checkpoint_verify, progress
+from orchestrator.checkpoint.commands import checkpoint
+from orchestrator.checkpoint.commands import download as checkpoint_download
+from orchestrator.checkpoint.commands import push as checkpoint_push
+from orchestrator.checkpoint.commands import verify as checkpoint_verify
+from orchestrator.checkpoint.steps.push import Hop
+from orchestrator.cli import progress
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
-from orchestrator.host_setup.bundle import StackBundle
+from orchestrator.hosts.steps.bundle import StackBundle
 from orchestrator.protocol.jobs import HubLine, Progress
-from orchestrator.workflows.checkpoint.push import Hop
 
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup.sh"
 GIB = 1 << 30
@@ -80,7 +84,7 @@ def test_a_bundle_counts_its_packages(
             tell(f"package-{place}", place, 4)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("orchestrator.workflows.hosts.stack.build", build)
+    monkeypatch.setattr("orchestrator.hosts.steps.stack.build", build)
     assert main(["stack", "build", "sglang-0.5.23-cpu", "--out", str(tmp_path / "x.bundle")]) == 130
     said = capsys.readouterr().err
     assert "3 of 4: package-3, 0:00 so far, about 0:00 left" in said

@@ -18,10 +18,11 @@ from tests.support.terminal import Shown, Terminal
 
 from orchestrator import __version__
 from orchestrator.cli import main as cli
+from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.gang.downtime import Downtime
 from orchestrator.gang.guarding import GuardAction, GuardDecision
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.host_setup.runner import HostEvent, HostResult
+from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.gang_state import GangState, NodeState
@@ -29,9 +30,8 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
-from orchestrator.workflows.look.recordings import save_snapshots
-from orchestrator.workflows.plan.plan import PlanRequest
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
 MODEL = "DeepSeek-V3-0324-Block64x64"
@@ -77,52 +77,52 @@ def rise(watcher: Any, *names: str) -> None:
 
 
 def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.restart import RestartResult
+    from orchestrator.gang.steps.restart import RestartResult
 
     def restart(_: object, __: object, watcher: Any) -> RestartResult:
         watcher.downtime(Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0))
         rise(watcher)
         return RestartResult(views=(view(),), down_s=12.3)
 
-    patch.setattr("orchestrator.cli.restart.restart", restart)
-    patch.setattr("orchestrator.cli.restart.maintain", restart)
+    patch.setattr("orchestrator.gang.commands.restart.restart", restart)
+    patch.setattr("orchestrator.gang.commands.restart.maintain", restart)
 
 
 def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.rolling import RollingResult
+    from orchestrator.gang.steps.rolling import RollingResult
 
     def roll(_: object, __: object, watcher: Any) -> RollingResult:
         rise(watcher, "gang0", "gang1")
         return RollingResult(views=(view(), view(name="gang1")), seconds=45.6)
 
-    patch.setattr("orchestrator.cli.restart.roll", roll)
+    patch.setattr("orchestrator.gang.commands.restart.roll", roll)
 
 
 def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.raising import UpResult
+    from orchestrator.gang.steps.raising import UpResult
 
     def up(_: object, __: object, watcher: Any) -> UpResult:
         watcher.planned(plan())
         rise(watcher)
         return UpResult(plan=plan(), views=(view(),), ready_before=frozenset(), seconds=12.3)
 
-    patch.setattr("orchestrator.cli.up.up", up)
-    patch.setattr("orchestrator.cli.up.enrol", lambda *_, **__: None)
+    patch.setattr("orchestrator.gang.commands.up.up", up)
+    patch.setattr("orchestrator.gang.commands.up.enrol", lambda *_, **__: None)
 
 
 def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.restart import RestartResult
+    from orchestrator.gang.steps.restart import RestartResult
 
     def back(_: object, __: object, watcher: Any) -> RestartResult:
         rise(watcher)
         return RestartResult(views=(view(),), down_s=12.3)
 
-    patch.setattr("orchestrator.cli.rollback.roll_back", back)
+    patch.setattr("orchestrator.gang.commands.rollback.roll_back", back)
 
 
 def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.gang.history import PastRun
-    from orchestrator.workflows.status.history import GangHistory
+    from orchestrator.gang.steps.status.history import GangHistory
 
     past = PastRun(
         gang="gang0", run_id="r1", plan_id="p1", model=MODEL, started=1.0, ended=2.0, by="anna@desk", command="up",
@@ -138,7 +138,7 @@ def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
         "why": "",
     }
     kept = GangHistory(gang="gang0", runs=(past,), audit=(line,), failures={})
-    patch.setattr("orchestrator.cli.history.history", lambda *_: (kept,))
+    patch.setattr("orchestrator.gang.commands.history.history", lambda *_: (kept,))
 
 
 def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -148,50 +148,54 @@ def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
         watcher.decided("gang0", GuardDecision(GuardAction.NOTHING, "recovered; no action needed"))
         return ()
 
-    patch.setattr("orchestrator.cli.guard.guard", guard)
+    patch.setattr("orchestrator.gang.commands.guard.guard", guard)
 
 
 def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.router.routing import RouterState
+    from orchestrator.gang.steps.router.routing import RouterState
 
     def start(_: object, watcher: Any, *, command: str, timeout_s: float) -> RouterState:
         rise(watcher, "router")
         return RouterState(view=view(name="router"), url="http://192.0.2.9:30000")
 
-    patch.setattr("orchestrator.cli.router.start_router", start)
+    patch.setattr("orchestrator.gang.commands.router.start_router", start)
 
 
 def looking(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.status.overview import Overview
+    from orchestrator.gang.steps.status.overview import Overview
 
-    patch.setattr("orchestrator.cli.status.overview", lambda *_: Overview(views=(view(),)))
+    patch.setattr("orchestrator.gang.commands.status.overview", lambda *_: Overview(views=(view(),)))
 
 
 def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.gang.down import StopResult
+    from orchestrator.gang.steps.down import StopResult
 
     ended = tuple(StopResult(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
-    patch.setattr("orchestrator.cli.down.down", lambda *_, **__: ended)
+    patch.setattr("orchestrator.gang.commands.down.down", lambda *_, **__: ended)
 
 
 def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.status.why import Explanation
+    from orchestrator.gang.steps.status.why import Explanation
 
-    patch.setattr("orchestrator.cli.why.why", lambda *_, **__: (Explanation(gang="gang0", verdict=None, failures={}),))
+    patch.setattr(
+        "orchestrator.gang.commands.why.why", lambda *_, **__: (Explanation(gang="gang0", verdict=None, failures={}),)
+    )
 
 
 def reading_logs(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.status.logs import LogLine
+    from orchestrator.gang.steps.status.logs import LogLine
 
-    patch.setattr("orchestrator.cli.logs.logs", lambda *_, **__: iter([LogLine("l40s-1", "ready\x1b[2J to serve")]))
+    patch.setattr(
+        "orchestrator.gang.commands.logs.logs", lambda *_, **__: iter([LogLine("l40s-1", "ready\x1b[2J to serve")])
+    )
 
 
 def locking(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.cli.lock.locks", lambda *_: ())
+    patch.setattr("orchestrator.gang.commands.lock.locks", lambda *_: ())
 
 
 def planning(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.cli.up.rehearse", lambda *_: plan())
+    patch.setattr("orchestrator.gang.commands.up.rehearse", lambda *_: plan())
 
 
 def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
@@ -199,7 +203,7 @@ def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.hosts.prepare import PrepareResult
+    from orchestrator.hosts.steps.prepare import PrepareResult
 
     def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> PrepareResult:
         for name in NODES:
@@ -209,8 +213,8 @@ def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
         results = {name: HostResult(ok=9, changed=1, skipped=0) for name in NODES}
         return PrepareResult(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
 
-    patch.setattr("orchestrator.workflows.hosts.prepare.prepare", prepare)
-    patch.setattr("orchestrator.workflows.hosts.prepare.tasks_of", lambda *_: dict.fromkeys(NODES, 41))
+    patch.setattr("orchestrator.hosts.steps.prepare.prepare", prepare)
+    patch.setattr("orchestrator.hosts.steps.prepare.tasks_of", lambda *_: dict.fromkeys(NODES, 41))
 
 
 def _step(host: str, outcome: Any) -> HostEvent:
@@ -218,7 +222,7 @@ def _step(host: str, outcome: Any) -> HostEvent:
 
 
 def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.checkpoint.push import Hop, PushResult
+    from orchestrator.checkpoint.steps.push import Hop, PushResult
 
     def push(_: object, __: object, picture: Any) -> PushResult:
         hops: tuple[Hop, ...] = ()
@@ -237,7 +241,7 @@ def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
             seconds=12.3,
         )
 
-    patch.setattr("orchestrator.workflows.checkpoint.push.push", push)
+    patch.setattr("orchestrator.checkpoint.steps.push.push", push)
 
 
 def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -250,13 +254,13 @@ def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
             type("Golden", (), {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "varies": ()}),
         )
 
-    patch.setattr("orchestrator.workflows.measure.golden.check_now", check)
+    patch.setattr("orchestrator.golden.steps.golden.check_now", check)
 
 
 def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.bench.steps.bench import BenchedGang
     from orchestrator.bench.verdict import judge, overall
     from orchestrator.model.benchmark import Load
-    from orchestrator.workflows.measure.bench import BenchedGang
 
     def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:
         for done in range(3):
@@ -285,15 +289,15 @@ def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
             causes=("traffic on TCP",),
         )
 
-    patch.setattr("orchestrator.workflows.measure.bench.run_now", measure)
+    patch.setattr("orchestrator.bench.steps.bench.run_now", measure)
 
 
 def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.nettest.report import ModelShape, NettestResult
     from orchestrator.nettest.schedule import Place, schedule
+    from orchestrator.nettest.steps.nettest import TestedGang
     from orchestrator.nettest.verdict import Measurement, judge_links, judge_tests
     from orchestrator.nettest.verification import Verification
-    from orchestrator.workflows.measure.nettest import TestedGang
 
     places = [Place(node=f"node{number}", ranks=(number,), gpus=(0,)) for number in range(4)]
     steps = schedule(places, 7168)
@@ -323,11 +327,11 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
         )
         return (TestedGang(result=result, record={}, file="/state/nettest/1.json"),)
 
-    patch.setattr("orchestrator.workflows.measure.nettest.run_now", measure)
+    patch.setattr("orchestrator.nettest.steps.nettest.run_now", measure)
 
 
 def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.workflows.hosts.stack.write_recipe", lambda _, out: (out / "build.sh",))
+    patch.setattr("orchestrator.hosts.steps.stack.write_recipe", lambda _, out: (out / "build.sh",))
 
 
 def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -347,22 +351,25 @@ def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
         def server_close(self) -> None:
             pass
 
-    patch.setattr("orchestrator.cli.web.Watching", lambda *_: Source())
-    patch.setattr("orchestrator.cli.web.serve", lambda *_: Server())
+    patch.setattr("orchestrator.monitoring.commands.web.Watching", lambda *_: Source())
+    patch.setattr("orchestrator.monitoring.commands.web.serve", lambda *_: Server())
 
 
 def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.cli.export_compose.read_request", lambda _: PlanRequest(model=MODEL))
-    patch.setattr("orchestrator.cli.export_compose.plan_inventory", lambda *_: type("Planned", (), {"plan": plan()}))
+    patch.setattr("orchestrator.monitoring.commands.export_compose.read_request", lambda _: PlanRequest(model=MODEL))
+    patch.setattr(
+        "orchestrator.monitoring.commands.export_compose.plan_inventory",
+        lambda *_: type("Planned", (), {"plan": plan()}),
+    )
 
 
 def reporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.workflows.support.bundle import SupportBundle
+    from orchestrator.support.steps.bundle import SupportBundle
 
     made = SupportBundle(
         path=Path("out.tar.gz"), files=("manifest.json",), missing={"snapshots/node3": "no answer"}, bytes=2048
     )
-    patch.setattr("orchestrator.cli.support_bundle.bundle", lambda *_: made)
+    patch.setattr("orchestrator.support.commands.support_bundle.bundle", lambda *_: made)
 
 
 def nothing(_: pytest.MonkeyPatch, __: Path) -> None:
@@ -419,7 +426,7 @@ def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def type_it(line: str, scene: Scene, **terminal: Any) -> Shown:
-        monkeypatch.setattr("orchestrator.workflows.measure.golden_check.after_start", lambda *_: ())
+        monkeypatch.setattr("orchestrator.golden.steps.check.after_start", lambda *_: ())
         scene(monkeypatch, tmp_path)
         words = [word.format(seen=tmp_path / "seen") for word in line.split()]
         if words[0] not in WITHOUT_A_CLUSTER:

@@ -26,7 +26,7 @@ INVENTORY = "all: {children: {gangs: {children: {gang0: {hosts: {node0: {ansible
 def test_the_unit_runs_what_was_typed(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("orchestrator.workflows.unit.unit_folder", lambda: tmp_path / "units")
+    monkeypatch.setattr("orchestrator.gang.steps.guard.unit.unit_folder", lambda: tmp_path / "units")
     hosts = tmp_path / "hosts.yml"
     hosts.write_text(INVENTORY)
     assert cli.main([*words, "-i", str(hosts), "--install", "--json"]) == 0

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from orchestrator.cli.main import VERBS
+from orchestrator.doctor.rules.support.catalogue import catalogue
 from orchestrator.loading.node_spec import OURS
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.monitoring.catalogue import CATALOGUE
 from orchestrator.node.dispatch import VERBS as NODE_VERBS
-from orchestrator.rules.support.catalogue import catalogue
 
 ROOT = Path(__file__).parents[3]
 MADE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/reference.py"))
@@ -52,7 +52,7 @@ def test_the_site_has_every_page_once() -> None:
         ("lab.md", "[a](../tests/lab/faults.md)", "[a](reference/lab-faults.md)"),
         ("overview.md", "[a](docs/zh/habits.md#b)", "[a](zh/habits.md#b)"),
         ("results/contract.md", "[a](../../README.md)", "[a](../overview.md)"),
-        ("plan.md", "[`a`](../src/orchestrator/cli/up.py)", "`a`"),
+        ("plan.md", "[`a`](../src/orchestrator/gang/commands/up.py)", "`a`"),
         ("plan.md", "[a](https://example.org/b)", "[a](https://example.org/b)"),
     ],
 )

@@ -6,14 +6,14 @@ import pytest
 
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.steps.up import refusal
 from orchestrator.gang.view import GangView, view
 from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.report import AgentState, RailChange, RankReport, Report, TransportLines
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON
-from orchestrator.workflows.gang.up import refusal
-from orchestrator.workflows.status.status import status_json
 
 
 def report(rank: int, *rails: RailChange, moved: int = 0) -> Report:

@@ -6,6 +6,7 @@ import pytest
 from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.gang.replicas import LastRun, stands_as_replicas
+from orchestrator.gang.steps.standing import runs_in
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
@@ -15,7 +16,6 @@ from orchestrator.model.replicas import concerned, replicas_of, split
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.verbs import ReportAnswer
-from orchestrator.workflows.gang.standing import runs_in
 
 
 def some(name: str, nodes: int) -> GangSpec:

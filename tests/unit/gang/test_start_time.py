@@ -8,8 +8,9 @@ import pytest
 from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 
-from orchestrator.cli.gangs import left_words
+from orchestrator.gang.commands.gangs import left_words
 from orchestrator.gang.start_time import PhaseTimes, ReadProgress, left_s, reading, took
+from orchestrator.gang.steps.start_clock import StartClock, TimeLeft
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
@@ -18,7 +19,6 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.report import Phase
 from orchestrator.records import documents
-from orchestrator.workflows.gang.start_clock import StartClock, TimeLeft
 
 LAST = {"rendezvous": 10.0, "nccl": 20.0, "weights": 30.0, "kv-cache": 330.0, "graphs": 340.0, "ready": 400.0}
 

@@ -27,10 +27,10 @@ from orchestrator.monitoring.scene import (
     phases,
     restarts,
 )
+from orchestrator.monitoring.steps.exporter import client_metric
 from orchestrator.protocol.gauges import FiguresAnswer, GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 from orchestrator.protocol.verbs import LockHolder
-from orchestrator.workflows.monitor.exporter import client_metric
 
 NOW = 1000.0
 CAUSE = Cause(node="node1", tp_rank=3, signature="OOM-KILLED", text="killed")

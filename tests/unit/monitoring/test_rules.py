@@ -11,11 +11,11 @@ import pytest
 import yaml
 from tests.support.prometheus import checked
 
+from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.catalogue import NAMES
+from orchestrator.monitoring.steps.export import PrometheusOrder, prometheus_files
 from orchestrator.monitoring.targets import Targets
-from orchestrator.rules.support.registry import all_rules
-from orchestrator.workflows.monitor.export import PrometheusOrder, prometheus_files
 
 EMPTY = Inventory(path="", gangs=())
 ORDER = PrometheusOrder(targets=Targets(exporter="127.0.0.1:9940"), receiver="http://receiver")

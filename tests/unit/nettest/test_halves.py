@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.model.network_figures import Between
 from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.report import ModelShape, NettestResult, findings
-from orchestrator.nettest.schedule import Between, halves, schedule
+from orchestrator.nettest.schedule import halves, schedule
 from orchestrator.nettest.verdict import Measurement, NettestVerdict, Odd
 from orchestrator.nettest.verification import Verification
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.ib_write_bw import table
 
+from orchestrator.model.network_figures import Between
 from orchestrator.nettest.rails import (
     PerftestOutput,
     PortPair,
@@ -20,7 +21,6 @@ from orchestrator.nettest.rails import (
     rails,
     ways,
 )
-from orchestrator.nettest.schedule import Between
 from orchestrator.nettest.verdict import NettestVerdict, odd
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ib_write_bw"

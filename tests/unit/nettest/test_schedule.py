@@ -7,8 +7,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nettest.schedule import LARGE, TRIES, Between, Place, rounds, schedule, switch_groups
-from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS
+from orchestrator.model.network_figures import Between
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS
+from orchestrator.nettest.schedule import LARGE, TRIES, Place, rounds, schedule, switch_groups
 
 HIDDEN = 7168
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.nettest.schedule import Between, schedule
+from orchestrator.model.network_figures import Between
+from orchestrator.nettest.schedule import schedule
 from orchestrator.nettest.verdict import (
     Expectation,
     LinkResult,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.finding import Severity
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS
 from orchestrator.nettest.schedule import LARGE, Place, verification
 from orchestrator.nettest.verdict import LinkEnd
 from orchestrator.nettest.verification import Corrupt, TransferCheck, Verification, finding, verified
-from orchestrator.protocol.nettest import ALL_REDUCE, PAIRS
 
 from .test_schedule import cluster
 

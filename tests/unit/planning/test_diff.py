@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
+from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.diff import SettingChange, changes, words_of
 from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.workflows.gang.staging import staging_requests
-from orchestrator.workflows.plan.plan import launch_scripts
 
 
 def staged(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, StagingRequest]:

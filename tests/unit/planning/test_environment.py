@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
+from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
@@ -15,9 +16,8 @@ from orchestrator.planning.build import build_plan
 from orchestrator.planning.environment import network
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.ports import port_uses
+from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.network import NodeNetwork, Transport
-from orchestrator.workflows.gang.staging import staging_requests
-from orchestrator.workflows.plan.plan import launch_scripts
 
 RDMA, TCP, NONE = Transport.RDMA, Transport.TCP, Transport.NONE
 FAILOVER = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1"}

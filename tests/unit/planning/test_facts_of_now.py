@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
+from orchestrator.gang.steps.guard.relaunch import resolved_on
+from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Overrides
@@ -15,13 +17,11 @@ from orchestrator.model.topology import RAILS, Area, NotRead, Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.facts_of_now import Moved, gone, moved, off_the_rails
 from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.machine import Machine
-from orchestrator.workflows.gang.staging import staging_requests
-from orchestrator.workflows.plan.plan import launch_scripts
-from orchestrator.workflows.survive.relaunch import resolved_on
 
 SPEC = gang(4)
 NODE = SPEC.nodes[2]

@@ -26,10 +26,10 @@ from orchestrator.planning.roofline import (
     unsaid,
     words,
 )  # fmt: skip
+from orchestrator.planning.steps.layouts import fit_words, layouts_json
+from orchestrator.planning.steps.models import costs_json
 from orchestrator.protocol.layout import Layout
 from orchestrator.topology.speed import Traffic
-from orchestrator.workflows.plan.layouts import fit_words, layouts_json
-from orchestrator.workflows.plan.models import costs_json
 
 ARTICLES = load_profile("DeepSeek-R1-Channel-INT8")
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)

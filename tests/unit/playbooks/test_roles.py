@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.host_setup import runner
-from orchestrator.host_setup.runner import HostEvent, HostResult, run_playbook
+from orchestrator.hosts.steps import runner
+from orchestrator.hosts.steps.runner import HostEvent, HostResult, run_playbook
 from orchestrator.model.per_node import PerNode
 
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from tests.support.documented import keys
+from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS
 
 from orchestrator.node.dispatch import VERBS
 from orchestrator.node.verbs import stay
-from orchestrator.protocol.every_verb import ANSWERS, LINES, LISTS, REQUESTS
 from orchestrator.protocol.report import AgentState, RankReport, Report
 
 PAGE = (Path(__file__).parents[3] / "docs" / "agent.md").read_text("utf-8")

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import recorded_release as recorded
 
-from orchestrator.cli.gangs import gang_block
-from orchestrator.cli.gangs import progress as progress_block
 from orchestrator.gang.actions import Goal, Want, actions
+from orchestrator.gang.commands.gangs import gang_block
+from orchestrator.gang.commands.gangs import progress as progress_block
 from orchestrator.gang.downtime import expected_downtime
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.last_failure import last_verdict
+from orchestrator.gang.steps.status.reports import views_of
+from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState
@@ -25,8 +27,6 @@ from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, ReportAnswer
-from orchestrator.workflows.status.reports import views_of
-from orchestrator.workflows.status.status import status_json
 
 GANG = GangSpec(
     name="gang0",

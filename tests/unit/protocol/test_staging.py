@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support import recorded_release as recorded
 from tests.support.messages import message
 
+from orchestrator.gang.steps.replay import staged_request
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.agent.run import run_of
@@ -19,7 +20,6 @@ from orchestrator.node.failure import Failure
 from orchestrator.protocol.message import unknown_keys
 from orchestrator.protocol.staging import APART, Endpoint, StagingRequest
 from orchestrator.protocol.verbs import StagedAnswer
-from orchestrator.workflows.gang.replay import staged_request
 
 LEAST = {"gang": "g", "run_id": "r", "node": "n", "node_rank": 0, "nnodes": 1, "leader": {"port": 7700}}
 

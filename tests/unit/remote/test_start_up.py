@@ -21,9 +21,9 @@ def said(code: str) -> list[str]:
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("orchestrator.cli.main, orchestrator.cli.status", "rich"),
-        ("orchestrator.cli.main, orchestrator.cli.status", "orchestrator.engines.engine"),
-        ("orchestrator.cli.main, orchestrator.cli.status", "orchestrator.model.plan"),
+        ("orchestrator.cli.main, orchestrator.gang.commands.status", "rich"),
+        ("orchestrator.cli.main, orchestrator.gang.commands.status", "orchestrator.engines.engine"),
+        ("orchestrator.cli.main, orchestrator.gang.commands.status", "orchestrator.model.plan"),
     ],
 )
 def test_what_is_not_needed_is_not_imported(code: str, absent: str) -> None:

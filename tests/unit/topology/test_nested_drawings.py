@@ -10,12 +10,12 @@ from tests.support.machine_files import MachineFiles
 from tests.support.machines import gpus_alone_behind_their_own_switch, nested_node, virtual_functions
 
 from orchestrator.cli.main import main
+from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.build import build
 from orchestrator.topology.draw import summary
 from orchestrator.topology.picture import Box, Picture, picture
 from orchestrator.topology.shape import shape
-from orchestrator.workflows.look.recordings import save_snapshots
 
 
 def snapshot_of(node: HealthyNode) -> Snapshot:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.doctor.steps.doctor import examine_given
+from orchestrator.doctor.steps.given import Given
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.model.topology import PathType, Topology
@@ -18,8 +20,6 @@ from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.topology.pasted.read import read_pasted, recognised
 from orchestrator.topology.paths import matrix, paths
 from orchestrator.topology.redaction import redact
-from orchestrator.workflows.look.doctor import examine_given
-from orchestrator.workflows.look.given import Given
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 PASTED = RECORDED / "pasted"

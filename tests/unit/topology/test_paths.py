@@ -10,11 +10,11 @@ from tests.support.machine_files import PEX_GEN4, MachineFiles, reference_machin
 from tests.support.machines import nested_node
 
 from orchestrator.cli.main import main
+from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.topology.build import build
 from orchestrator.topology.document import paths_json
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.paths import matrix, paths
-from orchestrator.workflows.look.recordings import save_snapshots
 
 
 def table(text: str) -> dict[tuple[str, str], str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PathType
 from orchestrator.node.look.hardware import read_rdma
@@ -17,7 +18,6 @@ from orchestrator.topology.build import AcceleratorClass, BuildOptions, build
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.draw import tree
 from orchestrator.topology.pci import bridges_above, nic_cards
-from orchestrator.workflows.look.recordings import load_saved
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
 VECTOR_ENGINES = BuildOptions(accelerators=(AcceleratorClass(0x0B40, 0x1BCF),))

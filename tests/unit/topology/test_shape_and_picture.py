@@ -7,9 +7,9 @@ from tests.support.faults import FAULTS, Fault
 from tests.support.healthy_cluster import cluster_of, cluster_with, healthy_node
 from tests.support.machine_files import reference_machine
 
+from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PathType
-from orchestrator.rules.support.cluster import Node
 from orchestrator.topology.build import build
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
 from orchestrator.topology.shape import shape

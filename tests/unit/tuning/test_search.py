@@ -8,14 +8,14 @@ import pytest
 from tests.support.reference_cluster import gang
 
 from orchestrator.engines.registry import engine_of
+from orchestrator.engines.tuned_validity import flaws, shared_memory
+from orchestrator.engines.tuned_wanted import wanted_files
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.layout import Layout
-from orchestrator.protocol.tuning import TuneJob, TuneLine, TunersOrder
+from orchestrator.tuning.messages import TuneJob, TuneLine, TunersOrder
 from orchestrator.tuning.search import BATCHES, candidates, config_text, jobs_of
-from orchestrator.tuning.validity import flaws, shared_memory
-from orchestrator.tuning.wanted import wanted_files
 
 L40S = "N=128,K=128,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
 

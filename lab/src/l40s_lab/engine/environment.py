@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from l40s_lab.engine import model as engine_model
-from orchestrator.host_setup.locks import bare
+from orchestrator.hosts.steps.locks import bare
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import DeployError, LockHeld, NodeError
 
 if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once
-    from orchestrator.host_setup.runner import HostEvent
+    from orchestrator.hosts.steps.runner import HostEvent
 
 ENGINE_STACK = "sglang-0.5.23-cpu"
 PYTHON = Path("/usr/bin/python3")
@@ -100,7 +100,7 @@ def _python_version() -> str:
 
 
 def _build(environment: Path, progress: Callable[[str], None]) -> None:
-    from orchestrator.host_setup.runner import run_playbook
+    from orchestrator.hosts.steps.runner import run_playbook
 
     started = time.monotonic()
     progress(f"building the environment of {ENGINE_STACK} in {environment} (only once; it takes a minute or more)")

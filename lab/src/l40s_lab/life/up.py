@@ -25,8 +25,8 @@ from l40s_lab.life.wanted import Say, Wanted, resolve
 from l40s_lab.namespaces.layers import MEMORY
 from l40s_lab.node import host_gpus
 from l40s_lab.nvml import library
+from orchestrator.doctor.steps.recordings import SUFFIX, file_name, save_snapshots
 from orchestrator.model.errors import NodeError
-from orchestrator.workflows.look.recordings import SUFFIX, file_name, save_snapshots
 
 READY_DEADLINE_S = 60.0
 

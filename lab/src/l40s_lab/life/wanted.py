@@ -18,13 +18,13 @@ from l40s_lab.life.cluster import Cluster
 from l40s_lab.life.levels import Level
 from l40s_lab.life.request import Request
 from l40s_lab.node import host_gpus, rootfs
+from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.engines.registry import newest
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_json
-from orchestrator.workflows.look.recordings import load_saved
 
 Say = Callable[[str], None]
 

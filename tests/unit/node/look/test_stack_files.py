@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.doctor.rules.stacks import PACKAGES
+from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.installed import Installed, installed, release
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.stack_files import part
 from orchestrator.protocol.looks import StackQuestion, TunedFolders
-from orchestrator.rules.stacks import PACKAGES
-from orchestrator.rules.support.cluster import Node
-from orchestrator.rules.support.installed import Installed, installed, release
 from orchestrator.topology.build import build
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -1,0 +1,557 @@
+"""`bench`: is this speed normal? The engine's own benchmark client on the leader, its figures kept and judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.bench import text
+from orchestrator.bench.steps.conditions import findings_now, tuned_now
+from orchestrator.bench.store import all_benches, keep_raw, new_id, read_bench, write_bench
+from orchestrator.bench.text import Dataset
+from orchestrator.bench.verdict import (
+    BenchVerdict,
+    JudgedFigure,
+    applying,
+    causes,
+    gravest,
+    held_against,
+    judge,
+    looks_like_wrong_wiring,
+    other_prompts,
+    overall,
+)
+from orchestrator.doctor.steps.look import look
+from orchestrator.engines import bench_client
+from orchestrator.engines.bench_client import BenchResult, DecodeLog
+from orchestrator.engines.registry import engine_of
+from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.status.reports import as_they_run, see
+from orchestrator.gang.view import GangView
+from orchestrator.jobs import quiet
+from orchestrator.jobs.messages import JobLine, JobOrder
+from orchestrator.jobs.run import follow
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
+from orchestrator.model.chosen import the_one_gang
+from orchestrator.model.errors import DeployError, InputError, NodeError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.records.nettests import slow_before
+from orchestrator.remote.background import ahead
+from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.build import build
+from orchestrator.topology.machines import State, grown, state_of, throttled
+from orchestrator.tuning.steps.tuning import gpu_of
+
+LOADED_S = 45.0
+SLOWED = "other requests slow the benchmark down"
+ALL_AT_ONCE = 1_000_000
+"""Requests a second."""
+Progress = Callable[[str, int, int], None]
+"""(what runs, requests answered so far, of)."""
+TABLE = tuple(
+    figure
+    for figure in FIGURES
+    if figure.name
+    in ("output_tok_s", "decode_tok_s", "decode_log_tok_s", "ttft_median_ms", "itl_median_ms", "e2e_median_ms")
+)
+"""What a report shows of a run."""
+_Row = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What to run. timeout_s: for each of the two runs; dataset: None for our own text."""
+
+    gangs: tuple[str, ...] = ()
+    load: Load
+    timeout_s: float
+    dataset: Dataset | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchedGang:
+    """One run, and what it is worth.
+
+    record:   as it is kept; file: where
+    against:  what it was compared with, as text; '' for nothing
+    expected: the profile's entry, None where it has none for this case
+    """
+
+    record: Mapping[str, Any]
+    file: str
+    judged: tuple[JudgedFigure, ...]
+    verdict: BenchVerdict
+    against: str
+    expected: ExpectedSpeeds | None
+    causes: tuple[str, ...]
+
+
+def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> BenchedGang:
+    """Run the client twice on one gang's leader, keep the second run, and judge it.
+
+    Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
+    client fails or an answer is incomplete. The engine is as it was in any case.
+    """
+    gang = the_one_gang(inventory, order.gangs, command="bench")
+    with Fleet(gang.nodes) as fleet:
+        (gang,) = as_they_run(fleet, [gang])
+        view = _serving(fleet, gang)
+        request = staged_plan(fleet, gang).requests[gang.leader.name]
+        quiet.refuse_busy(fleet, gang, view.service_url, why=SLOWED)
+        looked = look(fleet, gang.nodes)
+        gpu = gpu_of(looked.all()[gang.leader.name])
+        about: dict[str, Any] = {
+            "findings": findings_now(gang, view, looked.values),
+            "tuned": tuned_now(fleet, gang, request.stack, gpu),
+        }
+        machines = _Machines(before=_states(looked.values))
+        under_load = _UnderLoad(gang)
+        _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
+        began = time.time()
+        with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
+            ran = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
+        machines = replace(machines, loaded=under_load.states(), after=_states(look(fleet, gang.nodes).values))
+        _refuse_another_run(fleet, gang, view)
+    record = {**_record(gang, request, view, order, ran, gpu=gpu, at=began), **about, "machines": machines.as_json()}
+    record["raw_file"] = keep_raw(record["id"], bench_client.without_arguments(ran.text))
+    return _judged(gang, record, view, request, order.load)
+
+
+def sweep_now(
+    inventory: Inventory, order: BenchOptions, requests: Sequence[int], progress: Progress
+) -> tuple[BenchedGang, ...]:
+    """One measurement a number of requests, all of which are sent at once. Raises what `run_now` raises; what was
+    measured before that is recorded."""
+
+    def one(count: int) -> BenchedGang:
+        load = replace(order.load, prompts=count, concurrency=count, rate=ALL_AT_ONCE)
+        return run_now(
+            inventory,
+            replace(order, load=load),
+            lambda what, done, of: progress(f"{count} at once, {what}", done, of),
+        )
+
+    return tuple(map(one, requests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machines:
+    """What the nodes showed before the runs, in the middle of the one that is thrown away, and after both."""
+
+    before: Mapping[str, State]
+    loaded: Mapping[str, State] = field(default_factory=dict)
+    after: Mapping[str, State] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"before": self.before, "loaded": self.loaded, "after": self.after}
+
+
+def _states(snapshots: Mapping[str, Snapshot]) -> dict[str, State]:
+    return {name: state_of(snapshot, build(snapshot)) for name, snapshot in snapshots.items()}
+
+
+@dataclass
+class _UnderLoad:
+    """One reading in the middle of a run, over separate connections; the run does not wait for it."""
+
+    gang: GangSpec
+    _look: Future[dict[str, State]] | None = None
+
+    def at(self, done: int, of: int, progress: Progress) -> None:
+        """Called as requests are answered."""
+        progress("warm-up", done, of)
+        if self._look is None and 2 * done >= of:
+            self._look = ahead(self._now)
+
+    def _now(self) -> dict[str, State]:
+        with Fleet(self.gang.nodes) as fleet:
+            return _states(look(fleet, self.gang.nodes).values)
+
+    def states(self) -> dict[str, State]:
+        """{} where the run was too short for it."""
+        try:
+            return self._look.result(LOADED_S) if self._look is not None else {}
+        except (DeployError, NotYet):
+            return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    """One run of the client. log: decoding as the leader's log has it; text: of the result file"""
+
+    result: BenchResult
+    log: DecodeLog | None
+    text: str
+
+
+def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> BenchedGang:
+    entries = applying(
+        expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
+    )
+    expected, before = held_against(entries), _fastest(record)
+    figures, against = {}, ""
+    if expected is not None:
+        figures, against = dict(expected.figures), f"{expected.name}: {expected.source}"
+    elif before is not None:
+        figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
+    judged = judge(record["serving"], figures)
+    verdict = overall(judged)
+    if others := other_prompts(expected, record["dataset"]):
+        verdict, against = BenchVerdict.NONE, f"{against}; {others}"
+    why = (
+        ()
+        if verdict in (BenchVerdict.EXPECTED, BenchVerdict.NONE)
+        else _causes(gang, view, request, record, load, entries)
+    )
+    kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
+    file = write_bench(kept)
+    return BenchedGang(
+        record=kept, file=str(file), judged=judged, verdict=verdict, against=against, expected=expected, causes=why
+    )
+
+
+def _causes(
+    gang: GangSpec,
+    view: GangView,
+    request: StagingRequest,
+    record: Mapping[str, Any],
+    load: Load,
+    entries: Sequence[ExpectedSpeeds],
+) -> tuple[str, ...]:
+    return causes(
+        transport=[str(finding["title"]) for finding in record["transport"]],
+        remarks=view.remarks,
+        graph_batch=request.graph_batch,
+        load=load,
+        throttled=throttled(record["machines"]["loaded"] or record["machines"]["after"]),
+        grown=grown(record["machines"]["before"], record["machines"]["after"]),
+        network=slow_before(gang, record["stack"]),
+        wrong=looks_like_wrong_wiring(record["serving"], entries),
+        duration_s=record["serving"]["duration_s"],
+    )
+
+
+def _serving(fleet: Fleet, gang: GangSpec) -> GangView:
+    (view,) = see(fleet, [gang])
+    if not view.serves:
+        raise InputError(
+            f"it is {view.state.value} and serves no requests, so there is no speed to measure",
+            where=f"gang {gang.name}",
+            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
+        )
+    return view
+
+
+def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:
+    (now,) = see(fleet, [gang])
+    if now.run_id != before.run_id or not now.serves:
+        raise NodeError(
+            "the gang was stopped or restarted during the measurement: the figures are discarded",
+            where=f"gang {gang.name}",
+            fix="check the reason with `l40s-deploy why`, then run `l40s-deploy bench` again",
+        )
+
+
+def _run(
+    fleet: Fleet,
+    gang: GangSpec,
+    request: StagingRequest,
+    view: GangView,
+    order: BenchOptions,
+    progress: Callable[[int, int], None],
+) -> _Ran:
+    """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
+    leader = gang.leader
+    words = bench_client.command(
+        engine_of(load_stack(request.stack)),
+        order.load,
+        url=view.service_url,
+        model=view.model,
+        tokenizer=request.model_path,
+    )
+    job = JobOrder(
+        word="bench",
+        noun="benchmark client",
+        files={
+            bench_client.DATASET: order.dataset.text
+            if order.dataset
+            else text.own_text(max(text.TURNS, order.load.prompts))
+        },
+        modules=bench_client.LEFT_OUT,
+        command=("-m", *words),
+        env=bench_client.ENVIRONMENT,
+        key=bench_client.KEY,
+        result=bench_client.RESULT,
+        progress=bench_client.PROGRESS,
+        engine_log=bench_client.DECODE_LINE,
+        deadline_s=order.timeout_s,
+        too_long="check `l40s-deploy status`; allow more time with --timeout, or use fewer requests",
+    )
+    heard = _ClientAnswers(progress)
+    place = f"{leader.name}: {words[0]}"
+    fleet.on_every(lambda session: follow(session, gang.name, job, JobLine, heard.take), only=[leader.name]).all()
+    if heard.end.ended != 0:
+        raise _failed(heard.end, place, request, gang)
+    try:
+        result = bench_client.read(heard.text)
+    except ValueError as wrong:
+        raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
+    if flaw := bench_client.flaw(result, order.load):
+        fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
+        raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
+    if most := bench_client.more_at_once(heard.rows, order.load):
+        raise quiet.disturbed(gang, f"{most} were in the engine at once, and {order.load.concurrency} of ours at most")
+    return _Ran(result=result, log=_whole_steps(heard.rows, request, order.load), text=heard.text)
+
+
+def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> DecodeLog | None:
+    """None under pipeline parallelism, where the log counts one micro-batch, and where not all came at once."""
+    if (request.layout and request.layout.pipeline_parallel > 1) or not _at_once(load):
+        return None
+    return bench_client.decoding(rows, load)
+
+
+@dataclass
+class _ClientAnswers:
+    """What the node has said of a run. text: of the result file; rows: what the engine's log said of decoding"""
+
+    progress: Callable[[int, int], None]
+    text: str = ""
+    rows: list[_Row] = field(default_factory=list)
+    end: JobLine = field(default_factory=JobLine)
+
+    def take(self, line: JobLine) -> bool:
+        """One line; there is never enough of them."""
+        if line.answered is not None:
+            self.progress(line.answered, line.of)
+        self.text += line.result
+        self.rows += line.decoded
+        self.end = line
+        return False
+
+
+def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -> NodeError:
+    fix = "check `l40s-deploy status` and `l40s-deploy logs`"
+    if "No module named" in end.what and request.container is None:
+        fix = f"install that package: `{request.venv_python} -m pip install PACKAGE`"
+    elif bench_client.REFUSED.search(end.what):
+        fix = f"the engine does not accept the API key of this run; start it again: `l40s-deploy restart {gang.name}`"
+    return NodeError(f"the benchmark client ended with status {end.ended}: {end.what}", where=place, fix=fix)
+
+
+def _record(
+    gang: GangSpec,
+    request: StagingRequest,
+    view: GangView,
+    order: BenchOptions,
+    ran: _Ran,
+    *,
+    gpu: str,
+    at: float,
+) -> dict[str, Any]:
+    return {
+        "id": new_id(gang.name, at),
+        "at": at,
+        "gang": gang.name,
+        "plan_id": request.plan_id,
+        "run_id": view.run_id,
+        "model": request.model,
+        "stack": request.stack,
+        "packages": dict(request.packages),
+        "layout": request.layout.key if request.layout else "",
+        "nodes": [node.name for node in gang.nodes],
+        "gpu": gpu,
+        "load": asdict(order.load),
+        "dataset": order.dataset.name if order.dataset else text.NAME,
+        "serving": _figures(ran.result, ran.log, order.load),
+        "decode_log": asdict(ran.log) if ran.log is not None else None,
+        "stand_in": ran.result.stand_in,
+        "remarks": list(view.remarks),
+        "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
+        "raw": dict(ran.result.raw),
+    }
+
+
+def _figures(result: BenchResult, log: DecodeLog | None, load: Load) -> dict[str, float]:
+    """With the speed of decoding alone where all requests were sent at once."""
+    client = result.decode_tok_s if _at_once(load) else None
+    told = {"decode_tok_s": client, "decode_log_tok_s": log.tok_s if log is not None else None}
+    return {**result.figures, **{name: speed for name, speed in told.items() if speed is not None}}
+
+
+def _at_once(load: Load) -> bool:
+    return min(load.concurrency, load.rate) >= load.prompts
+
+
+def expectations(model: str) -> tuple[ExpectedSpeeds, ...]:
+    """None if the profile is not on this machine: another operator may have started it."""
+    try:
+        return load_profile(model).expected
+    except DeployError:
+        return ()
+
+
+def _fastest(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fastest earlier run of the same case: a slow one must not become the measure of the next."""
+    case = _case(record)
+    same = [one for one in all_benches() if _case(one) == case and one["id"] != record["id"]]
+    return max(same, key=lambda one: float(one["serving"].get("output_tok_s", 0.0)), default=None)
+
+
+def _case(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(record.get(key) for key in ("gang", "model", "stack", "layout", "gpu", "load", "dataset", "stand_in"))
+
+
+def read_dataset(path: Path, prompts: int) -> Dataset:
+    """Raises InputError for a file that can't be read, or that the client could not draw so many prompts from."""
+    fix = "a JSON list in ShareGPT's form, or leave --dataset out"
+    try:
+        if path.stat().st_size > text.LONGEST:
+            raise InputError(f"longer than {text.LONGEST >> 20} MiB", where=str(path), fix="use a part of it")
+        return text.dataset_of(path.name, path.read_text("utf-8"), prompts)
+    except OSError as failure:
+        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix=fix) from None
+    except ValueError as wrong:
+        raise InputError(str(wrong), where=str(path), fix=fix) from None
+
+
+def recorded(names: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Records by their ids. Raises InputError for a name that is none."""
+    return tuple(map(read_bench, names))
+
+
+def listed() -> tuple[dict[str, Any], ...]:
+    """Every recorded run, oldest first."""
+    return all_benches()
+
+
+def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[JudgedFigure, ...]]:
+    """Two records, and the second beside the first. Raises InputError for a name that is none."""
+    first, second = (read_bench(name) for name in names)
+    return first, second, judge(second["serving"], first["serving"])
+
+
+def bench_json(done: BenchedGang) -> dict[str, Any]:
+    """The document of `bench --json`."""
+    record = done.record
+    return {
+        **{key: record[key] for key in ("id", "gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "load")},
+        "stand_in": record["stand_in"],
+        "serving": record["serving"],
+        "decode": list(_decode(record)),
+        "expected": None if done.expected is None else _expected_json(done.expected),
+        "against": done.against,
+        "figures": figures_json(done.judged),
+        "verdict": done.verdict.value,
+        "causes": list(done.causes),
+        "machines": record["machines"],
+        "findings": record["findings"],
+        "tuned": record["tuned"],
+        "raw_file": record["raw_file"],
+        "file": done.file,
+    }
+
+
+def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row per source of decode-only figures."""
+    requests = record["load"]["concurrency"]
+    if "decode_tok_s" in record["serving"]:
+        yield {
+            "requests": requests,
+            "tok_s": record["serving"]["decode_tok_s"],
+            "tokens": record["load"]["output"],
+            "source": "client: between the last first token and the first end",
+        }
+    if log := record.get("decode_log"):
+        yield {
+            "requests": requests,
+            **log,
+            "source": "leader's log: its line nearest to the articles' tokens",
+        }
+
+
+def sweep_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
+    """The document of `bench --sweep --json`: the run with the most requests at once as `bench --json` has it, with
+    the decode rows and the causes of all runs and the gravest of their verdicts; each run is among `runs`."""
+    runs = [bench_json(one) for one in done]
+    most = max(runs, key=lambda run: int(run["load"]["concurrency"]))
+    return {
+        **{key: most[key] for key in ("gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "stand_in")},
+        **{key: most[key] for key in ("serving", "expected")},
+        "decode": [row for run in runs for row in run["decode"]],
+        "verdict": gravest([one.verdict for one in done]).value,
+        "causes": list(dict.fromkeys(cause for run in runs for cause in run["causes"])),
+        "runs": runs,
+    }
+
+
+def markdown(records: Sequence[Mapping[str, Any]]) -> str:
+    """Recorded runs as a table for a report, beside the speeds that the model's profile expects."""
+    first = records[0]
+    head = (
+        f"{first['model']} by {first['stack']} at {first['layout']} on {first['gpu']}, "
+        f"{len(first['nodes'])} nodes; prompts: {first['dataset']}"
+    )
+    if any(record["stand_in"] for record in records):
+        head += ". Measured on the lab's stand-in: these figures say nothing about a GPU"
+    titles = ("run", "at once", "in", "out", *(f"{one.title}, {one.unit}" for one in TABLE), "verdict")
+    rows = [
+        (
+            str(record["id"]),
+            *(str(record["load"].get(key, "")) for key in ("concurrency", "input", "output")),
+            *(f"{record['serving'][one.name]:.2f}" if one.name in record["serving"] else "" for one in TABLE),
+            str(record.get("verdict", "")),
+        )
+        for record in records
+    ]
+    for entry in expectations(first["model"]):
+        figures = dict(entry.figures)
+        load = asdict(entry.load)
+        rows.append(
+            (
+                f"{entry.name}: {entry.source}",
+                *(str(load[key]) for key in ("concurrency", "input", "output")),
+                *(f"{figures[one.name]:.2f}" if one.name in figures else "" for one in TABLE),
+                f"{entry.wiring} wiring",
+            )
+        )
+    table = (titles, ("---",) * len(titles), *rows)
+    return "\n".join([head, "", *(_row(cells) for cells in table), ""])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _expected_json(entry: ExpectedSpeeds) -> dict[str, Any]:
+    return {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)}
+
+
+def figures_json(judged: Iterable[JudgedFigure]) -> list[dict[str, Any]]:
+    """Each figure with the one it was compared with."""
+    return [
+        {
+            "name": one.figure.name,
+            "found": one.found,
+            "expected": one.expected,
+            "speed": round(one.speed, 4),
+            "decides": one.figure.decides,
+            "verdict": one.verdict.value,
+        }
+        for one in judged
+    ]
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """What two records do not share, so that their figures are not those of one case."""
+    keys = ("gang", "plan_id", "model", "stack", "packages", "layout", "gpu", "load", "dataset", "stand_in")
+    return [key for key in keys if first.get(key) != second.get(key)]

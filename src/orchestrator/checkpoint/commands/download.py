@@ -1,0 +1,172 @@
+"""`l40s-deploy checkpoint download`: a model of Hugging Face or ModelScope onto one node."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.checkpoint.commands import push as checkpoint_push
+from orchestrator.cli.live import LivePicture
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.progress import NowAndThen
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.sizes import TransferRate, duration, size
+from orchestrator.cli.time_limit import time_limit
+from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.model.chosen import chosen_nodes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestrator.protocol.jobs import Downloaded, HubLine, WouldDownload
+
+EXAMPLES = (
+    "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
+    "l40s-deploy checkpoint download meituan/DeepSeek-R1-Channel-INT8 --from modelscope --push",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of `download`."""
+    add_examples(parser, *EXAMPLES)
+    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME, or a model whose profile names its repository")
+    add_nodes(parser, "download onto this node (repeatable: one after the other; default: the first leader)")
+    parser.add_argument(
+        "--from", dest="hub", default="huggingface", choices=("huggingface", "modelscope"), help="the hub (huggingface)"
+    )
+    parser.add_argument("--revision", default="", metavar="REV", help="branch, tag or commit (default: the newest)")
+    parser.add_argument(
+        "--as",
+        dest="name",
+        default="",
+        metavar="NAME",
+        help="directory below l40s_model_root (default: the repository's)",
+    )
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="GLOB", help="skip files that match this pattern (repeatable)"
+    )
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file here, mode 0600, with the hub's token")
+    parser.add_argument("--endpoint", default="", metavar="URL", help="another address of the hub, such as a mirror's")
+    parser.add_argument(
+        "--python",
+        default="",
+        metavar="PATH",
+        help="interpreter on the node with the hub's client (default: the stack's)",
+    )
+    parser.add_argument(
+        "--push", action="store_true", help="then copy it to all other nodes, as `checkpoint push` does"
+    )
+    add_dry_run(parser, "show the hub's files and where they would go; download nothing")
+    add_time_limit(parser)
+    add_inventory(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when it is there and every file is the hub's; 7 where one is not; with --push, what push exits with."""
+    from orchestrator.checkpoint.steps.download import DownloadRequest, download, would_download
+
+    inventory = open_inventory(args, screen)
+    names = args.node or [inventory.gangs[0].leader.name]
+    nodes = chosen_nodes(inventory.nodes, names, f"{inventory.path}: --node").values()
+    request = DownloadRequest(
+        repo=args.repo,
+        hub=args.hub,
+        revision=args.revision,
+        name=args.name,
+        python=args.python,
+        endpoint=args.endpoint,
+        token_file=args.token_file,
+        exclude=tuple(args.exclude),
+    )
+    if args.dry_run:
+        with time_limit(args.timeout, fix="allow more with --timeout"):
+            return _rehearsed([(node.name, would_download(node, request)) for node in nodes], screen)
+    began = time.monotonic()
+    again = "run the same command again to resume"
+    brought: list[tuple[str, Downloaded]] = []
+    try:
+        with time_limit(args.timeout, fix=again):
+            for node in nodes:
+                with _DownloadPicture(screen, node.name) as picture:
+                    brought.append((node.name, download(node, request, picture)))
+    except KeyboardInterrupt:
+        screen.say(f"stopped; {again}")
+        raise
+    if args.push:
+        place = f"{brought[0][0]}:{brought[0][1].directory}"
+        screen.say(f"{place}: complete")
+        return checkpoint_push.run(_push_arguments(args, place), screen)
+    seconds = time.monotonic() - began
+    if screen.as_json:
+        documents = [{"node": name, **done.as_json(), "seconds": round(seconds, 3)} for name, done in brought]
+        screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
+        return 0
+    for name, done in brought:
+        _show(f"{name}:{done.directory}", done, seconds, screen)
+    if len(brought) < len(list(inventory.nodes)):
+        place = f"{brought[0][0]}:{brought[0][1].directory}"
+        screen.out.print(printable(f"next: l40s-deploy checkpoint push {shlex.quote(place)}"))
+    return 0
+
+
+def _rehearsed(found: Sequence[tuple[str, WouldDownload]], screen: Screen) -> int:
+    if screen.as_json:
+        screen.json({"dry_run": True, "nodes": [{"node": name, **would.as_json()} for name, would in found]})
+        return 0
+    for name, would in found:
+        what = f"{size(would.bytes)} in {would.files} files of {would.commit}"
+        kept = f", of which {size(would.held)} are already there from an interrupted run" if would.held else ""
+        words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
+        if would.there:
+            words = f"already exists; would be compared with {what}"
+        screen.out.print(printable(f"{name}:{would.directory}: {words}"), soft_wrap=True)
+    screen.out.print("nothing was downloaded")
+    return 0
+
+
+def _show(place: str, done: Downloaded, seconds: float, screen: Screen) -> None:
+    state = "already there" if done.there else f"complete after {duration(seconds)}"
+    checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
+    screen.out.print(printable(f"{place}: {state}; {size(done.bytes)} in {done.files} files, {checked}"))
+
+
+def _push_arguments(args: argparse.Namespace, place: str) -> argparse.Namespace:
+    """Those of `push` as typed without options."""
+    parser = argparse.ArgumentParser()
+    checkpoint_push.configure(parser)
+    words = [place, *(["--inventory", args.inventory] if args.inventory else []), *(["--json"] if args.json else [])]
+    return parser.parse_args(words)
+
+
+class _DownloadPicture(LivePicture):
+    """Bytes, rate and time left: one row on a terminal, else a line now and then."""
+
+    def __init__(self, screen: Screen, node: str) -> None:
+        super().__init__(screen)
+        self._node = node
+        self._paces: dict[str, TransferRate] = {}
+        self._lines = NowAndThen()
+
+    def __call__(self, now: HubLine) -> None:
+        pace = self._paces.setdefault(now.doing, TransferRate()).at(now.done)
+        left = f", {duration((now.total - now.done) / pace)} left" if pace > 0 else ""
+        words = f"{self._node}: {now.doing} {size(now.done)} of {size(now.total)}, {size(int(pace))}/s{left}"
+        if self._live is not None:
+            self._live.update(_bar(words, now))
+        elif self._lines.due():
+            self._screen.say(words)
+
+
+def _bar(words: str, now: HubLine) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_row(Text(printable(words)), ProgressBar(total=max(1, now.total), completed=now.done, width=30))
+    return table

@@ -1,0 +1,145 @@
+"""`l40s-deploy checkpoint verify`: are all nodes' copies of a checkpoint the same?"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.checkpoint.copies import repairs
+from orchestrator.cli.live import LivePicture
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.progress import NowAndThen
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.sizes import TransferRate, duration, size
+from orchestrator.cli.time_limit import time_limit
+from orchestrator.model.errors import Exit
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestrator.checkpoint.steps.verify import VerifyResult
+
+EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of `verify`."""
+    add_examples(parser, EXAMPLE, "l40s-deploy checkpoint verify /models/DeepSeek-V3-0324 --fresh --json")
+    parser.add_argument(
+        "what", metavar="DIR|MODEL", help="absolute path on the nodes, or a name below their model root"
+    )
+    add_nodes(parser, "check only this node (repeatable; default: all)")
+    add_time_limit(parser)
+    parser.add_argument(
+        "--fresh", action="store_true", help="read every byte, even where the checksum is already known"
+    )
+    add_inventory(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when all copies are the same; 7 where one differs or is missing; else the first failure's code."""
+    from orchestrator.checkpoint.steps.verify import verify
+
+    inventory = open_inventory(args, screen)
+    nodes = tuple(dict.fromkeys(args.node))
+    again = "run it again: files already read are not read again"
+    with _VerifyPicture(screen) as picture, time_limit(args.timeout, fix=again):
+        verified = verify(inventory, args.what, to=nodes, fresh=args.fresh, report=picture.read)
+    screen.json(_document(verified)) if screen.as_json else _show(verified, screen)
+    if verified.differences:
+        return Exit.DIFFERS
+    return next((failure.exit_code for failure in verified.copies.failures.values()), 0)
+
+
+def _document(verified: VerifyResult) -> dict[str, Any]:
+    return {
+        "same": verified.same,
+        "seconds": round(verified.seconds, 3),
+        "differences": [
+            {
+                "path": one.path,
+                "odd": list(one.odd),
+                "digests": {node: sha or None for node, sha in one.digests.items()},
+            }
+            for one in verified.differences
+        ],
+        "fixes": _fixes(verified),
+        "nodes": [_node(name, verified) for name in verified.directories],
+    }
+
+
+def _fixes(verified: VerifyResult) -> list[str]:
+    return list(repairs(verified.differences, verified.directories, list(verified.copies.values)))
+
+
+def _node(name: str, verified: VerifyResult) -> dict[str, Any]:
+    failure = verified.copies.failures.get(name)
+    return {
+        "name": name,
+        "directory": verified.directories[name],
+        "files": len(verified.copies.values.get(name, {})) or None,
+        "same_as": verified.shared.get(name),
+        "error": failure.as_json() if failure else None,
+    }
+
+
+def _show(verified: VerifyResult, screen: Screen) -> None:
+    for name, owner in verified.shared.items():
+        screen.out.print(printable(f"{name}: the same directory as {owner}'s, read once"))
+    for difference in verified.differences:
+        screen.out.print(printable(f"{difference.path}: {difference.words()}"), style="bold red")
+    for failure in verified.copies.failures.values():
+        screen.out.print(printable(f"{failure.where}: {failure.what}"), style="bold red")
+        screen.out.print(printable(f"  fix: {failure.fix}"))
+    read = verified.copies.values
+    files = max((len(copy) for copy in read.values()), default=0)
+    took = duration(verified.seconds)
+    if verified.same:
+        copies = f"{len(read)} copies are the same" if len(read) > 1 else "only one copy could be read"
+        screen.out.print(f"{copies}: {files} files by SHA-256, {took}")
+    elif verified.differences:
+        screen.out.print(f"{len(verified.differences)} of {files} files differ, {took}")
+        for fix in _fixes(verified):
+            screen.out.print(printable(f"  fix: {fix}"), soft_wrap=True)
+
+
+class _VerifyPicture(LivePicture):
+    """A line a node on a terminal, else a line now and then. Told from the nodes' threads."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._paces: dict[str, TransferRate] = {}
+        self._seen: dict[str, tuple[int, int, float]] = {}
+        self._lines = NowAndThen()
+        self._lock = threading.Lock()
+
+    def read(self, node: str, done: int, total: int) -> None:
+        """How many bytes a node has read."""
+        with self._lock:
+            self._seen[node] = (done, total, self._paces.setdefault(node, TransferRate()).at(done))
+            if self._live is not None:
+                self._live.update(self._table())
+            elif self._lines.due():
+                for name, (bytes_read, there, pace) in self._seen.items():
+                    words = f"{name}: {size(bytes_read)} of {size(there)} read, {size(int(pace))}/s"
+                    self._screen.say(words + _left(bytes_read, there, pace))
+
+    def _table(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for column in ("node", "", "read", "rate", "left"):
+            table.add_column(column)
+        for name, (done, total, pace) in sorted(self._seen.items()):
+            bar = ProgressBar(total=max(1, total), completed=done, width=30)
+            left = _left(done, total, pace).removeprefix(", ").removesuffix(" left")
+            table.add_row(Text(printable(name)), bar, size(done), f"{size(int(pace))}/s", left)
+        return table
+
+
+def _left(done: int, total: int, pace: float) -> str:
+    return f", {duration((total - done) / pace)} left" if pace > 0 and total > done else ""

@@ -1,0 +1,288 @@
+"""A checkpoint directory: config, index, shards' headers, and everything that is wrong with it.
+
+Nothing but headers is read, so 163 shards of 4 GB take a second or two. Faults are values: `inspect` shows them
+all, `reblock` refuses at the first that would give a wrong result.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint.on_node.blocks import Block, misfits
+from orchestrator.checkpoint.on_node.header import (
+    LENGTH_BYTES,
+    Header,
+    HeaderError,
+    Tensor,
+    header_length,
+    parse_header,
+)
+from orchestrator.node.agent.weights import repair
+from orchestrator.node.below import plain_path
+from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Gravity
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+LOOSE_MTP = "mtp.safetensors"
+"""sglang 0.5.23 loads it beside the index's files (srt/model_loader/weight_utils.py, maybe_add_mtp_safetensors)."""
+LARGEST_BLOCK = 65536
+LONGEST_NAME = 255
+"""Bytes: NAME_MAX of the file systems that hold checkpoints."""
+MAX_JSON_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong. severity: STOP where a loader refuses or loads wrong weights."""
+
+    id: str
+    severity: Gravity
+    where: str
+    what: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One weight file whose header could be read; size in bytes and mtime tell whether it is still the same."""
+
+    name: str
+    header: Header
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a directory holds.
+
+    weight_map: tensor name -> shard name as the index says; None where there is no index (a single file)
+    unused:     safetensors files that the index does not name
+    """
+
+    root: Path
+    config: Mapping[str, Any]
+    index_metadata: Mapping[str, Any]
+    weight_map: Mapping[str, str] | None
+    shards: tuple[Shard, ...]
+    named: int
+    """Number of shards that there should be."""
+    unused: tuple[str, ...]
+    faults: tuple[Fault, ...]
+
+    def tensors(self) -> Iterator[tuple[Shard, Tensor]]:
+        """Every tensor with the shard that holds it."""
+        return ((shard, tensor) for shard in self.shards for tensor in shard.header.tensors)
+
+    def indexed_bytes(self, changed: Mapping[str, int] | None = None) -> int:
+        """The index's total_size: bytes of the tensors in its files, some of them with another size."""
+        loose = set() if self.weight_map is None else {s.name for s in self.shards} - set(self.weight_map.values())
+        sizes = changed or {}
+        return sum(sizes.get(t.name, t.nbytes) for shard, t in self.tensors() if shard.name not in loose)
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Every tensor by its name; where two shards hold one name, the last in the files' order."""
+        return {tensor.name: tensor for _, tensor in self.tensors()}
+
+
+def read_checkpoint(root: Path) -> Checkpoint:
+    """Read a directory. Raises Failure only where there is no directory; everything else is a fault."""
+    if not root.is_dir():
+        raise Failure(
+            "no-checkpoint", "no such directory", str(root), "specify the directory that contains config.json"
+        )
+    faults: list[Fault] = []
+    present = sorted(path.name for path in root.glob("*.safetensors"))
+    config = _object(root / CONFIG, faults, broken="CONFIG-BROKEN", missing="CONFIG-MISSING")
+    index = _object(root / INDEX, faults, broken="INDEX-BROKEN")
+    weight_map = _weight_map(index, faults)
+    names = _shard_names(root, weight_map, faults)
+    shards = tuple(shard for name in names if (shard := _shard(root, name, faults)) is not None)
+    metadata = index.get("metadata") if index else None
+    checkpoint = Checkpoint(
+        root=root,
+        config=config or {},
+        index_metadata=metadata if isinstance(metadata, dict) else {},
+        weight_map=weight_map,
+        shards=shards,
+        named=len(names),
+        unused=tuple(name for name in present if name not in names),
+        faults=(),
+    )
+    faults += _index_faults(checkpoint)
+    if len(shards) == len(names):
+        faults += _quantisation_faults(checkpoint)
+    faults += [Fault("SHARD-UNUSED", Gravity.NOTE, name, "it is not in the index") for name in checkpoint.unused]
+    return replace(checkpoint, faults=tuple(faults))
+
+
+def quantised_block(config: Mapping[str, Any]) -> Block | None:
+    """The FP8 block that config.json names, or None where the checkpoint is quantised otherwise or not at all."""
+    quantisation = config.get("quantization_config")
+    if not isinstance(quantisation, dict) or "fp8" not in str(quantisation.get("quant_method", "")):
+        return None
+    block = quantisation.get("weight_block_size")
+    if (
+        isinstance(block, list)
+        and len(block) == 2
+        and all(type(side) is int and 0 < side <= LARGEST_BLOCK for side in block)
+    ):
+        return (block[0], block[1])
+    return None
+
+
+def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
+    """Bytes at an offset. Raises OSError where the file ends before."""
+    parts = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            raise OSError(errno.EIO, "the file is shorter than its header states")
+        parts.append(part)
+        length -= len(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") -> dict[str, Any] | None:
+    """A JSON object's file, or None with the fault noted. missing: id where there is no file, '' to allow that."""
+    try:
+        return _read_object(path)
+    except FileNotFoundError:
+        if missing:
+            faults.append(Fault(missing, Gravity.STOP, path.name, "no such file", "download it again"))
+        return None
+    except (OSError, ValueError, RecursionError) as wrong:
+        faults.append(Fault(broken, Gravity.STOP, path.name, f"cannot be read: {wrong}", "download it again"))
+        return None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ValueError(f"over {MAX_JSON_BYTES >> 20} MiB")
+    document = json.loads(path.read_bytes())
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - told like every other fault of the text
+    return document
+
+
+def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping[str, str] | None:
+    if index is None:
+        return None
+    raw = index.get("weight_map")
+    if not isinstance(raw, dict) or not all(isinstance(name, str) for name in raw.values()):
+        faults.append(
+            Fault("INDEX-BROKEN", Gravity.STOP, INDEX, "weight_map does not map names to files", "download it again")
+        )
+        return {}
+    return {sys.intern(tensor): sys.intern(shard) for tensor, shard in raw.items()}
+
+
+def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[Fault]) -> list[str]:
+    """The files that an engine loads, in the order of their names."""
+    single = [SINGLE] if (root / SINGLE).is_file() else []
+    names = single if weight_map is None else sorted(set(weight_map.values()))
+    for name in [name for name in names if not _is_plain(name)]:
+        faults.append(Fault("INDEX-BROKEN", Gravity.STOP, INDEX, f"lists a file outside the directory: {name!r:.80}"))
+        names.remove(name)
+    if names and LOOSE_MTP not in names and (root / LOOSE_MTP).is_file():
+        names.append(LOOSE_MTP)
+    if not names and not faults:
+        what = f"neither {INDEX} nor {SINGLE}: not a safetensors checkpoint"
+        faults.append(
+            Fault("NO-WEIGHTS", Gravity.STOP, str(root), what, "specify the directory that contains the weights")
+        )
+    return names
+
+
+def _is_plain(name: str) -> bool:
+    """A file right in the directory, of a name that a file can have."""
+    try:
+        return "/" not in plain_path(name) and len(name.encode()) <= LONGEST_NAME
+    except ValueError:
+        return False
+
+
+def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
+    again = f"download this file again, or copy it from another node: {repair(root)}"
+    try:
+        shard = read_shard(root / name)
+    except FileNotFoundError:
+        faults.append(Fault("SHARD-MISSING", Gravity.STOP, name, "it is in the index, but missing", again))
+        return None
+    except OSError as wrong:
+        faults.append(Fault("SHARD-BROKEN", Gravity.STOP, name, f"cannot be read: {wrong.strerror}", again))
+        return None
+    except HeaderError as wrong:
+        faults.append(Fault("SHARD-BROKEN", Gravity.STOP, name, str(wrong), again))
+        return None
+    if shard.size != shard.header.file_size:
+        word = "truncated" if shard.size < shard.header.file_size else "too long"
+        what = f"{word}: {shard.size} bytes, but its header states {shard.header.file_size}"
+        faults.append(Fault("SHARD-TRUNCATED", Gravity.STOP, name, what, again))
+        return None
+    return shard
+
+
+def read_shard(path: Path) -> Shard:
+    """A weight file's header and size. Raises OSError or HeaderError; does not judge the size."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise HeaderError("not a regular file")
+        length = header_length(os.pread(descriptor, LENGTH_BYTES, 0))
+        if LENGTH_BYTES + length > status.st_size:
+            raise HeaderError(f"truncated: {status.st_size} bytes, but its header alone has {LENGTH_BYTES + length}")
+        header = parse_header(read_exactly(descriptor, length, LENGTH_BYTES))
+        return Shard(path.name, header, status.st_size, status.st_mtime_ns)
+    finally:
+        os.close(descriptor)
+
+
+def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
+    """Where index and shards contradict each other."""
+    faults = []
+    homes: dict[str, str] = {}
+    for shard, tensor in checkpoint.tensors():
+        if tensor.name in homes:
+            what = f"{homes[tensor.name]} contains it as well: an engine loads both and keeps the last"
+            faults.append(Fault("TENSOR-TWICE", Gravity.STOP, f"{shard.name}: {tensor.name}", what))
+        homes[tensor.name] = shard.name
+    if checkpoint.weight_map is None:
+        return faults
+    readable = {shard.name for shard in checkpoint.shards}
+    for name, shard_name in checkpoint.weight_map.items():
+        if shard_name in readable and homes.get(name) != shard_name:
+            what = f"the index lists it in {shard_name}, which does not contain it"
+            faults.append(Fault("TENSOR-MISSING", Gravity.STOP, name, what, "download the index and the shard again"))
+    strays = [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]
+    if strays:
+        what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
+        faults.append(Fault("TENSOR-UNLISTED", Gravity.NOTE, strays[0], what))
+    total = checkpoint.index_metadata.get("total_size")
+    held = checkpoint.indexed_bytes()
+    if total is not None and total != held and len(checkpoint.shards) == checkpoint.named:
+        faults.append(
+            Fault("INDEX-SIZE", Gravity.NOTE, INDEX, f"total_size is {total}, but the shards contain {held} bytes")
+        )
+    return faults
+
+
+def _quantisation_faults(checkpoint: Checkpoint) -> list[Fault]:
+    block = quantised_block(checkpoint.config)
+    if block is None:
+        return []
+    return [
+        Fault(misfit.id, Gravity.STOP, misfit.tensor, misfit.what) for misfit in misfits(checkpoint.by_name(), block)
+    ]

@@ -1,0 +1,244 @@
+"""The proof that two checkpoints dequantise to the same values, bit for bit.
+
+An FP8 element's value is its byte's value times its block's scale. So two sides are equal where every weight byte is
+equal and every element's scale is: source[i // a, j // a] == target[i // b, j // b]. That is checked for every block
+of the target with an index looked up for it, not with the code that wrote it. Everything else, tensors and files,
+must be the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from orchestrator.checkpoint.on_node.blocks import is_scale, scale_shape
+from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, Checkpoint, Shard, read_checkpoint, read_exactly
+from orchestrator.checkpoint.on_node.header import Tensor
+from orchestrator.checkpoint.on_node.reblock import Job, Report, new_config
+from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Gravity, Progress, Proof
+
+_CHUNK_BYTES = 2 * 1024 * 1024
+_TICK_S = 0.2
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
+
+
+def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
+    """Compare a target with the source it was made from. Raises Failure('differs') that names tensor and element."""
+    made = read_checkpoint(target)
+    for fault in made.faults:
+        if fault.severity is Gravity.STOP:
+            raise _differs(target / fault.where, fault.what)
+    _compare_config(job, made)
+    _compare_index(job, made)
+    _compare_names(job, made)
+    for name, path in job.others.items():
+        _compare_files(path, target / name)
+    tally = _Tally(Progress(sum(shard.header.file_size for shard in made.shards), shards=len(made.shards)))
+    homes = {tensor.name: (shard, tensor) for shard, tensor in job.checkpoint.tensors()}
+    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="prove") as pool:
+        pending = {pool.submit(_compare_shard, job, homes, target, shard, tally) for shard in made.shards}
+        try:
+            while pending:
+                finished, pending = wait(pending, timeout=_TICK_S, return_when=FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+                report(tally.now())
+        except BaseException:
+            tally.stop_others(pending)
+            raise
+    size = sum(shard.size for shard in made.shards)
+    return Proof(len(homes), sum(map(is_scale, homes)), len(job.others) + 2, size)
+
+
+class _Tally:
+    """Counts for all threads; stopping ends them at their next tensor."""
+
+    def __init__(self, start: Progress) -> None:
+        self._total = start.total
+        self._shards = start.shards
+        self._done = 0
+        self._shards_done = 0
+        self._lock = threading.Lock()
+        self.stopping = False
+
+    def stop_others(self, pending: Iterable[Future[None]]) -> None:
+        """Cancel what has not begun; what has begun ends at its next tensor."""
+        self.stopping = True
+        for future in pending:
+            future.cancel()
+
+    def add(self, count: int, shards: int = 0) -> None:
+        with self._lock:
+            self._done += count
+            self._shards_done += shards
+
+    def now(self) -> Progress:
+        with self._lock:
+            return Progress(self._total, self._done, self._shards, self._shards_done)
+
+
+def _compare_config(job: Job, made: Checkpoint) -> None:
+    wanted = new_config(job.checkpoint.config, job.new)
+    for key in sorted(wanted.keys() | made.config.keys()):
+        if made.config.get(key) != wanted.get(key):
+            what = f"{key} is {made.config.get(key)!r}, wanted {wanted.get(key)!r}"
+            raise _differs(made.root / CONFIG, what)
+
+
+def _compare_index(job: Job, made: Checkpoint) -> None:
+    source = job.checkpoint
+    where = made.root / INDEX
+    if (made.weight_map is None) != (source.weight_map is None):
+        raise _differs(where, "only one side has an index")
+    if made.weight_map is None or source.weight_map is None:
+        return
+    if made.weight_map.keys() != source.weight_map.keys():
+        odd = min(made.weight_map.keys() ^ source.weight_map.keys())
+        raise _differs(where, f"only one side's weight_map has {odd}")
+    wanted = {**source.index_metadata, "total_size": made.indexed_bytes()}
+    if made.index_metadata != wanted:
+        raise _differs(where, f"metadata is {dict(made.index_metadata)}, wanted {wanted}")
+
+
+def _compare_names(job: Job, made: Checkpoint) -> None:
+    names = {tensor.name for _, tensor in job.checkpoint.tensors()}
+    found = {tensor.name for _, tensor in made.tensors()}
+    if names != found:
+        raise _differs(made.root, f"only one side has the tensor {min(names ^ found)}")
+    metadata = {shard.name: shard.header.metadata for shard in job.checkpoint.shards}
+    for shard in made.shards:
+        if shard.name in metadata and shard.header.metadata != metadata[shard.name]:
+            raise _differs(made.root / shard.name, "its __metadata__ differs from the source's")
+
+
+def _compare_shard(
+    job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, shard: Shard, tally: _Tally
+) -> None:
+    with ExitStack() as files:
+        made = _open(files, target / shard.name)
+        opened: dict[str, int] = {}
+        for tensor in shard.header.tensors:
+            if tally.stopping:
+                return
+            home, original = homes[tensor.name]
+            if home.name not in opened:
+                opened[home.name] = _open(files, job.checkpoint.root / home.name)
+            sides = _Sides(
+                source=opened[home.name],
+                source_at=home.header.data_start + original.begin,
+                target=made,
+                target_at=shard.header.data_start + tensor.begin,
+                where=f"{target / shard.name}: {tensor.name}",
+            )
+            if tensor.name in job.weights:
+                _compare_scales(job, original, tensor, sides)
+            else:
+                _compare_tensor(original, tensor, sides)
+            tally.add(tensor.nbytes)
+    tally.add(shard.header.data_start, shards=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Where one tensor's bytes are on both sides, and what to call it."""
+
+    source: int
+    source_at: int
+    target: int
+    target_at: int
+    where: str
+
+
+def _compare_tensor(source: Tensor, target: Tensor, sides: _Sides) -> None:
+    if (source.dtype, source.shape) != (target.dtype, target.shape):
+        what = f"is {target.dtype} {list(target.shape)}, the source's is {source.dtype} {list(source.shape)}"
+        raise _differs(sides.where, what)
+    for at in range(0, source.nbytes, _CHUNK_BYTES):
+        length = min(_CHUNK_BYTES, source.nbytes - at)
+        ours = _read(sides.source, length, sides.source_at + at)
+        theirs = _read(sides.target, length, sides.target_at + at)
+        if ours != theirs:
+            byte = _first_difference(ours, theirs)
+            element = _coordinates((at + byte) // source.element_bytes, source.shape)
+            what = f"element {element} has byte 0x{theirs[byte]:02x}, the source's is 0x{ours[byte]:02x}"
+            raise _differs(sides.where, what)
+
+
+def _compare_scales(job: Job, source: Tensor, target: Tensor, sides: _Sides) -> None:
+    weight = job.weights[source.name]
+    wanted = scale_shape(weight, job.new)
+    if (target.dtype, target.shape) != (source.dtype, wanted):
+        what = f"is {target.dtype} {list(target.shape)}, wanted {source.dtype} {list(wanted)}"
+        raise _differs(sides.where, what)
+    code = _CODES[source.element_bytes]
+    ours = array(code, _read(sides.source, source.nbytes, sides.source_at))
+    theirs = array(code, _read(sides.target, target.nbytes, sides.target_at))
+    rows, columns = source.shape[-2:]
+    new_rows, new_columns = wanted[-2:]
+    column_of = [j * job.new[1] // job.old[1] for j in range(new_columns)]
+    for line in range(prod(wanted[:-1])):
+        matrix, row = divmod(line, new_rows)
+        start = (matrix * rows + row * job.new[0] // job.old[0]) * columns
+        expected = array(code, [ours[start + column] for column in column_of])
+        found = theirs[line * new_columns : (line + 1) * new_columns]
+        if found != expected:
+            column = next(j for j in range(new_columns) if found[j] != expected[j])
+            element = _coordinates(line * new_columns + column, wanted)
+            what = f"scale {element} has bits 0x{found[column]:x}, the source's block has 0x{expected[column]:x}"
+            raise _differs(sides.where, what)
+
+
+def _compare_files(source: Path, target: Path) -> None:
+    with ExitStack() as files:
+        ours, theirs = _open(files, source), _open(files, target)
+        size = os.fstat(ours).st_size
+        if os.fstat(theirs).st_size != size:
+            raise _differs(target, f"has {os.fstat(theirs).st_size} bytes, the source's has {size}")
+        for at in range(0, size, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, size - at)
+            one, other = _read(ours, length, at), _read(theirs, length, at)
+            if one != other:
+                raise _differs(target, f"byte {at + _first_difference(one, other)} differs from the source's")
+
+
+def _open(files: ExitStack, path: Path) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as wrong:
+        raise _differs(path, f"cannot be read: {wrong.strerror}") from None
+    files.callback(os.close, descriptor)
+    return descriptor
+
+
+def _read(descriptor: int, length: int, offset: int) -> bytes:
+    try:
+        return read_exactly(descriptor, length, offset)
+    except OSError as wrong:
+        where = os.readlink(f"/proc/self/fd/{descriptor}")
+        fix = "check its disk (`dmesg`)"
+        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", where, fix) from None
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    return next(at for at in range(len(one)) if one[at] != other[at])
+
+
+def _coordinates(flat: int, shape: tuple[int, ...]) -> list[int]:
+    found = []
+    for size in reversed(shape):
+        flat, position = divmod(flat, size)
+        found.append(position)
+    return found[::-1]
+
+
+def _differs(where: object, what: str) -> Failure:
+    return Failure("differs", what, str(where), _FIX)

@@ -1,0 +1,295 @@
+"""Verb `push-receive`: one link of the chain. Fetches from the one before, offers to the one after.
+
+The answer is lines: first {"port", "secret"} of our own offer, then how far it is twice a second, `complete` in the
+last ones: the directory is in its place, and others are still served. It ends when nobody reads any more, and with it
+everything that it started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint.on_node.push.fetch import ConnectionLost, Fetch, Upstream
+from orchestrator.checkpoint.on_node.push.giver import Giver, own_folder
+from orchestrator.checkpoint.on_node.push.notes import NoNotes, hear_ready
+from orchestrator.checkpoint.on_node.push.target import REPAIR, FileEntry, PushTarget, entries_of
+from orchestrator.node import below, files
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import failure_of, os_failures
+from orchestrator.node.requests import request_of
+from orchestrator.node.sha256 import Digests
+from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.protocol.jobs import ReceiveRequest
+
+PATIENCE_S = 20.0
+"""When connections to the one before us have failed for this long, it counts as lost."""
+AGAIN_S = 0.2
+MOST_AT_ONCE = 16
+"""Files that one rsync fetches, so that streams share what is ready."""
+TRIES = 2
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Fetch, check, offer, finish, and serve until the caller goes away."""
+    os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
+    asked = request_of(ReceiveRequest, request)
+    entries = _entries(asked)
+    target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
+    with os_failures(asked.directory):
+        _receive(asked, files.state_dir(asked.state_dir), target, entries)
+
+
+def _entries(asked: ReceiveRequest) -> Sequence[FileEntry]:
+    try:
+        return entries_of(asked.files)
+    except ValueError as wrong:
+        raise Failure("outside", f"the list of files is refused: {wrong}", "request", below.FIX) from None
+
+
+def _receive(asked: ReceiveRequest, state: str, target: PushTarget, entries: Sequence[FileEntry]) -> None:
+    folder = own_folder(state, "receive")
+    target.open()
+    giver = Giver(folder, target.folder)
+    try:
+        port = giver.listen(asked.address, asked.port)
+        upstream = _upstream(asked, folder)
+        arrival = Arrival(target, entries, Digests(state), upstream, giver)
+        tell({"port": port, "secret": giver.secret, "there": target.there})
+        _run(arrival, max(1, asked.streams))
+    finally:
+        giver.close()
+        target.close()
+
+
+def _upstream(asked: ReceiveRequest, folder: Path) -> Upstream:
+    before = asked.upstream
+    rate = asked.bytes_per_s // max(1, asked.streams)
+    upstream = Upstream(before.address, before.port, before.secret, folder, rate)
+    upstream.keep_secret()
+    return upstream
+
+
+def _run(arrival: Arrival, streams: int) -> None:
+    for work in (arrival.listen, *[arrival.work] * streams):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        while not reader_is_gone(TICK_S):
+            tell(arrival.progress())
+            if arrival.failure is not None:
+                raise arrival.failure
+    finally:
+        arrival.stop()
+
+
+class Arrival:
+    """All files of one directory that are being received, by several threads."""
+
+    def __init__(
+        self, target: PushTarget, entries: Sequence[FileEntry], digests: Digests, upstream: Upstream, giver: Giver
+    ) -> None:
+        self.failure: Failure | None = None
+        self._target = target
+        self._digests = digests
+        self._upstream = upstream
+        self._giver = giver
+        self._todo = deque(entries)
+        self._wanted = {entry.path for entry in entries}
+        self._left = len(entries)
+        self._ready: dict[str, str] = {}
+        self._tries: dict[str, int] = {}
+        self._placed: set[str] = set()
+        self._bytes = 0
+        self._sent = 0
+        self._complete = not entries
+        self._stopped = False
+        self._lost_since = 0.0
+        """When connections began to fail, monotonic; 0 while they do not."""
+        self._fetches: set[Fetch] = set()
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
+
+    def progress(self) -> dict[str, Any]:
+        """How far this node is: bytes that are here and checked, or being checked; files that are not whole yet."""
+        return {"bytes": self._bytes, "files_left": self._left, "complete": self._complete, "sent": self._sent}
+
+    def stop(self) -> None:
+        """End every rsync; threads end at their next step."""
+        self._stopped = True
+        for fetch in list(self._fetches):
+            fetch.kill()
+
+    def work(self) -> None:
+        """A thread's life: take what is ready, until nothing is left. The first failure ends all."""
+        while self._left and not self._stopped and self.failure is None:
+            self._try(self._try_step)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as wrong:
+            self.failure = self.failure or failure_of(wrong, str(self._target.directory), "push-receive")
+
+    def _try_step(self) -> None:
+        try:
+            self._step()
+        except ConnectionLost as lost:
+            self._bear(lost)
+
+    def _step(self) -> None:
+        batch = self._take()
+        if not batch:
+            return
+        try:
+            missing = [entry for entry in batch if not self._is_here(entry)]
+            self._fetch(missing)
+        finally:
+            self._give_back(batch)
+
+    def _take(self) -> list[FileEntry]:
+        """Some of the files that are ready, in their order; waits a little for the first."""
+        with self._news:
+            ready = [entry for entry in self._todo if entry.path in self._ready]
+            if not ready:
+                self._news.wait(AGAIN_S)
+                return []
+            batch = ready[: max(1, min(MOST_AT_ONCE, len(ready) // 2))]
+            for entry in batch:
+                self._todo.remove(entry)
+            return batch
+
+    def _give_back(self, batch: Sequence[FileEntry]) -> None:
+        """What did not come is to be fetched again; the last file that came ends it all."""
+        with self._lock:
+            missing = [entry for entry in batch if entry.path not in self._placed]
+            self._todo.extendleft(reversed(missing))
+
+    def listen(self) -> None:
+        """A thread's life: hear what is ready; when the connection ends, begin again."""
+        while not self._complete and not self._stopped and self.failure is None:
+            self._try(self._listen)
+
+    def _listen(self) -> None:
+        try:
+            hear_ready(self._upstream.address, self._upstream.port, self._upstream.secret, self._hear)
+        except NoNotes as wrong:
+            self._bear(ConnectionLost(str(wrong)))
+
+    def _hear(self, path: str, digest: str) -> None:
+        with self._news:
+            if path not in self._wanted:
+                return  # none of ours: memory is for those only
+            self._ready[path] = digest
+            self._lost_since = 0.0
+            self._news.notify_all()
+
+    def _bear(self, lost: ConnectionLost) -> None:
+        """A connection broke. Whoever has not answered for long is gone."""
+        now = time.monotonic()
+        self._lost_since = self._lost_since or now
+        if now - self._lost_since > PATIENCE_S:
+            where = f"{self._upstream.address} port {self._upstream.port}"
+            fix = (
+                "check that this node reaches that port; choose another network with --interface, another port with"
+                " --port"
+            )
+            raise Failure("upstream", f"the previous node in the chain sends nothing: {lost}", where, fix)
+        time.sleep(AGAIN_S)
+
+    def _is_here(self, entry: FileEntry) -> bool:
+        """Whether a file is in its place with the right digest; a wrong one goes, unless it was never ours."""
+        path = self._target.folder / entry.path
+        if not path.exists():
+            if self._target.there:
+                what = "is missing in a directory that existed before"
+                raise Failure("target-differs", what, str(path), REPAIR)
+            return False
+        size = path.stat().st_size
+        if self._target.repairs and size != entry.size:
+            return False
+        if self._digests.of(path, self._counted, fresh=self._target.repairs) == self._ready[entry.path]:
+            self._done(entry)
+            return True
+        if self._target.there:
+            what = "differs from the source, in a directory that existed before"
+            raise Failure("target-differs", what, str(path), REPAIR)
+        self._counted(-size)
+        if not self._target.repairs:
+            path.unlink()
+        return False
+
+    def _fetch(self, batch: Sequence[FileEntry]) -> None:
+        if not batch:
+            return
+        arriving = self._target.arriving
+        for entry in batch:
+            below.refuse_links(arriving, entry.source)
+            self._make_way(arriving / entry.source, entry)
+        fetch = self._upstream.fetch(batch, arriving)
+        self._fetches.add(fetch)
+        try:
+            for entry in batch:
+                self._check(entry, fetch)
+            fetch.end()
+        finally:
+            fetch.kill()
+            self._fetches.discard(fetch)
+
+    def _make_way(self, path: Path, entry: FileEntry) -> None:
+        """--append adds to what is shorter and leaves what is longer."""
+        if path.exists() and path.stat().st_size > entry.size:
+            path.unlink()
+
+    def _check(self, entry: FileEntry, fetch: Fetch) -> None:
+        path = self._target.arriving / entry.source
+        came, before = 0, path.stat().st_size if path.exists() else 0
+
+        def counted(count: int) -> None:
+            nonlocal came
+            came += count
+            if came > before:
+                self._lost_since = 0.0
+            self._counted(count)
+
+        digest = fetch.follow(entry, path, counted)
+        if digest is None or not path.exists():  # another entry with the same source has taken it
+            self._counted(-came)
+            return
+        wanted = self._ready[entry.path]
+        if digest == wanted:
+            self._digests.keep(self._target.place(path, entry.path), digest)
+            self._sent += 1
+            self._done(entry)
+            return
+        self._counted(-came)
+        path.unlink()
+        self._tries[entry.path] = self._tries.get(entry.path, 0) + 1
+        if self._tries[entry.path] >= TRIES:
+            what = f"arrived {TRIES} times with SHA-256 {digest[:16]}..., but the source has {wanted[:16]}..."
+            fix = (
+                "check whether the source has changed; if not, test the memory and disk of this node and the"
+                " previous one"
+            )
+            raise Failure("digest", what, entry.path, fix)
+
+    def _done(self, entry: FileEntry) -> None:
+        self._placed.add(entry.path)
+        self._giver.offer(entry.path, self._ready[entry.path])
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._target.finish()
+        self._giver.move(self._target.folder)
+        self._complete = True
+
+    def _counted(self, count: int) -> None:
+        if self._stopped:
+            raise Failure("stopped", "the controller no longer waits for it", "push-receive")
+        with self._lock:
+            self._bytes += count

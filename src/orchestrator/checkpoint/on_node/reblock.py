@@ -1,0 +1,399 @@
+"""FP8 checkpoints with a finer block: new headers, new scales, and weights copied by the kernel.
+
+Shards are written side by side by threads: nearly all of the time is spent inside the kernel, and a killed process
+leaves no worker behind that goes on writing while the next run resumes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import gcd, prod
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint.on_node import target as target_files
+from orchestrator.checkpoint.on_node.blocks import Block, finer, is_scale, scale_shape, weight_of
+from orchestrator.checkpoint.on_node.directory import (
+    CONFIG,
+    INDEX,
+    Checkpoint,
+    Shard,
+    quantised_block,
+    read_checkpoint,
+    read_exactly,
+)
+from orchestrator.checkpoint.on_node.files import files_below
+from orchestrator.checkpoint.on_node.shard_layout import NewScale, Piece, ShardLayout, lay_out
+from orchestrator.checkpoint.on_node.target import PARTIAL, Request, TargetState
+from orchestrator.checkpoint.on_node.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
+from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
+
+_TICK_S = 0.2
+_NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", PARTIAL)
+"""Weights that are no part of the re-blocked checkpoint, and what interrupted downloads leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a run will do, worked out before the first byte is written.
+
+    layouts: the new shard for each shard's name; others: files copied as they are, by their path in the checkpoint
+    """
+
+    checkpoint: Checkpoint
+    old: Block
+    new: Block
+    layouts: Mapping[str, ShardLayout]
+    weights: Mapping[str, tuple[int, ...]]
+    """Shape of the weight of every scale, by the scale's name."""
+    others: Mapping[str, Path]
+    config: bytes
+    index: bytes | None
+
+
+Report = Callable[[Progress], None]
+"""Told now and then how far the run is, from the calling thread."""
+
+
+class _ReblockStop(Exception):
+    """Another shard failed or the user interrupted: this one ends early."""
+
+
+class _WorkMeter:
+    """Counts for all threads together; where the run is to stop, the next count raises instead."""
+
+    def __init__(self, job: Job, todo: list[Shard]) -> None:
+        total = sum(layout.size for layout in job.layouts.values())
+        resumed = total - sum(job.layouts[shard.name].size for shard in todo)
+        ready = len(job.layouts) - len(todo)
+        self._now = Progress(total, resumed, len(job.layouts), ready, resumed)
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def now(self) -> Progress:
+        with self._lock:
+            return self._now
+
+    def stop_others(self, pending: Iterable[Future[None]]) -> None:
+        """Cancel what has not begun; what has begun ends at its next count."""
+        self._stopping = True
+        for future in pending:
+            future.cancel()
+
+    def copied(self, count: int) -> None:
+        self._add(count, copied=count)
+
+    def shared(self, count: int) -> None:
+        self._add(count, shared=count)
+
+    def scale(self, count: int) -> None:
+        self._add(count, scales=count)
+
+    def alongside(self, count: int) -> None:
+        self._add(0, copied=count)
+
+    def shard_done(self, head: int) -> None:
+        self._add(head, shards_done=1)
+
+    def _add(self, done: int, **counts: int) -> None:
+        if self._stopping:
+            raise _ReblockStop
+        with self._lock:
+            grown = {name: getattr(self._now, name) + count for name, count in counts.items()}
+            self._now = replace(self._now, done=self._now.done + done, **grown)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReblockRun:
+    """A run in progress. share: the file systems offer reflink."""
+
+    job: Job
+    target: Path
+    meter: _WorkMeter
+    share: bool
+
+
+def plan(source: Path, block: int) -> Job:
+    """Read the source and work the run out. Raises Failure where the source can't be re-blocked that way."""
+    checkpoint = read_checkpoint(source)
+    old = _old_block(checkpoint)
+    new = (block, block)
+    _check_divides(checkpoint, old, new)
+    _refuse_faults(checkpoint)
+    tensors = checkpoint.by_name()
+    weights = {name: tensors[weight_of(name)].shape for name in tensors if is_scale(name)}
+    shapes = {name: scale_shape(weight, new) for name, weight in weights.items()}
+    layouts = {shard.name: _layout(shard, shapes) for shard in checkpoint.shards}
+    return Job(
+        checkpoint=checkpoint,
+        old=old,
+        new=new,
+        layouts=layouts,
+        weights=weights,
+        others=other_files(checkpoint.root),
+        config=_json(new_config(checkpoint.config, new)),
+        index=_new_index(checkpoint, shapes),
+    )
+
+
+def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
+    """Write the target, or continue writing it; where it is complete already, nothing is written.
+
+    jobs: shards at a time. What it wrote is on the disk, not only in the page cache, when this returns.
+    Raises Failure, after which the same call continues where this one stopped. The source is only read.
+    """
+    target_files.check_apart(job.checkpoint.root, target)
+    if target_files.standing(target) is TargetState.FOREIGN:
+        _check_is_result(job, target)
+        return _WorkMeter(job, []).now()
+    with target_files.target_failures(target), target_files.held(target, _request(job)):
+        _remove_partial(target)
+        todo = _todo(job, target)
+        first = job.checkpoint.root / job.checkpoint.shards[0].name
+        with _blamed(first):
+            share = can_share(first, target)
+        _check_space(target, job, todo, share=share)
+        run = _ReblockRun(job, target, _WorkMeter(job, todo), share)
+        _write_shards(run, todo, jobs, report)
+        for name, path in job.others.items():
+            _copy_other(run, name, path)
+        target_files.finish(target, job.index, job.config)
+    return run.meter.now()
+
+
+def survey(job: Job, target: Path) -> WouldReblock:
+    """What `reblock` would do; writes nothing. Raises the Failure that it would begin with."""
+    target_files.check_apart(job.checkpoint.root, target)
+    state, todo, small = target_files.standing(target), [], 0
+    if state is TargetState.FOREIGN:
+        _check_is_result(job, target)
+    else:
+        todo = _todo(job, target)
+        small = _small(job, target)
+    place = next(path for path in (target, *target.absolute().parents) if path.is_dir())
+    disk = os.statvfs(place)
+    size = sum(job.layouts[shard.name].size for shard in todo) + small
+    return WouldReblock(
+        state=state.value,
+        shards=len(job.layouts),
+        todo=len(todo),
+        bytes=size,
+        free=disk.f_bavail * disk.f_frsize,
+        old_block=tuple(job.old),
+        new_block=tuple(job.new),
+    )
+
+
+def new_config(config: Mapping[str, Any], block: Block) -> dict[str, Any]:
+    """config.json with the new block; nothing else changes."""
+    return {**config, "quantization_config": {**config["quantization_config"], "weight_block_size": list(block)}}
+
+
+def _old_block(checkpoint: Checkpoint) -> Block:
+    broken = [fault for fault in checkpoint.faults if fault.id.startswith("CONFIG")]
+    if broken:
+        raise Failure("broken-source", f"{broken[0].where}: {broken[0].what}", str(checkpoint.root), broken[0].fix)
+    block = quantised_block(checkpoint.config)
+    where = str(checkpoint.root / CONFIG)
+    if block is None:
+        found = checkpoint.config.get("quantization_config")
+        method = found.get("quant_method") if isinstance(found, dict) else None
+        what = f"quantisation is {method or 'none'}; only FP8 checkpoints with a weight_block_size can be re-blocked"
+        raise Failure("not-fp8-block", what, where, "specify an FP8 checkpoint with block scales")
+    return block
+
+
+def _check_divides(checkpoint: Checkpoint, old: Block, new: Block) -> None:
+    where = str(checkpoint.root / CONFIG)
+    if old == new:
+        what = f"weight_block_size is already {list(old)}"
+        raise Failure("already", what, where, "no re-blocking is needed: serve this checkpoint as it is")
+    if new[0] < 1 or old[0] % new[0] or old[1] % new[1]:
+        what = f"the block {list(old)} is not divisible by {new[0]}"
+        raise Failure("not-a-divisor", what, where, f"use --block with a divisor of {gcd(*old)}")
+
+
+def _refuse_faults(checkpoint: Checkpoint) -> None:
+    """A fault that would make a wrong target is the end; the first is told, and how many there are."""
+    stops = [fault for fault in checkpoint.faults if fault.severity is Gravity.STOP]
+    if stops:
+        more = f" (and {len(stops) - 1} more: `l40s-deploy checkpoint inspect` lists them)" if len(stops) > 1 else ""
+        where = str(checkpoint.root / stops[0].where)
+        raise Failure("broken-source", f"{stops[0].what}{more}", where, stops[0].fix or "download the checkpoint again")
+
+
+def _layout(shard: Shard, shapes: Mapping[str, tuple[int, ...]]) -> ShardLayout:
+    here = {tensor.name: shapes[tensor.name] for tensor in shard.header.tensors if tensor.name in shapes}
+    return lay_out(shard.header, here)
+
+
+def other_files(root: Path) -> dict[str, Path]:
+    """Files that travel with the weights, by their path below the root: tokenizer, code, licence. Raises Failure."""
+    travels = files_below(root, lambda path: not path.endswith(_NOT_COPIED) and path != CONFIG)
+    return {path: root / path for path in travels}
+
+
+def _new_index(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> bytes | None:
+    if checkpoint.weight_map is None:
+        return None
+    widths = {tensor.name: tensor.element_bytes for _, tensor in checkpoint.tensors() if tensor.name in shapes}
+    total = checkpoint.indexed_bytes({name: prod(shape) * widths[name] for name, shape in shapes.items()})
+    metadata = {**checkpoint.index_metadata, "total_size": total}
+    return _json({"metadata": metadata, "weight_map": checkpoint.weight_map})
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _request(job: Job) -> Request:
+    files = {shard.name: (shard.size, shard.mtime_ns) for shard in job.checkpoint.shards}
+    root = job.checkpoint.root
+    paths = {**job.others, CONFIG: root / CONFIG}
+    if job.index is not None:
+        paths[INDEX] = root / INDEX
+    for name, path in paths.items():
+        status = path.stat()
+        files[name] = (status.st_size, status.st_mtime_ns)
+    return Request(str(root), job.new, files)
+
+
+def _check_is_result(job: Job, target: Path) -> None:
+    """A directory with files and no journal is either exactly this result or not ours."""
+    wrong = [name for name, layout in job.layouts.items() if not target_files.is_whole(target / name, layout)]
+    texts = {CONFIG: job.config} if job.index is None else {CONFIG: job.config, INDEX: job.index}
+    wrong += [name for name, text in texts.items() if not _holds(target / name, text)]
+    wrong += [name for name in job.others if not (target / name).is_file()]
+    if wrong:
+        what = f"is not empty, and differs from what this run would write: {wrong[0]} differs or is missing"
+        fix = "specify an empty or new directory (--prove compares this one with the source and writes nothing)"
+        raise Failure("target-exists", what, str(target), fix)
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(text) and path.read_bytes() == text
+    except OSError:
+        return False
+
+
+def _todo(job: Job, target: Path) -> list[Shard]:
+    return [s for s in job.checkpoint.shards if not target_files.is_whole(target / s.name, job.layouts[s.name])]
+
+
+def _small(job: Job, target: Path) -> int:
+    """Bytes of what is written beside the shards."""
+    others = sum(path.stat().st_size for name, path in job.others.items() if not (target / name).exists())
+    return others + len(job.config) + len(job.index or b"")
+
+
+def _remove_partial(target: Path) -> None:
+    for path in target.rglob(f".*{PARTIAL}"):
+        path.unlink()
+
+
+def _check_space(target: Path, job: Job, todo: list[Shard], *, share: bool) -> None:
+    layouts = [job.layouts[shard.name] for shard in todo]
+    shared = sum(layout.shareable for layout in layouts) if share else 0
+    needed = sum(layout.size for layout in layouts) - shared + _small(job, target)
+    target_files.check_space(target, needed, shared)
+
+
+def _write_shards(run: _ReblockRun, todo: list[Shard], jobs: int, report: Report) -> None:
+    """All shards side by side; the first failure, or an interrupt, stops the others at their next step. Of several
+    failures the first shard's is reported, whichever thread was faster."""
+    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="reblock") as pool:
+        begun = [pool.submit(_write_shard, run, shard) for shard in todo]
+        pending = set(begun)
+        try:
+            while pending:
+                finished, pending = wait(pending, timeout=_TICK_S, return_when=FIRST_EXCEPTION)
+                for future in sorted(finished, key=begun.index):
+                    future.result()
+                report(run.meter.now())
+        except BaseException:
+            run.meter.stop_others(pending)
+            raise
+
+
+def _write_shard(run: _ReblockRun, shard: Shard) -> None:
+    layout = run.job.layouts[shard.name]
+    with (
+        _open_source(run.job.checkpoint.root / shard.name, shard) as source,
+        target_files.growing(run.target / shard.name) as descriptor,
+    ):
+        os.ftruncate(descriptor, layout.size)
+        write_at(descriptor, layout.head, 0)
+        for scale in layout.scales:
+            old = _read_scale(source, shard, scale)
+            new = _finer(run.job, scale, old)
+            write_at(descriptor, new, scale.target)
+            run.meter.scale(len(new))
+        carrier = Carrier(source, descriptor, share=run.share, copied=run.meter.copied, shared=run.meter.shared)
+        for piece in layout.pieces:
+            carrier.carry(piece)
+    run.meter.shard_done(len(layout.head))
+
+
+def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
+    try:
+        return read_exactly(source, scale.source.nbytes, shard.header.data_start + scale.source.begin)
+    except OSError as wrong:
+        raise SourceUnreadable(wrong.errno, wrong.strerror) from None
+
+
+def _finer(job: Job, scale: NewScale, old: bytes) -> bytes:
+    return finer(old, job.weights[scale.source.name], scale.source.element_bytes, job.old, job.new)
+
+
+@contextmanager
+def _open_source(path: Path, shard: Shard) -> Iterator[int]:
+    """A source shard, the same from the first to the last byte that is read of it."""
+    with _blamed(path):
+        descriptor = open_source(path)
+    try:
+        _check_unchanged(descriptor, path, shard)
+        with _blamed(path):
+            yield descriptor
+        _check_unchanged(descriptor, path, shard)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _blamed(source: Path) -> Iterator[None]:
+    """An error of the source names the source, not the target that was being written."""
+    try:
+        yield
+    except SourceUnreadable as wrong:
+        fix = "check its owner and mode, and the disk (`dmesg`)"
+        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(source), fix) from None
+
+
+def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
+    status = os.fstat(descriptor)
+    if (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
+        fix = "wait until no process writes to the source, then start with a new target"
+        raise Failure("source-changed", "the file changed while it was being read", str(path), fix)
+
+
+def _copy_other(run: _ReblockRun, name: str, source: Path) -> None:
+    target = run.target / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _blamed(source):
+        descriptor = open_source(source)
+    try:
+        size = os.fstat(descriptor).st_size
+        with _blamed(source), target_files.growing(target) as copy:
+            aside = run.meter.alongside
+            carrier = Carrier(descriptor, copy, share=run.share, copied=aside, shared=aside)
+            carrier.carry(Piece(0, 0, size))
+    finally:
+        os.close(descriptor)

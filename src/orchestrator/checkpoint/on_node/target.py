@@ -1,0 +1,240 @@
+"""The directory that is written: refused where it could hurt, locked while it grows, complete only at the end.
+
+Every file appears under its own name, by a rename, once it is complete. A journal is in the directory from the first
+to the last byte; it says which source and which block the unfinished files belong to.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX
+from orchestrator.checkpoint.on_node.shard_layout import ShardLayout
+from orchestrator.checkpoint.on_node.transfer import write_at
+from orchestrator.node.failure import Failure
+from orchestrator.node.os_failure import DENIED, FULL, disk_full, os_failure
+
+JOURNAL = ".l40s-reblock.json"
+PARTIAL = ".part"
+_FORMAT = 1
+
+
+class TargetState(str, Enum):
+    """What the directory is when a run finds it."""
+
+    EMPTY = "empty"
+    UNFINISHED = "unfinished"
+    """An earlier run of the same request was interrupted."""
+    FOREIGN = "foreign"
+    """Files and no journal: finished, or something else altogether."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What identifies a run: the block, and every source file by size and mtime.
+
+    source is only for messages: the same files mounted elsewhere are the same source.
+    """
+
+    source: str
+    block: tuple[int, int]
+    files: Mapping[str, tuple[int, int]]
+
+    def as_json(self) -> dict[str, Any]:
+        files = {name: list(identity) for name, identity in sorted(self.files.items())}
+        return {"format": _FORMAT, "source": self.source, "block": list(self.block), "files": files}
+
+
+def check_apart(source: Path, target: Path) -> None:
+    """Refuse a target that is the source, inside it or around it, by whatever name or mount."""
+    same = [path for path in (target, *target.parents) if _same(path, source)]
+    around = [path for path in source.parents if _same(path, target)]
+    if same or around:
+        word = "is" if same and _same(target, source) else "is inside" if same else "contains"
+        fix = "specify a directory beside the source"
+        raise Failure("same-directory", f"the target {word} the source {source}", str(target), fix)
+
+
+def standing(target: Path) -> TargetState:
+    """What is there now; a target that does not exist is empty."""
+    if not target.exists():
+        return TargetState.EMPTY
+    if not target.is_dir():
+        raise Failure("target", "is not a directory", str(target), "specify a directory")
+    names = {path.name for path in target.iterdir()} - {"lost+found"}
+    if JOURNAL in names:
+        return TargetState.UNFINISHED
+    return TargetState.FOREIGN if names else TargetState.EMPTY
+
+
+@contextmanager
+def held(target: Path, request: Request) -> Iterator[None]:
+    """Create the directory, lock its journal, and write the request into it. The journal stays when this ends."""
+    with target_failures(target):
+        target.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        _lock(descriptor, target)
+        with target_failures(target):
+            _record(descriptor, target, request)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_whole(path: Path, layout: ShardLayout) -> bool:
+    """Whether a shard has been written: it got its name when its last byte was there, so head and size tell."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.fstat(descriptor).st_size != layout.size:
+            return False
+        return os.pread(descriptor, len(layout.head), 0) == layout.head
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def growing(path: Path) -> Iterator[int]:
+    """A file descriptor to write a file through; the file gets its name when the block ends well: the bytes are on
+    the disk before the name, so that a power cut leaves no empty file with a good name."""
+    partial = path.with_name(f".{path.name}{PARTIAL}")
+    with suppress(FileNotFoundError):
+        partial.unlink()
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(partial, flags, 0o644)
+    try:
+        yield descriptor
+        os.fsync(descriptor)
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def finish(target: Path, index: bytes | None, config: bytes) -> None:
+    """Make the target what a loader takes for a checkpoint: the index, then config.json, then no journal."""
+    sync_directory(target)
+    for name, data in ((INDEX, index), (CONFIG, config)):
+        if data is not None:
+            write_file(target / name, data)
+    sync_directory(target)
+    (target / JOURNAL).unlink()
+    sync_directory(target)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a small file completely or not at all."""
+    with growing(path) as descriptor:
+        write_at(descriptor, data, 0)
+
+
+def sync_directory(directory: Path) -> None:
+    """Names on the disk as well; file systems that can't are taken as they are."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_space(target: Path, needed: int, shared: int) -> None:
+    """Refuse before the first byte where the file system has less than this many bytes free.
+
+    shared: bytes of the new files that take no space because their blocks are the source's; for the message
+    """
+    status = os.statvfs(target)
+    free = status.f_bavail * status.f_frsize
+    if status.f_blocks == 0 or free >= needed:
+        return
+    saved = f" ({gib(shared)} more is shared with the source)" if shared else ""
+    what = f"{gib(needed)} is needed{saved}, but only {gib(free)} is free"
+    raise Failure(
+        "no-space", what, str(target), f"free {gib(needed - free)} there, or specify a target on another disk"
+    )
+
+
+@contextmanager
+def target_failures(target: Path) -> Iterator[None]:
+    """Turn what a file system says about the target into a failure that tells what to do."""
+    try:
+        yield
+    except OSError as wrong:
+        if wrong.errno in FULL:
+            raise disk_full(str(wrong.strerror), str(target)) from None
+        if wrong.errno in DENIED:
+            where, fix = str(wrong.filename or target), "specify a target that this user can write to"
+            raise Failure("read-only", f"cannot be written: {wrong.strerror}", where, fix) from None
+        raise os_failure(wrong, str(target)) from None
+
+
+def gib(count: int) -> str:
+    """A size for people, in GiB or MiB."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(one.stat(), other.stat())
+    except OSError:
+        return False
+
+
+def _lock(descriptor: int, target: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        what = "another run is writing to this target"
+        raise Failure("lock-held", what, str(target), "wait for it, or stop it first") from None
+    except OSError as refused:
+        if refused.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
+def _record(descriptor: int, target: Path, request: Request) -> None:
+    """Write the request, or compare it with the one that the unfinished files belong to."""
+    size = os.fstat(descriptor).st_size
+    wanted = request.as_json()
+    try:
+        found = json.loads(os.pread(descriptor, size, 0)) if size else None
+    except ValueError:
+        found = None  # killed while the journal itself was written: nothing else was there yet
+    if found is None or not isinstance(found, dict):
+        _check_nothing_else(target)
+        os.ftruncate(descriptor, 0)
+        write_at(descriptor, json.dumps(wanted, indent=1).encode(), 0)
+        os.fsync(descriptor)
+        return
+    if any(found.get(key) != wanted[key] for key in ("format", "block", "files")):
+        _refuse_other(target, found, wanted)
+
+
+def _refuse_other(target: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    what = f"contains the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
+    if all(found.get(key) == wanted[key] for key in ("format", "block", "source")):
+        what = f"was started from {wanted['source']}, whose files have changed since"
+    raise Failure("other-run", what, str(target), "remove the target, or specify another one")
+
+
+def _check_nothing_else(target: Path) -> None:
+    others = sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found"))
+    if others:
+        what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
+        raise Failure("other-run", what, str(target), "remove the target, or specify another one")

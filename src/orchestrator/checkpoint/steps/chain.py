@@ -1,0 +1,262 @@
+"""One chain of a push: the source and the nodes behind it, each fetching from the one before it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.checkpoint.on_node.push.target import MOST_FILES, FileEntry, entries_of
+from orchestrator.model.deadlines import FIRST_LINE_S, SILENT_S
+from orchestrator.model.errors import DeployError, NodeError, Unreachable
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.node.below import FIX
+from orchestrator.protocol.jobs import Giving, ReceiveRequest
+from orchestrator.protocol.message import Message, parsed
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.port_forward import port_forward
+from orchestrator.remote.session import Session
+
+LOOK_S = 0.2
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Progress of a link of the chain. bytes: complete or being checked; state: waiting, fetching, complete, failed"""
+
+    name: str
+    state: str
+    bytes: int
+    files_left: int
+    there: bool = False
+    """It had all files before."""
+    sent: int = 0
+    """Files that had to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffer:
+    """What the source has, judged."""
+
+    files: Sequence[FileEntry]
+    address: str
+    port: int
+    secret: str
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.size for entry in self.files)
+
+
+class VerbStream:
+    """A streaming verb on one machine, read by a thread of its own."""
+
+    def __init__(self, fleet: Fleet, name: str, verb: str, request: Message) -> None:
+        self.name = name
+        self._listed: list[Any] = []
+        self.first: Mapping[str, Any] = {}
+        self.now: Mapping[str, Any] = {}
+        self.failure: DeployError | None = None
+        self.heard = time.monotonic()
+        self._over = False
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._live, args=(fleet, verb, request), daemon=True)
+        self._thread.start()
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.now.get("complete"))
+
+    @property
+    def read(self) -> int:
+        """Bytes of its files so far."""
+        return self._number("bytes", 0)
+
+    def begin(self) -> None:
+        """Wait for the first line. Raises what the machine reported, Unreachable if it reported nothing."""
+        if not self._begun.wait(FIRST_LINE_S):
+            raise self._silent(FIRST_LINE_S)
+        if self.failure is not None:
+            raise self.failure
+
+    def judge(self) -> None:
+        """Silence is a failure too."""
+        if self.failure is None and time.monotonic() - self.heard > SILENT_S:
+            self.failure = self._silent(SILENT_S)
+
+    def files(self) -> Sequence[FileEntry]:
+        """The files that it listed. Raises NodeError where one does not stay below the directory."""
+        try:
+            return entries_of(self._listed)
+        except ValueError as wrong:
+            raise self._odd(f"its list of files is not valid: {wrong}") from None
+
+    def end(self) -> None:
+        """Nobody listens any more: the machine ends what it started."""
+        self._over = True
+
+    def wait(self) -> None:
+        """Until the thread has closed its channel."""
+        self._thread.join(FIRST_LINE_S)
+
+    def hop(self) -> Hop:
+        there = bool(self.first.get("there"))
+        left = self._number("files_left", -1)
+        state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
+        return Hop(self.name, state, self.read, left, there, self._number("sent", 0))
+
+    def _live(self, fleet: Fleet, verb: str, request: Message) -> None:
+        try:
+            result = fleet.on_every(lambda session: self._read(session, verb, request), only={self.name})
+            self.failure = self.failure or result.failures.get(self.name)
+        except Exception as defect:
+            self.failure = self.failure or DeployError(
+                f"{type(defect).__name__}: {defect}", where=self.name, fix="report this"
+            )
+        if self.failure is None and not self._over:
+            self.failure = Unreachable(
+                f"its part of the push ended ({verb})", where=self.name, fix="push again; it resumes where it stopped"
+            )
+        self._begun.set()
+
+    def _read(self, session: Session, verb: str, request: Message) -> None:
+        lines = node_app.stream(session, verb, request)
+        try:
+            for line in lines:
+                self._hear(line)
+                if self._over:
+                    return
+        finally:
+            _close(lines)
+
+    def _hear(self, line: bytes) -> None:
+        said = parsed(line)
+        if not isinstance(said, Mapping):
+            return  # a login script's
+        self.heard = time.monotonic()
+        if self.first:
+            self.now = said
+        elif "files" in said:
+            self._list(said["files"])
+        elif "port" in said:
+            self._refuse_odd(said)
+            self.first = said
+            self._begun.set()
+
+    def _list(self, part: Any) -> None:
+        if not isinstance(part, list) or len(self._listed) + len(part) > MOST_FILES:
+            raise self._odd(f"its list of files is not valid: wanted at most {MOST_FILES} files")
+        self._listed += part
+
+    def _refuse_odd(self, said: Mapping[str, Any]) -> None:
+        port, secret = said["port"], said.get("secret")
+        if type(port) is not int or not 0 < port < 65536 or not isinstance(secret, str) or not secret.isalnum():
+            raise self._odd("it did not report a port and secret for the other nodes")
+
+    def _odd(self, what: str) -> NodeError:
+        return NodeError(what, where=self.name, fix=FIX)
+
+    def _number(self, name: str, default: int) -> int:
+        found = self.now.get(name, default)
+        return found if type(found) is int else default
+
+    def _silent(self, seconds: float) -> Unreachable:
+        return Unreachable(
+            f"no progress reported for {seconds:.0f} s",
+            where=self.name,
+            fix="check that the node and its disk respond, then push again; it resumes where it stopped",
+        )
+
+
+def _close(lines: Iterator[bytes]) -> None:
+    getattr(lines, "close", lambda: None)()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A source that offers already, and how to reach the nodes.
+
+    addresses: each node's in the network that carries the bytes
+    requests:  what every node is asked beside what the chain itself adds
+    """
+
+    fleet: Fleet
+    specs: Mapping[str, NodeSpec]
+    origin: VerbStream
+    offer: SourceOffer
+    local: bool
+    """The source is this machine: the first node comes to it through SSH."""
+    addresses: Mapping[str, str]
+    requests: Mapping[str, ReceiveRequest]
+
+    def run(
+        self, names: Sequence[str], report: Callable[[Sequence[Hop]], None]
+    ) -> tuple[list[Hop], dict[str, DeployError]]:
+        """Until every node has everything or one has failed: (the complete ones, the failures).
+
+        A node whose only complaint is the one before it has not failed, where that one has. Raises what befell the
+        source.
+        """
+        links: list[VerbStream] = []
+        with ExitStack() as closing:
+            closing.callback(_end_all, links)
+            failures = self._build(names, links, closing)
+            if not failures:
+                self._watch(links, report)
+        if self.origin.failure is not None:
+            raise self.origin.failure
+        failures |= {link.name: link.failure for link in links if link.failure is not None}
+        real = {name: found for name, found in failures.items() if not _blames_another(found)}
+        first = dict(list(failures.items())[:1])
+        return [link.hop() for link in links if link.complete], real or first
+
+    def _build(self, names: Sequence[str], links: list[VerbStream], closing: ExitStack) -> dict[str, DeployError]:
+        """Begin every link; {} or the first that could not begin."""
+        files: Any = [[entry.path, entry.source, entry.size] for entry in self.offer.files]
+        before = Giving(address=self.offer.address, port=self.offer.port, secret=self.offer.secret)
+        for number, name in enumerate(names):
+            if number == 0 and self.local and self.specs[name].reach.connection != "local":
+                try:
+                    port = closing.enter_context(port_forward(self.specs[name], self.offer.port))
+                    before = replace(before, port=port)
+                except Unreachable as failure:
+                    return {name: failure}
+            last = number == len(names) - 1
+            address = LOOPBACK if last else self.addresses[name]
+            asked = replace(self.requests[name], files=files, upstream=before, address=address)
+            link = VerbStream(self.fleet, name, "push-receive", asked)
+            links.append(link)
+            try:
+                link.begin()
+            except DeployError as failure:
+                link.failure = failure
+                return {name: failure}
+            before = Giving(address=address, port=link.first["port"], secret=link.first["secret"])
+            files = [[entry.path, entry.path, entry.size] for entry in self.offer.files]
+        return {}
+
+    def _watch(self, links: Sequence[VerbStream], report: Callable[[Sequence[Hop]], None]) -> None:
+        while True:
+            for link in (self.origin, *links):
+                link.judge()
+            report([link.hop() for link in links])
+            if self.origin.failure or any(link.failure for link in links) or all(link.complete for link in links):
+                return
+            time.sleep(LOOK_S)
+
+
+def _blames_another(failure: DeployError) -> bool:
+    return isinstance(failure, NodeRefusal) and failure.kind == "upstream"
+
+
+def _end_all(links: Sequence[VerbStream]) -> None:
+    for link in links:
+        link.end()
+    for link in links:
+        link.wait()

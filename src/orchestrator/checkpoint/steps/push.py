@@ -1,0 +1,322 @@
+"""`checkpoint push`: copies a directory to every node. The order of the steps; the bytes go from node to node."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from orchestrator.checkpoint.copies import repair_command
+from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, SourceOffer, VerbStream
+from orchestrator.checkpoint.steps.same_roots import same_roots
+from orchestrator.doctor.steps.look import look
+from orchestrator.model.chosen import chosen_nodes, no_such
+from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
+from orchestrator.model.inventory import Inventory, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.planning.transport import data_network
+from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest
+from orchestrator.records.audit import audit_file
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.topology.build import build
+
+__all__ = ["CheckpointPushRequest", "Hop", "PushResult", "PushWatcher", "push"]
+
+HERE = "this machine"
+STREAMS = 2
+"""Files sent at the same time over one link: the next one is sent while a digest is compared."""
+
+
+class _Differs(InputError):
+    """A directory that exists already and differs."""
+
+
+_KINDS: Mapping[str, type[DeployError]] = {
+    "lock-held": LockHeld,
+    "digest": VerificationDiffers,
+    "target-exists": InputError,
+    "target-differs": _Differs,
+    "no-checkpoint": InputError,
+    "unfinished": InputError,
+    "no-model": InputError,
+    "far-link": InputError,
+    "odd-name": InputError,
+}
+"""Kinds of refusal that have an exit code of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPushRequest:
+    """What an operator asks for.
+
+    source:      a directory of this machine, or NODE:/path
+    to:          names of nodes; () means all
+    name:        of the directory below each node's model root; '' means the source's own
+    bytes_per_s: limit for every link of the chain, 0 for none
+    port:        where nodes listen for each other, 0 for any free port
+    repair:      replace the files that differ in a directory that exists already
+    """
+
+    source: str
+    to: tuple[str, ...] = ()
+    name: str = ""
+    streams: int = 0
+    bytes_per_s: int = 0
+    port: int = 0
+    interface: str = ""
+    repair: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult:
+    """The result of a push.
+
+    nodes:    in the order of the chain
+    shared:   {node: owner} where a node sees the directory of another one: nothing was sent to it
+    network:  what carried the bytes between nodes, '' where there was only one
+    repaired: files that differed were to be replaced
+    """
+
+    source: str
+    directories: Mapping[str, str]
+    bytes: int
+    files: int
+    nodes: PerNode[Hop]
+    shared: Mapping[str, str]
+    network: str
+    seconds: float
+    repaired: bool = False
+
+    def complete(self, node: str) -> bool:
+        """Whether a node, or the owner of the directory that it shares, has all files; the source always has."""
+        owner = self.shared.get(node, node)
+        return owner in self.nodes.values or owner not in self.directories
+
+    def there_before(self, node: str) -> bool:
+        """Whether nothing had to be sent for this node."""
+        owner = self.shared.get(node, node)
+        hop = self.nodes.values.get(owner)
+        return hop.there if hop else owner not in self.directories
+
+
+class PushWatcher(Protocol):
+    """Is told what happens."""
+
+    def say(self, words: str) -> None:
+        """A sentence for the operator."""
+        ...
+
+    def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
+        """Progress of every node. total: bytes to send; offered: bytes that the source has read for its digests."""
+        ...
+
+
+def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatcher) -> PushResult:
+    """Copy the directory to every chosen node. A node that fails is a value; the others still get the directory.
+
+    Raises InputError, and the source's failure.
+    """
+    began = time.monotonic()
+    specs = _chosen(inventory, request.to)
+    node, path = split_place(inventory, request.source)
+    directories = destinations(inventory, request)
+    everyone = {**specs, **({node.name: node} if node else {})}
+    with Fleet(everyone.values()) as fleet, Fleet([_here()]) as own:
+        shared = _shared(fleet, everyone, directories, node, path)
+        wanted = [name for name in directories if name not in shared]
+        for name, owner in shared.items():
+            watcher.say(f"{name}: has the same directory as {owner} (shared file system); nothing to send")
+        if not wanted:
+            nothing: PerNode[Hop] = PerNode(values={}, failures={})
+            return PushResult(
+                source=request.source, directories=directories, bytes=0, files=0, nodes=nothing, shared=shared,
+                network="", seconds=time.monotonic() - began,
+            )  # fmt: skip
+        addresses, network, lost = _network(fleet, everyone, wanted, node, request, watcher)
+        with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, offer):
+            chain = Chain(
+                fleet=fleet,
+                specs=everyone,
+                origin=origin,
+                offer=offer,
+                local=node is None,
+                addresses=addresses,
+                requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
+            )
+            nodes = _with_commands(_all(chain, wanted, watcher, lost), request, directories)
+    return PushResult(
+        source=request.source,
+        directories=directories,
+        bytes=offer.bytes,
+        files=len(offer.files),
+        nodes=nodes,
+        shared=shared,
+        network=network,
+        seconds=time.monotonic() - began,
+        repaired=request.repair,
+    )
+
+
+def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[str, str]:
+    """The directory on each chosen node except the source itself. Raises InputError."""
+    node, path = split_place(inventory, request.source)
+    name = request.name or PurePosixPath(path).name
+    found = {each: _directory(spec, name) for each, spec in _chosen(inventory, request.to).items()}
+    if node is not None and found.get(node.name) == path:
+        del found[node.name]
+    return found
+
+
+def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]:
+    """NODE:/path as (node, path); anything else is a path of this machine. Raises InputError for an unknown node."""
+    name, colon, path = place.partition(":")
+    if not colon or "/" in name:
+        return None, str(Path(place).resolve())
+    nodes = {node.name: node for node in inventory.nodes}
+    if name not in nodes:
+        raise no_such("node", name, nodes, where=place)
+    if not path.startswith("/"):
+        raise InputError(f"found the path {path!r}, wanted an absolute one", where=place, fix=f"{name}:/path")
+    return nodes[name], str(PurePosixPath(path))
+
+
+def with_exit_code(failure: DeployError) -> DeployError:
+    """A node's refusal with the exit code that its kind has."""
+    kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
+    return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
+
+
+def chosen(inventory: Inventory, names: Sequence[str], option: str) -> dict[str, NodeSpec]:
+    """The nodes of these names, all where none is named. Raises InputError for an unknown one."""
+    return chosen_nodes(inventory.nodes, names, option)
+
+
+def _chosen(inventory: Inventory, names: Sequence[str]) -> dict[str, NodeSpec]:
+    return chosen(inventory, names, "--node")
+
+
+def _directory(spec: NodeSpec, name: str) -> str:
+    if not name or name in (".", "..") or "/" in name:
+        raise InputError(
+            f"{name!r} is not a valid directory name", where="--as", fix="--as DeepSeek-V3-0324-Block64x64"
+        )
+    return str(PurePosixPath(spec.model_root, name))
+
+
+def _here() -> NodeSpec:
+    reach = Reach(connection="local", host="localhost", python=sys.executable)
+    return NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
+
+
+def _shared(
+    fleet: Fleet,
+    specs: Mapping[str, NodeSpec],
+    directories: Mapping[str, str],
+    node: NodeSpec | None,
+    path: str,
+) -> dict[str, str]:
+    """{node: owner} where another node's directory is the node's own too, so that nothing has to be sent."""
+    roots = {name: specs[name].model_root for name in directories}
+    name = next((PurePosixPath(directory).name for directory in directories.values()), "")
+    if node is not None and node.name not in roots and str(PurePosixPath(node.model_root, name)) == path:
+        roots = {node.name: node.model_root, **roots}
+    if len(roots) < 2:
+        return {}
+    owners = same_roots(fleet, roots, name)
+    return {name: owner for name, owner in owners.items() if owner != name and name in directories}
+
+
+def _network(
+    fleet: Fleet,
+    specs: Mapping[str, NodeSpec],
+    wanted: Sequence[str],
+    node: NodeSpec | None,
+    request: CheckpointPushRequest,
+    watcher: PushWatcher,
+) -> tuple[Mapping[str, str], str, Mapping[str, DeployError]]:
+    """Every node's address for the others, the reason for this choice, and the nodes that did not answer.
+
+    For a chain of one, no node is examined. Raises the source's failure, InputError where no network is shared.
+    """
+    between = list(dict.fromkeys([*([node.name] if node else []), *wanted]))
+    if len(between) < 2:
+        return dict.fromkeys(between, LOOPBACK), "", {}
+    looked = look(fleet, [specs[name] for name in between])
+    if node is not None and node.name in looked.failures:
+        raise looked.failures[node.name]
+    if not looked.values:
+        raise looked.failures[between[0]]
+    network = data_network({name: build(snapshot) for name, snapshot in looked.values.items()}, request.interface)
+    watcher.say(f"between nodes over {network.reason}")
+    return network.addresses, network.reason, looked.failures
+
+
+@contextmanager
+def _origin(
+    fleet: Fleet, node: NodeSpec | None, path: str, addresses: Mapping[str, str], request: CheckpointPushRequest
+) -> Iterator[tuple[VerbStream, SourceOffer]]:
+    address = LOOPBACK if node is None else addresses[node.name]
+    state = node.state_dir if node is not None else str(audit_file().parent)
+    asked = OfferRequest(directory=path, address=address, port=request.port if node else 0, state_dir=state)
+    link = VerbStream(fleet, node.name if node else HERE, "push-offer", asked)
+    try:
+        try:
+            link.begin()
+        except DeployError as failure:
+            raise with_exit_code(failure) from None
+        yield link, SourceOffer(link.files(), address, int(link.first["port"]), str(link.first["secret"]))
+    finally:
+        link.end()
+        link.wait()
+
+
+def _with_commands(nodes: PerNode[Hop], request: CheckpointPushRequest, directories: Mapping[str, str]) -> PerNode[Hop]:
+    """The complete command that repairs each node whose directory differs."""
+    for name, failure in nodes.failures.items():
+        if isinstance(failure, _Differs):
+            failure.fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
+    return nodes
+
+
+def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> ReceiveRequest:
+    """Without what the chain adds: the files, the node to fetch them from, and the node's own address."""
+    return ReceiveRequest(
+        directory=directory,
+        files=[],
+        upstream=Giving(),
+        address="",
+        state_dir=spec.state_dir,
+        port=request.port,
+        streams=request.streams or (1 if request.bytes_per_s else STREAMS),
+        bytes_per_s=request.bytes_per_s,
+        repair=request.repair,
+    )
+
+
+def _all(chain: Chain, wanted: Sequence[str], watcher: PushWatcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
+    """One chain after another, each without the nodes that failed: the others resume where they stopped."""
+    complete: dict[str, Hop] = {}
+    failures = dict(lost)
+
+    def report(hops: Sequence[Hop]) -> None:
+        shown = {**complete, **{hop.name: hop for hop in hops}}
+        shown |= {name: Hop(name, "failed", 0, -1) for name in failures}
+        ordered = [shown.get(name) or Hop(name, "waiting", 0, -1) for name in wanted]
+        watcher.moved(ordered, chain.offer.bytes, chain.origin.read)
+
+    while left := [name for name in wanted if name not in complete and name not in failures]:
+        ready, failed = chain.run(left, report)
+        if not ready and not failed:
+            raise DeployError("the transfer ended without a result", where=chain.origin.name, fix="push again")
+        complete |= {hop.name: hop for hop in ready}
+        for name, failure in failed.items():
+            if name not in complete:
+                failures[name] = with_exit_code(failure)
+                watcher.say(f"{failure.where}: {failure.what}")
+    report([])
+    return PerNode(values=complete, failures=failures).ordered(wanted)

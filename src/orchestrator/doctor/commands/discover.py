@@ -1,0 +1,173 @@
+"""`l40s-deploy discover`: each node as a tree of NUMA domains, switches, GPUs, NICs and ports."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.accelerators import add_accelerators, build_options
+from orchestrator.cli.options import add_from, add_inventory, add_json, open_inventory
+from orchestrator.cli.progress import patience
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.rules.support.marks import marks_of
+from orchestrator.doctor.steps.discover import Discovery, discover_given, discover_inventory, given, save_snapshots
+from orchestrator.model.chosen import no_such
+from orchestrator.model.errors import DeployError, Exit
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.topology import Topology
+from orchestrator.topology.document import topology_json
+from orchestrator.topology.draw import TreeLine, summary, tree
+from orchestrator.topology.network import TcpChoice
+from orchestrator.topology.paths import matrix
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree as Drawn
+
+_UNBOUNDED = 10_000
+
+EXAMPLE = """examples:
+  l40s-deploy discover                              the tree of every node of the inventory
+  l40s-deploy discover --node node1 --save seen/    one node; its snapshot goes to seen/node1.json
+  l40s-deploy discover --from seen/                 the same trees later, without contacting the nodes
+  l40s-deploy discover --from machine.tar.bz2 --accelerator 1bcf:0b4000
+                                                    a machine that hwloc-gather-topology recorded
+  l40s-deploy discover --matrix --from seen/        path types as `nvidia-smi topo -m` prints them
+
+  l40s-deploy discover --redact --save report/      for a bug report: same trees and findings, no real names
+
+A snapshot holds the raw output of the node's files and NVML, including host names, addresses and GPU serial numbers.
+--redact replaces them with pseudonyms, the same ones in all snapshots of one command.
+exit status: 0 done, 2 wrong input, 4 a node did not answer (the others are shown)
+"""
+
+_STYLES = {"node": "bold", "numa": "bold", "switch": "cyan", "gpu": "green", "nic": "blue"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_inventory(parser)
+    add_json(parser)
+    parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
+    parser.add_argument("--save", metavar="DIR", help="write one snapshot per node to DIR/NODE.json")
+    parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace names, MAC and IP addresses, GUIDs, serial numbers and UUIDs by pseudonyms; keep the wiring",
+    )
+    add_from(parser)
+    parser.add_argument(
+        "--matrix",
+        action="store_true",
+        help="show path types between GPUs and NICs in the format of `nvidia-smi topo -m`",
+    )
+    add_accelerators(parser)
+    parser.epilog = EXAMPLE
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 where every node answered, 4 else."""
+    seen = _discover(args, screen)
+    if args.save:
+        for path in save_snapshots(seen.snapshots, Path(args.save)):
+            screen.say(f"snapshot written to {path}")
+    if args.json:
+        screen.json(document(seen))
+    elif args.matrix:
+        _show_matrices(seen, screen)
+    else:
+        _show(seen, screen)
+    return Exit.UNREACHABLE if seen.failures else 0
+
+
+def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
+    options = build_options(args)
+    if args.saved:
+        named = given(args.saved).only(args.node, " ".join(args.saved))
+        if named.words and not args.json:
+            (screen.say if args.matrix else screen.verbatim)(printable(f"recognised: {named.words}"))
+        return discover_given(named, options, redact=args.redact)
+    inventory = open_inventory(args, screen)
+    _known(args.node, _names(inventory), inventory.path)
+    count = len(args.node) or len(_names(inventory))
+    with patience(screen, f"inspecting {count} node{'s' if count > 1 else ''}"):
+        return discover_inventory(inventory, args.node, options, redact=args.redact)
+
+
+def _names(inventory: Inventory) -> list[str]:
+    return [node.name for node in inventory.nodes]
+
+
+def _known(asked: Sequence[str], names: Sequence[str], where: str) -> None:
+    for name in asked:
+        if name not in names:
+            raise no_such("node", name, names, where=where)
+
+
+def document(seen: Discovery) -> dict[str, Any]:
+    """The JSON of `discover`: every node's topology, and the nodes that did not answer."""
+    return {
+        "nodes": [topology_json(topology, seen.tcp.get(name)) for name, topology in seen.topologies.items()],
+        "unreachable": [{"name": name, **failure.as_json()} for name, failure in seen.failures.items()],
+    }
+
+
+def _show_matrices(seen: Discovery, screen: Screen) -> None:
+    """One table a node; tabs stand as nvidia-smi has them, so that the two can be compared."""
+    for name, topology in seen.topologies.items():
+        if len(seen.topologies) > 1:
+            screen.verbatim(name)
+        screen.verbatim(matrix(topology))
+    for name, failure in seen.failures.items():
+        _show_failure(name, failure, screen)
+
+
+def _show(seen: Discovery, screen: Screen) -> None:
+    for name, topology in seen.topologies.items():
+        show_node(topology, seen.tcp.get(name), screen, marks_of(topology, seen.findings))
+    for name, failure in seen.failures.items():
+        _show_failure(name, failure, screen)
+    screen.out.print(_totals(seen.topologies, len(seen.failures)))
+
+
+def show_node(topology: Topology, tcp: TcpChoice | None, screen: Screen, marks: Mapping[str, str]) -> None:
+    """One node's tree, with its counts below. marks: what is wrong, by device."""
+    from rich.tree import Tree as Drawn
+
+    root = tree(topology, tcp, marks)
+    drawn = Drawn(_line(root), guide_style="dim")
+    _grow(drawn, root)
+    if not screen.out.is_terminal:  # what is piped into a file or a search keeps its lines whole
+        screen.out.width = _UNBOUNDED
+    screen.out.print(drawn)
+    screen.out.print(f"  {printable(summary(topology))}", style="dim")
+
+
+def _grow(drawn: Drawn, part: TreeLine) -> None:
+    for child in part.children:
+        _grow(drawn.add(_line(child)), child)
+
+
+def _line(part: TreeLine) -> Text:
+    from rich.text import Text
+
+    line = Text(printable(part.label), style=_STYLES.get(part.kind, ""), overflow="fold")
+    if part.fault:
+        line.append(f"  ✗ {printable(part.fault)}", style="bold red")
+    return line
+
+
+def _show_failure(name: str, failure: DeployError, screen: Screen) -> None:
+    screen.out.print(f"{printable(name)}: not inspected: {printable(failure.what)}", style="bold red")
+    if failure.fix:
+        screen.out.print(f"  fix: {printable(failure.fix)}")
+
+
+def _totals(topologies: Mapping[str, Topology], unreachable: int) -> str:
+    gpus = sum(len(topology.gpus) for topology in topologies.values())
+    ports = [port for topology in topologies.values() for port in topology.rdma]
+    active = sum(port.active for port in ports)
+    words = f"{len(topologies)} nodes, {gpus} GPUs, {active} of {len(ports)} RDMA ports active"
+    return f"{words}; {unreachable} nodes did not answer" if unreachable else words

@@ -1,0 +1,285 @@
+"""`l40s-deploy doctor`: what is wrong with the wiring, what it costs, how to fix it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.accelerators import add_accelerators, build_options
+from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.commands.findings import say_accepted, show_findings, summary
+from orchestrator.doctor.rules.support.grouping import who
+from orchestrator.model.chosen import no_such
+from orchestrator.model.errors import Exit, InputError
+from orchestrator.monitoring.commands.doctor_watch import add_watch, watch
+from orchestrator.planning import page_cache
+from orchestrator.planning.commands.advisories import advisories_json, say_advisories
+from orchestrator.topology.document import paths_json
+from orchestrator.topology.pasted.read import recognised
+from orchestrator.topology.shape import shape
+
+if TYPE_CHECKING:
+    from orchestrator.doctor.rules.support.cluster import Node
+    from orchestrator.doctor.steps.doctor import Examination
+    from orchestrator.doctor.steps.nccl import NcclExpectation
+    from orchestrator.protocol.looks import LabelsAnswer
+
+EXAMPLE = """examples:
+  l40s-deploy doctor --example articles         the articles' cluster as it was: without an inventory or a network
+  l40s-deploy doctor                            check all nodes of the inventory
+  l40s-deploy doctor --node node2               check one node, after a repair say
+  l40s-deploy doctor --json                     the findings as one JSON document
+  l40s-deploy doctor --from snapshots/          check what `discover --save snapshots/` wrote
+  nvidia-smi topo -m | l40s-deploy doctor --from -
+  l40s-deploy doctor --from node0=a.txt node1=b.txt
+                                                what people paste of two nodes: topo -m, lspci, NCCL's log, ...
+  l40s-deploy doctor --from machine.tar.bz2 --accelerator 1bcf:0b4000
+                                                a machine that hwloc-gather-topology recorded
+  l40s-deploy doctor --report wiring.html       also write a page with drawings for the data centre
+  l40s-deploy doctor --watch 10m                check repeatedly; show only what is new or resolved
+  l40s-deploy doctor --watch 10m --install      the same as a systemd unit
+  l40s-deploy doctor --explain ACS-REDIRECT     explain a finding: what it reads and why
+
+exit status: 0 no finding of severity stop or slow, 2 wrong input, 3 findings, 4 a node did not answer
+"""
+
+
+EXAMPLES = ("articles", "right")
+"""Folders of examples/: the articles' cluster as it was first, and put right."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_inventory(parser)
+    add_nodes(parser, "only this node (repeatable); comparisons are made among these nodes")
+    add_json(parser)
+    parser.add_argument(
+        "--accept", action="append", default=[], metavar="ID[@NODE]", help="ignore this finding (repeatable)"
+    )
+    parser.add_argument("--example", metavar="NAME", help=f"read a cluster that ships instead: {' or '.join(EXAMPLES)}")
+    add_from(parser)
+    add_accelerators(parser)
+    parser.add_argument("--report", metavar="FILE", help="also write an HTML page with drawings, to send on")
+    parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
+    parser.add_argument("--list-rules", action="store_true", help="list every rule")
+    parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
+    add_watch(parser)
+    parser.epilog = EXAMPLE
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 no finding of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
+    from orchestrator.doctor.steps.nccl import expected
+
+    if args.list_rules or args.explain:
+        return _rules(args, screen)
+    if args.watch is not None:
+        return watch(args, screen)
+    if args.install:
+        raise InputError("--install needs --watch", where="--install", fix="l40s-deploy doctor --watch 10m --install")
+    if args.example:
+        args.saved = _example(args)
+    examination = _examine_saved(args, screen) if args.saved else _examine(args, screen)
+    expectations = expected(examination.cluster)
+    _write(args, examination, expectations, screen)
+    say_accepted(examination.accepted, screen, nodes=len(examination.cluster.topologies))
+    if args.json:
+        screen.json(document(examination, expectations))
+    else:
+        if args.example:
+            _draw(examination, screen)
+        show(examination, expectations, screen)
+    if examination.failures:
+        return Exit.UNREACHABLE
+    return Exit.FINDINGS if examination.worst else 0
+
+
+def _example(args: argparse.Namespace) -> list[str]:
+    if args.example not in EXAMPLES:
+        raise no_such("example", args.example, EXAMPLES, where="--example")
+    if args.saved:
+        raise InputError("is an input as --example is", where="--from", fix="give one of the two")
+    from orchestrator.loading.resources import data_dir
+
+    return [str(data_dir("examples") / args.example)]
+
+
+def _draw(examination: Examination, screen: Screen) -> None:
+    """The first node of each shape."""
+    from orchestrator.doctor.commands.discover import show_node
+    from orchestrator.doctor.rules.support.marks import marks_of
+
+    cluster = examination.cluster
+    for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():
+        topology = cluster.topologies[name]
+        show_node(topology, cluster.tcp.get(name), screen, marks_of(topology, examination.findings))
+
+
+def _write(
+    args: argparse.Namespace, examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen
+) -> None:
+    if args.dump_xml:
+        from orchestrator.doctor.steps.nccl import dump_xml
+
+        for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
+            screen.say(f"topology written to {path}")
+    if args.report:
+        from orchestrator.doctor.steps.report import write_report
+
+        write_report(examination, expectations, Path(args.report), _labels(args, examination))
+        screen.say(f"report written to {args.report}")
+
+
+def _labels(args: argparse.Namespace, examination: Examination) -> Mapping[str, LabelsAnswer]:
+    """Files hold no labels."""
+    if args.saved:
+        return {}
+    from orchestrator.doctor.steps.labels import labels_of
+    from orchestrator.loading.inventory import load_inventory
+    from orchestrator.loading.which import choose_inventory
+
+    inventory = load_inventory(choose_inventory(args.inventory).path)
+    return labels_of(inventory, list(examination.cluster.topologies)).values
+
+
+def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
+    from orchestrator.cli.progress import patience
+    from orchestrator.doctor.steps.doctor import examine_inventory
+
+    inventory = open_inventory(args, screen)
+    count = len(args.node) or len(list(inventory.nodes))
+    with patience(screen, f"inspecting {count} node{'s' * (count != 1)}"):
+        return examine_inventory(inventory, accept=args.accept, nodes=args.node)
+
+
+def _examine_saved(args: argparse.Namespace, screen: Screen) -> Examination:
+    from orchestrator.doctor.steps.doctor import examine_given
+    from orchestrator.doctor.steps.given import given
+
+    seen = given(args.saved).only(args.node, "--node")
+    if seen.words and not args.json:
+        screen.out.print(printable(f"recognised: {seen.words}"))
+    return examine_given(seen, build_options(args), accept=args.accept)
+
+
+def document(examination: Examination, expectations: Sequence[NcclExpectation] = ()) -> dict[str, Any]:
+    """The JSON of `doctor`: findings, what each node has, and what NCCL's log should say of each gang."""
+    return {
+        "findings": [finding.as_json() for finding in examination.findings],
+        "accepted": [finding.as_json() for finding in examination.accepted],
+        "nodes": [_node_json(node) for node in examination.cluster.nodes],
+        "nccl": [
+            {
+                "gang": one.gang,
+                "version": one.version,
+                "nNodes": one.nodes,
+                "localRanks": one.local_ranks,
+                "groups": {name: [list(group) for group in groups.groups] for name, groups in one.halves.items()},
+                "reasons": {name: groups.reason for name, groups in one.halves.items()},
+            }
+            for one in expectations
+        ],
+        "page_cache": [
+            {
+                "gang": gang,
+                "nodes": [
+                    {"name": name, "bytes": one.needed, "room": one.room, "fits": one.fits}
+                    for name, one in fits.items()
+                ],
+            }
+            for gang, fits in examination.caches.items()
+        ],
+        "advisories": advisories_json(examination.cluster.stacks.values()),
+        "unreachable": [{"name": name, **failure.as_json()} for name, failure in examination.failures.items()],
+    }
+
+
+def _node_json(node: Node) -> dict[str, Any]:
+    topology = node.topology
+    seen = shape(topology)
+    return {
+        "name": node.name,
+        "role": "spare" if node.spec.spare else "member",
+        "gpus": len(topology.gpus),
+        "usable_gpus": len(node.gpus),
+        "nics": len(topology.stated.nics)
+        if topology.stated and seen.stated is not None
+        else seen.nics_elsewhere + sum(group.nics for group in seen.groups),
+        "switches": len(topology.switches),
+        "groups": [
+            {"switch": group.switch, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
+            for group in seen.groups
+        ],
+        "between_gpus": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
+        "paths": paths_json(topology),
+        **({"recognised": list(forms)} if (forms := recognised(node.snapshot)) else {}),
+    }
+
+
+def show(examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen) -> None:
+    """Findings for people, most severe first, and each machine's layout."""
+    for name, failure in examination.failures.items():
+        screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
+        screen.out.print(f"  fix: {printable(failure.fix)}")
+    count = len(examination.cluster.topologies)
+    show_findings(examination.findings, screen, nodes=count)
+    shapes: dict[str, list[str]] = {}
+    for name, topology in examination.cluster.topologies.items():
+        shapes.setdefault(shape(topology).words, []).append(name)
+    for words, names in shapes.items():
+        screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
+    for node in examination.cluster.nodes:
+        if node.spec.spare:
+            screen.out.print(printable(f"{node.name}: a spare of gang {node.spec.gang}"), style="dim")
+    for gang, fits in examination.caches.items():
+        screen.out.print(printable(f"{gang}: {page_cache.words(fits)}"), style="dim")
+    for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
+        screen.out.print(printable(line), style="dim")
+    say_advisories(tuple(examination.cluster.stacks.values()), screen)
+    gpus = sum(len(node.gpus) for node in examination.cluster.nodes)
+    if not count:
+        screen.out.print("no node was examined; the wiring is unknown", style="bold red")
+        return
+    nodes = f"{count} node{'' if count == 1 else 's'}, {gpus} GPUs examined"
+    screen.out.print(f"{nodes}: {summary(examination.findings)}")
+
+
+def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:
+    """One line for a gang's versions that expect the same."""
+    alike = [
+        other.version
+        for other in all_of_them
+        if (other.gang, other.nodes, other.local_ranks) == (one.gang, one.nodes, one.local_ranks)
+    ]
+    said = f"{one.gang}: NCCL {' and '.join(alike)} should log nNodes {one.nodes} localRanks {one.local_ranks}"
+    whole = [name for name, groups in one.halves.items() if not groups.over_network]
+    if len(whole) == len(one.halves):
+        return f"{said}: no traffic inside a node uses the RDMA cards"
+    if whole:
+        return f"{said}: all but {', '.join(whole)} carry traffic between their halves over the RDMA cards"
+    return f"{said}: the halves of a node communicate over the RDMA cards"
+
+
+def _rules(args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.doctor.rules.support.catalogue import catalogue
+    from orchestrator.doctor.rules.support.registry import LISTED_BY
+
+    entries = catalogue()
+    if args.explain and args.explain not in entries:
+        raise no_such("finding", args.explain, entries, where="--explain", lister=LISTED_BY)
+    chosen = [entries[args.explain]] if args.explain else [one for one in entries.values() if one.kind == "rule"]
+    if args.json:
+        keys = ("id", "kind", "title", "explain", "reads", "source")
+        screen.json({"rules": [{key: getattr(one, key) for key in keys} for one in chosen]})
+        return 0
+    for one in chosen:
+        screen.out.print(f"{one.id:24} {one.title}", soft_wrap=True)
+        if args.explain:
+            screen.out.print(f"  why:    {one.explain}", soft_wrap=True)
+            for path in one.reads:
+                screen.out.print(f"  reads:  {path}", soft_wrap=True)
+            screen.out.print(f"  source: {one.source}", soft_wrap=True)
+    return 0

@@ -1,0 +1,53 @@
+"""Findings on the screen: what several nodes have in common is shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.rules.support.grouping import grouped, who
+from orchestrator.model.finding import Finding, Severity
+
+STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
+
+
+def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
+    """Each finding as a short paragraph; notes in one line each. nodes: how many there are in all."""
+    from rich.text import Text
+
+    for group in grouped(findings):
+        finding = group.finding
+        head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
+        head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
+        head.append(printable(finding.title), style="")
+        head.append(f"  [{finding.id}]", style="dim")
+        screen.out.print(head)
+        if finding.severity is Severity.NOTE:
+            continue
+        prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
+        for evidence in finding.evidence:
+            screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
+        for label, words in (("costs", finding.effect), ("fix", finding.fix)):
+            if words:
+                screen.out.print(Text(f"        {label + ':':6} {printable(words)}"))
+
+
+def say_accepted(accepted: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
+    """One line on stderr: 'accepted: LIMITS on all 4 nodes'."""
+    by_id: dict[str, list[str]] = {}
+    for finding in accepted:
+        places = by_id.setdefault(finding.id, [])
+        if finding.node not in places:
+            places.append(finding.node)
+    if by_id:
+        screen.say("accepted: " + "; ".join(f"{name} on {who(places, nodes)}" for name, places in by_id.items()))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    return ", ".join(_counted(count, severity) for severity, count in counts.items() if count) or "nothing wrong"
+
+
+def _counted(count: int, severity: Severity) -> str:
+    return f"{count} {severity.value}{'s' if severity is Severity.NOTE and count > 1 else ''}"

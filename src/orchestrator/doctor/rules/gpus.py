@@ -1,0 +1,403 @@
+"""What NVML and the driver say of each GPU: health, memory, modes, peer-to-peer access."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.doctor.rules.support.cluster import Node, gpu_address, whole
+from orchestrator.doctor.rules.support.input import as_root, record_again
+from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.snapshot import NOT_RECORDED
+from orchestrator.model.topology import PLACES, Area, PathType
+from orchestrator.topology.bandwidth import p2p_level
+from orchestrator.topology.distance import Distances
+from orchestrator.topology.machines import SLOWING
+from orchestrator.topology.pci import small_number
+from orchestrator.topology.speed import Traffic, price
+
+Device = Mapping[str, Any]
+"""A GPU as NVML describes it."""
+RESERVE = 1 << 30
+"""Bytes used that nothing but the driver may explain, where NVML does not tell its reserve apart."""
+_MIB = 1 << 20
+
+
+@Rule(
+    id="NVML-UNREADABLE",
+    title="the NVIDIA driver does not respond",
+    explain="Without NVML, CUDA does not work either. A call that never returns means that the driver hangs.",
+    reads=("NVML nvmlInit, in a child process with a deadline",),
+    source="NVML API reference, nvmlReturn_t",
+    weight=4,
+    needs=(Area.GPUS,),
+).of_node
+def nvml_unreadable(node: Node) -> Iterator[Finding]:
+    """A stop where the node has (or should have) GPUs; unknown if NVML was not asked."""
+    error = node.topology.nvml_error
+    evidence = f"nvmlInit: {error}", f"GPUs on the PCI bus: {len(node.topology.gpus)}"
+    if not error or not node.spec.gpus:
+        return
+    if error == NOT_RECORDED:
+        yield unknown(
+            "NVML's answers were not recorded",
+            *evidence,
+            effect="health, memory and P2P of the GPUs are not known",
+            fix=record_again(node),
+        )
+    else:
+        yield stop(
+            f"NVML does not respond: {error}",
+            *evidence,
+            effect="no engine can start on this node",
+            fix="run `nvidia-smi` on the node; reload the driver (`modprobe nvidia`) or reboot",
+        )
+
+
+@Rule(
+    id="GPU-HEALTH",
+    title="a GPU has memory errors or is throttled",
+    explain="An uncorrectable ECC error kills the process that hits it. A throttled GPU slows down all ranks of the"
+    " gang.",
+    reads=(
+        "NVML nvmlDeviceGetTotalEccErrors",
+        "NVML nvmlDeviceGetRemappedRows",
+        "NVML nvmlDeviceGetCurrentClocksEventReasons",
+    ),
+    source="NVML API: nvmlClocksEventReasons (HW slowdown 0x8, SW thermal 0x20, HW thermal 0x40, brake 0x80)",
+    weight=8,
+).of_node
+def gpu_health(node: Node) -> Iterator[Finding]:
+    """For each GPU: errors stop; a pending repair and throttling slow."""
+    for device in node.nvml_devices:
+        for severity, words, evidence, effect, fix in _ailments(device):
+            yield finding(
+                severity,
+                f"GPU {device.get('index')} {words}",
+                f"NVML of GPU {device.get('index')}: {evidence}",
+                effect=effect,
+                fix=fix,
+                devices=(gpu_address(device),),
+            )
+
+
+def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
+    """(severity, title, evidence, effect, fix). NVML gives rows as (corrected, uncorrected, pending, failed)."""
+    errors = whole(_part(device, "ecc").get("uncorrected"))
+    if errors > 0:
+        yield (
+            Severity.STOP,
+            f"has {errors} uncorrectable memory error{'s' if errors > 1 else ''}",
+            f"nvmlDeviceGetTotalEccErrors(uncorrected, volatile) = {errors}",
+            "a process that hits such an error dies, and the gang with it",
+            "reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if the errors return, replace the card",
+        )
+    said = device.get("remapped_rows")
+    *_, pending, failed = rows = list(said) if isinstance(said, (list, tuple)) and len(said) == 4 else [0, 0, 0, 0]
+    evidence = f"nvmlDeviceGetRemappedRows = {rows} (corrected, uncorrected, pending, failed)"
+    if failed:
+        yield (
+            Severity.STOP,
+            "could not repair a faulty memory row",
+            evidence,
+            "a process that hits it dies, and the gang with it",
+            "replace the card; `nvidia-smi -q -d ROW_REMAPPER` shows the rows",
+        )
+    elif pending:
+        yield (
+            Severity.SLOW,
+            "will repair a faulty memory row at its next reset",
+            evidence,
+            "until then a process may hit it and die, and the gang with it",
+            "reset the GPU (`nvidia-smi --gpu-reset`) or reboot before the gang starts",
+        )
+    reasons = whole(device.get("clocks_event_reasons"))
+    slowing = [word for bit, word in SLOWING.items() if reasons & bit]
+    if slowing:
+        yield (
+            Severity.SLOW,
+            f"is throttled: {', '.join(slowing)}",
+            f"nvmlDeviceGetCurrentClocksEventReasons = {reasons:#x}",
+            "every step of the gang waits for this GPU (the cost depends on how far its clocks dropped)",
+            (
+                "check the fans, air flow and power supply of this node; `nvidia-smi -q -d"
+                " PERFORMANCE,TEMPERATURE` shows the reason"
+            ),
+        )
+
+
+@Rule(
+    id="GPU-XID",
+    title="the driver reported an Xid error of failing hardware or a hung GPU",
+    explain=(
+        "The kernel log goes back to the last boot. A GPU that fell off the bus or hung once is likely to do it"
+        " again, and stops all 32 ranks. GPU-MISSING and GPU-HEALTH report what NVML shows of it now."
+    ),
+    reads=("/dev/kmsg",),
+    source="NVIDIA GPU Deployment and Management Documentation, XID Errors",
+    weight=9,
+).of_node
+def gpu_xid(node: Node) -> Iterator[Finding]:
+    """One finding for each GPU with such an error since the last boot; unknown where the log may not be read."""
+    log = _part(node.snapshot.host, "kernel_log")
+    lines = log.get("xid")
+    if isinstance(lines, (list, tuple)):
+        yield from _xids([str(line) for line in lines])
+    elif log.get("error") and node.nvml_devices:
+        yield unknown(
+            "the kernel log could not be read for driver errors (Xid)",
+            f"/dev/kmsg: {log['error']}",
+            effect="a GPU that failed since the last boot goes unnoticed",
+            fix=as_root(node),
+        )
+
+
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b")
+_MEANING = {
+    48: "a memory error that can't be corrected",
+    63: "a memory row was marked for repair",
+    64: "a memory row could not be repaired",
+    74: "an error on a GPU-to-GPU link",
+    79: "the GPU fell off the bus",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "the GPU's own processor (GSP) did not respond",
+    120: "the GPU's own processor (GSP) failed",
+}
+
+
+def _xids(lines: Sequence[str]) -> Iterator[Finding]:
+    seen: dict[str, list[tuple[int, str]]] = {}
+    for line in lines:
+        match = _XID.search(line)
+        if match and int(match[2]) in _MEANING:
+            seen.setdefault(match[1].lower(), []).append((int(match[2]), line))
+    for address, errors in seen.items():
+        codes = ", ".join(dict.fromkeys(f"Xid {code} ({_MEANING[code]})" for code, _ in errors))
+        yield slow(
+            f"GPU at {address} had {codes} since the last boot",
+            *(f"/dev/kmsg: {line.strip()[:200]}" for _, line in errors[-4:]),
+            effect="if it happens again, the gang fails (loading the weights again takes minutes)",
+            fix="reset the GPU or reboot, then test it with `dcgmi diag -r 3`; replace it if the error returns",
+            devices=(address,),
+        )
+
+
+@Rule(
+    id="GPU-MODE",
+    title="a GPU's mode prevents or slows a start",
+    explain=(
+        "Compute mode 'prohibited' refuses every CUDA process. Without persistence mode, the driver shuts a GPU down"
+        " when its last process ends, and the next start takes a few seconds longer."
+    ),
+    reads=("NVML nvmlDeviceGetComputeMode", "NVML nvmlDeviceGetPersistenceMode"),
+    source="NVML API, nvmlComputeMode_t (2 is prohibited)",
+    weight=11,
+).of_node
+def gpu_mode(node: Node) -> Iterator[Finding]:
+    """A stop for prohibited GPUs and a note for missing persistence."""
+    for severity, key, wrong, mode, call, effect, fix in (
+        (
+            Severity.STOP, "compute_mode", 2, "compute mode of {} is prohibited", "nvmlDeviceGetComputeMode = 2",
+            "no CUDA process can start there", "run `sudo nvidia-smi -c DEFAULT`",
+        ),
+        (
+            Severity.NOTE, "persistence", 0, "persistence mode of {} is off", "nvmlDeviceGetPersistenceMode = 0",
+            "each start of an engine waits a few seconds for the driver; no cost while it runs",
+            "run `sudo systemctl enable --now nvidia-persistenced`",
+        ),
+    ):  # fmt: skip
+        those = [device for device in node.nvml_devices if device.get(key) == wrong]
+        which = f"GPU{'s' if len(those) > 1 else ''} {', '.join(str(device.get('index')) for device in those)}"
+        if those:
+            yield finding(
+                severity,
+                mode.format(which),
+                f"NVML of {which}: {call}",
+                effect=effect,
+                fix=fix,
+                devices=_addresses(those),
+            )
+
+
+@Rule(
+    id="GPU-P2P-OFF",
+    title="GPUs can't access each other's memory",
+    explain=(
+        "NCCL asks NVML whether reads and writes between two GPUs work. If not, all data between them passes through"
+        " host memory. Checked for every pair that NCCL would connect directly: up to PXB by default, farther on AMD"
+        " with two GPUs or with NCCL before 2.23."
+    ),
+    reads=("NVML nvmlDeviceGetP2PStatus (read, write)",),
+    source="NCCL src/graph/paths.cc ncclTopoCheckP2p; NVML nvmlGpuP2PStatus_t",
+    weight=22,
+    needs=PLACES,
+).of_node
+def gpu_p2p_off(node: Node) -> Iterator[Finding]:
+    """One finding per node, with the GPUs of all pairs."""
+    broken = list(_broken_pairs(node))
+    if broken:
+        gpus = sorted({index for one, other, *_ in broken for index in (one, other)})
+        paths = "/".join(path.name for path in sorted({path for _, _, path, _ in broken}))
+        addresses = {gpu.index: gpu.address for gpu in node.topology.gpus}
+        yield slow(
+            f"{len(broken)} pair{'s' if len(broken) > 1 else ''} of GPUs ({paths}) can't access each other"
+            f" directly (GPUs {', '.join(map(str, gpus))})",
+            *(words for *_, words in broken[:6]),
+            effect="NCCL copies between them through host memory; " + price(Traffic.CARD_ON_ROOT_PORT),
+            fix="check the driver's version and parameters (NVreg_*), ACS and the IOMMU;"
+            " `nvidia-smi topo -p2p rw` shows all pairs",
+            devices=tuple(addresses[index] for index in gpus),
+        )
+
+
+_P2P_STATUS = {
+    1: "chipset not supported", 2: "GPU not supported", 3: "root port's topology not supported",
+    4: "disabled by a registry key", 5: "not supported", 6: "unknown",
+}  # fmt: skip
+
+
+def _broken_pairs(node: Node) -> Iterator[tuple[int, int, PathType, str]]:
+    keys = {gpu.index: gpu.key for gpu in node.topology.gpus if gpu.index >= 0}
+    distances, farthest = Distances(node.topology), p2p_level(node.topology, node.nccl)
+    for device in node.nvml_devices:
+        one = device.get("index")
+        for said, status in _part(device, "p2p").items():
+            if not isinstance(one, int) or not isinstance(status, Mapping):
+                continue
+            other = small_number(str(said))
+            bad = {way: value for way, value in status.items() if whole(value)}
+            path = distances.path_type(keys.get(one, ""), keys.get(other, "")) if bad else PathType.DIS
+            if path <= farthest:
+                words = ", ".join(f"{way} {value} ({_P2P_STATUS.get(value, 'unknown')})" for way, value in bad.items())
+                yield one, other, path, f"NVML of GPU {one}: nvmlDeviceGetP2PStatus to GPU {other}: {words}"
+
+
+@Rule(
+    id="GPU-BAR1-SMALL",
+    title="a GPU's BAR 1 is smaller than its memory",
+    explain=(
+        "Cards and other GPUs access a GPU's memory through BAR 1. An L40S has a BAR 1 of 64 GiB for its 48 GB of"
+        " memory; in display mode, or without 64-bit addresses above 4 GiB in the BIOS, it is 256 MiB."
+    ),
+    reads=("NVML nvmlDeviceGetBAR1MemoryInfo", "NVML nvmlDeviceGetMemoryInfo"),
+    source="NVIDIA GPUDirect RDMA documentation, BAR sizes; nvidia-smi -q of an L40S (BAR1 65536 MiB)",
+    weight=23,
+).of_node
+def gpu_bar1_small(node: Node) -> Iterator[Finding]:
+    """One finding per node, with its small windows."""
+    small = [one for one in node.nvml_devices if 0 < whole(one.get("bar1_total")) < _memory(one, "total")]
+    if small:
+        yield slow(
+            f"BAR 1 of {len(small)} GPU{'s is' if len(small) > 1 else ' is'} too small for the memory",
+            *(
+                f"NVML of GPU {one.get('index')}: BAR1 {one['bar1_total'] >> 20} MiB,"
+                f" memory {_memory(one, 'total') >> 20} MiB"
+                for one in small
+            ),
+            effect="peer-to-peer and GPUDirect RDMA fail or fall back to host memory; " + price(Traffic.HOST_STAGED),
+            fix="enable Above 4G Decoding and Resizable BAR in the BIOS; turn display mode off with NVIDIA's"
+            " displaymodeselector",
+            devices=_addresses(small),
+        )
+
+
+@Rule(
+    id="GPU-BUSY",
+    title="processes hold GPU memory",
+    explain=(
+        "Only processes, and memory used beyond the driver's reserve, count here: an idle GPU shows a few hundred MiB"
+        " in the first version of NVML's call, which includes that reserve. `up` checks again on the node before it"
+        " starts."
+    ),
+    reads=("NVML nvmlDeviceGetComputeRunningProcesses", "NVML nvmlDeviceGetMemoryInfo"),
+    source="NVML API; four idle H200s that showed 615 MiB used in the first version of the call",
+    weight=60,
+).of_node
+def gpu_busy(node: Node) -> Iterator[Finding]:
+    """One note per node, with the GPUs and the processes."""
+    busy = [one for one in node.nvml_devices if one.get("processes") or _memory(one, "used") > RESERVE]
+    if busy:
+        yield note(
+            f"{len(busy)} GPU{'s are' if len(busy) > 1 else ' is'} in use",
+            *(
+                f"NVML of GPU {one.get('index')}: {_memory(one, 'used') >> 20} MiB used,"
+                f" processes {_pids(one) or 'none shown'}"
+                for one in busy
+            ),
+            effect="a gang can't start on them, unless these processes are its own",
+            fix="check with `l40s-deploy status` whether a gang uses them; otherwise find the processes with"
+            " `nvidia-smi` and stop them",
+            devices=_addresses(busy),
+        )
+
+
+def _pids(device: Device) -> str:
+    said = device.get("processes")
+    processes = said if isinstance(said, (list, tuple)) else ()
+    return ", ".join(str(one.get("pid")) for one in processes if isinstance(one, Mapping))
+
+
+@Rule(
+    id="GPU-ECC",
+    title="ECC is off on some or all GPUs",
+    explain=(
+        "With ECC off, faulty memory gives wrong text instead of an error. On GDDR cards ECC takes a sixteenth of the"
+        " memory (L40S: 46068 instead of 49140 MiB). Where GPUs differ, the smallest limits the KV cache of the gang."
+    ),
+    reads=("NVML nvmlDeviceGetEccMode",),
+    source="NVIDIA Ada GPU memory error management; nvidia-smi -e",
+    weight=61,
+).of_node
+def gpu_ecc(node: Node) -> Iterator[Finding]:
+    """One note per node; GPUs that know no ECC are left out."""
+    modes = {gpu_address(device): _part(device, "ecc").get("enabled") for device in node.nvml_devices}
+    off = [address for address, enabled in modes.items() if enabled == 0]
+    known = sum(enabled in (0, 1) for enabled in modes.values())
+    if off:
+        yield note(
+            f"ECC is off on {len(off)} of {known} GPUs",
+            *(f"NVML of {address}: nvmlDeviceGetEccMode = 0" for address in off[:4]),
+            effect=f"memory errors are not detected and give wrong text; {_cost_of_ecc(node, off, known)}",
+            fix="run `sudo nvidia-smi -e 1`, then reset the GPUs or reboot",
+            devices=tuple(off),
+        )
+
+
+_GDDR = (75, 86, 89)
+"""Compute capabilities whose GPUs have GDDR; those with HBM keep their check bits beside the memory."""
+_SHARE = 16
+
+
+def _cost_of_ecc(node: Node, off: Sequence[str], known: int) -> str:
+    """What ECC takes of the memory, or has taken of the others'."""
+    sizes = {gpu.address: gpu.memory_total for gpu in node.topology.gpus if gpu.memory_total}
+    without = [sizes[address] for address in off if address in sizes]
+    within = [size for address, size in sizes.items() if address not in off]
+    if len(off) < known and without and within and min(without) > min(within):
+        less = (min(without) - min(within)) // _MIB
+        return (
+            f"the GPUs with ECC have {min(within) // _MIB} MiB, {less} MiB less than those without, which "
+            "limits the KV cache of all"
+        )
+    if len(off) < known:
+        return "where GPUs differ in memory, the smallest limits the KV cache of all"
+    gddr = any(gpu.sm in _GDDR for gpu in node.topology.gpus)
+    if gddr and without:
+        return f"ECC would take about {min(without) // _SHARE // _MIB} of {min(without) // _MIB} MiB of each GPU"
+    return "ECC takes a sixteenth of the memory of GPUs with GDDR, and none of those with HBM"
+
+
+def _part(device: Device, name: str) -> Device:
+    found = device.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _memory(device: Device, name: str) -> int:
+    return whole(_part(device, "memory").get(name))
+
+
+def _addresses(devices: Sequence[Device]) -> tuple[str, ...]:
+    return tuple(gpu_address(device) for device in devices)

@@ -1,0 +1,382 @@
+"""What slows or diverts data on PCIe: ACS, the IOMMU, links, packet sizes, errors, GPUDirect RDMA."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from orchestrator.doctor.rules.support.cluster import Node, gpu_address, whole
+from orchestrator.doctor.rules.support.input import Input, as_root, input_of, is_guest
+from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unjudged, unknown
+from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS, Area, PciDevice, PcieLink
+from orchestrator.topology.config_space import config_space, unread
+from orchestrator.topology.pci import both_ends, bridges_above, card, number
+from orchestrator.topology.rdma import ports_by_card
+from orchestrator.topology.speed import Traffic, price
+
+_PCI = "/sys/bus/pci/devices"
+
+
+@Rule(
+    id="ACS-REDIRECT",
+    title="ACS redirects peer-to-peer traffic",
+    explain=(
+        "With P2P request redirect on, a switch sends every GPU-to-GPU and GPU-to-NIC packet to the CPU and back. The"
+        " rule checks every downstream port on the path between GPUs and RDMA cards that share a switch, nested"
+        " switches included. Elsewhere it costs nothing."
+    ),
+    reads=("/sys/bus/pci/devices/*/config (beyond 64 bytes: root only)",),
+    source="PCI Express Base Specification, ACS Extended Capability (id 0x000D); NCCL troubleshooting guide, nccl#2079",
+    weight=24,
+    needs=RAILS,
+).of_node
+def acs_redirect(node: Node) -> Iterator[Finding]:
+    """One finding with all ports on the path; unknown where the configuration space was cut off."""
+    redirecting, cut_off = _acs(node)
+    if input_of(node) is Input.XML:
+        cut_off = [(switch.address, "NCCL's file has no configuration space") for switch in node.gpu_switches]
+    if redirecting:
+        yield slow(
+            f"ACS redirects peer-to-peer traffic on {len(redirecting)} switch port{'s'[: len(redirecting) > 1]}",
+            *(f"{_PCI}/{address}/config: ACSCtl = {control:#06x}" for address, control in redirecting),
+            effect=price(Traffic.THROUGH_ROOT) + "; on some platforms it hangs",
+            fix="; ".join(f"sudo setpci -s {address} ECAP_ACS+6.w=0000" for address, _ in redirecting)
+            + " (until the next boot; to make it permanent, disable ACS or VT-d/AMD-Vi in the BIOS)",
+            devices=tuple(address for address, _ in redirecting),
+        )
+    elif cut_off:
+        yield unknown(
+            "whether ACS redirects peer-to-peer traffic could not be read",
+            *(f"{_PCI}/{address}/config: {why}" for address, why in cut_off[:4]),
+            effect="if it does: " + price(Traffic.THROUGH_ROOT),
+            fix=as_root(node),
+            devices=tuple(address for address, _ in cut_off),
+        )
+
+
+_REQUEST_REDIRECT, _COMPLETION_REDIRECT, _EGRESS_CONTROL = 0x04, 0x08, 0x20
+_REDIRECTS = _REQUEST_REDIRECT | _COMPLETION_REDIRECT | _EGRESS_CONTROL
+
+
+def _acs(node: Node) -> tuple[list[tuple[str, int]], list[tuple[str, str]]]:
+    """([(address, ACS control)] of the ports on the path that redirect, [(address, why)] of those not readable)."""
+    redirecting, cut_off = [], []
+    for address, key in _ports_on_the_way(node):
+        control = config_space(node.snapshot, key).acs_control
+        if control is None:
+            cut_off.append((address, unread(node.snapshot, key)))
+        elif control & _REDIRECTS:
+            redirecting.append((address, control))
+    return redirecting, cut_off
+
+
+def _ports_on_the_way(node: Node) -> list[tuple[str, str]]:
+    """Downstream ports above a GPU or rail port while another card is behind the same switch or behind one above it:
+    (address, key), in order of address."""
+    talkers = {card(one.key) for one in node.endpoints if one.key in node.devices}
+    behind = Counter(bridge for talker in talkers for bridge in bridges_above(talker))
+    switches = {switch.key for switch in node.topology.switches}
+    found = {port for talker in talkers for port in _ports_to_others(bridges_above(talker), switches, behind)}
+    return sorted((node.devices[port].address, port) for port in found if port in node.devices)
+
+
+def _ports_to_others(way: Sequence[str], switches: Collection[str], behind: Mapping[str, int]) -> Iterator[str]:
+    """The downstream ports between a card and others. way: the bridges above it, nearest first; behind: number of cards
+    below each bridge"""
+    most = max((behind[bridge] for bridge in way if bridge in switches), default=0)
+    return (port for port, above in pairwise(way) if above in switches and behind[port] < most)
+
+
+@Rule(
+    id="GDR-MISSING",
+    title="GPUDirect RDMA is missing",
+    explain=(
+        "NCCL uses nvidia-peermem, or dma-buf with NVIDIA's open kernel module and kernel 5.12 or newer. Without"
+        " either, NCCL still uses the cards, but copies through host memory."
+    ),
+    reads=(*PEERMEM, DRIVER, "uname -r"),
+    source="NCCL src/transport/net_ib/gdr.cc ncclIbGdrSupport, ncclIbDmaBufSupport",
+    weight=25,
+    needs=RAILS,
+).of_node
+def gdr_missing(node: Node) -> Iterator[Finding]:
+    """With RDMA and NVIDIA's GPUs; unknown where the driver's kind could not be read."""
+    if not node.rail_ports or not node.nvml_devices or has_gpudirect(node):
+        return
+    unread = [f"{path}: {why}" for path in (*PEERMEM, *_FOLDERS) if (why := node.snapshot.unread(path))]
+    yield unjudged(gdr_missing, node, "what provides GPUDirect RDMA", unread) if unread else _no_gdr(node)
+
+
+def _no_gdr(node: Node) -> Finding:
+    driver, (major, minor) = node.snapshot.text(DRIVER), kernel(node)
+    return finding(
+        Severity.SLOW if driver else Severity.UNKNOWN,
+        "GPUDirect RDMA is missing: nvidia-peermem is not loaded"
+        if driver
+        else "whether GPUDirect RDMA works could not be read",
+        *(f"{path}: {node.snapshot.errors.get(path, 'does not exist')}" for path in PEERMEM),
+        f"{DRIVER} = {driver.splitlines()[0] if driver else 'not readable'}",
+        *([f"uname -r = {major}.{minor}; dma-buf needs 5.12"] if (major, minor) < OLDEST_WITH_DMA_BUF else []),
+        effect=price(Traffic.HOST_STAGED),
+        fix="run `sudo modprobe nvidia-peermem` and add it to /etc/modules-load.d, or install NVIDIA's open kernel"
+        " modules",
+    )
+
+
+_FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
+"""The folder that is listed for nvidia-peermem, and the part of a look that reads them."""
+
+
+@Rule(
+    id="IOMMU-TRANSLATING",
+    title="the IOMMU translates DMA",
+    explain=(
+        "With translation on, peer-to-peer packets go to the root complex to be translated. NVIDIA supports neither"
+        " peer-to-peer between GPUs nor GPUDirect RDMA through it on bare metal: it stops where the plan uses them,"
+        " unless ACS was read and redirects nothing there. In a virtual machine CUDA supports it."
+    ),
+    reads=(
+        "/sys/bus/pci/devices/*/iommu_group (link)",
+        "/sys/kernel/iommu_groups/*/type",
+        "/proc/cpuinfo (flag hypervisor)",
+        "/sys/bus/pci/devices/*/config (ACS)",
+    ),
+    source="CUDA C++ Programming Guide, IOMMU on Linux; GPUDirect RDMA, Supported Systems, IOMMUs; nccl issue 1999",
+    weight=26,
+    needs=RAILS,
+).of_node
+def iommu_translating(node: Node) -> Iterator[Finding]:
+    """Where GPUs or RDMA cards are in a group of type DMA or DMA-FQ; a stop where what the plan uses is known to
+    fail."""
+    translating = {}
+    for one in node.endpoints:
+        if f"{one.key}/iommu_group" in node.snapshot.links:
+            group = node.snapshot.realpath(f"{one.key}/iommu_group")
+            kind = node.snapshot.text(f"{group}/type")
+            if kind.startswith("DMA"):
+                translating[one.address] = f"{group}/type = {kind} ({one.address})"
+    broken = _known_to_fail(node)
+    if translating:
+        yield finding(
+            Severity.STOP if broken else Severity.SLOW,
+            f"the IOMMU translates the DMA of {len(translating)} GPUs and cards",
+            *[*translating.values()][:4],
+            effect=f"{' and '.join(broken)} through it is not supported on bare metal: NCCL hangs or fails, or data is"
+            " silently wrong"
+            if broken
+            else price(Traffic.THROUGH_ROOT),
+            fix="boot with iommu=pt (or intel_iommu=off, amd_iommu=off) on the kernel command line, or disable"
+            " VT-d/AMD-Vi in the BIOS",
+            devices=tuple(translating),
+        )
+
+
+def _known_to_fail(node: Node) -> tuple[str, ...]:
+    """What is planned and known to fail; () too where ACS lets the switches themselves route it."""
+    redirecting, cut_off = _acs(node)
+    routed = node.gpu_switches and not redirecting and not cut_off
+    return () if is_guest(node) or routed else direct(node)
+
+
+@Rule(
+    id="PCIE-LINK-REDUCED",
+    title="a PCIe link is narrower or slower than it could be",
+    explain=(
+        "The width of every GPU, RDMA card and switch uplink is compared with the device's maximum: a slot with fewer"
+        " lanes than the card is as bad as a damaged contact. The speed is compared for cards and switches only, with"
+        " the slower end: an idle L40S drops to generation 1 to save power, and returns under load."
+    ),
+    reads=("/sys/bus/pci/devices/*/{current,max}_link_{speed,width}",),
+    source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above); nvidia-smi -q of an idle L40S",
+    weight=28,
+    needs=(*RAILS, Area.LINKS),
+    on_text=lambda node: None if node.topology.lacks(Area.PCI, Area.LINKS) else list(_links(node)),
+).of_node
+def pcie_link_reduced(node: Node) -> Iterator[Finding]:
+    """One finding a link; both ports of a card share one."""
+    yield from _links(node)
+
+
+def _links(node: Node) -> Iterator[Finding]:
+    gpus = {gpu.key: f"GPU {gpu.index}" for gpu in node.topology.gpus}
+    for key, words in (gpus | dict(_cards_and_uplinks(node))).items():
+        device = node.devices.get(key)
+        if device is not None:
+            yield from _reduced(words, device, node.above(key), judge_speed=key not in gpus)
+
+
+def _cards_and_uplinks(node: Node) -> Iterator[tuple[str, str]]:
+    for ports in ports_by_card(node.rail_ports).values():
+        yield ports[0].key, f"RDMA card {', '.join(port.device for port in ports)}"
+    needed = {key for gpu in node.topology.gpus for key in node.places.above(gpu.key)}
+    yield from ((one.key, "the switch's uplink") for one in node.topology.switches if one.key in needed)
+
+
+def _reduced(words: str, device: PciDevice, bridge: PciDevice | None, *, judge_speed: bool) -> Iterator[Finding]:
+    at, lanes, slot_lanes = device.link, device.link_max.width, bridge.link_max.width if bridge else 0
+    best_gts = both_ends(device.link_max, bridge.link_max if bridge else PcieLink()).speed_gts
+    if bridge and not bridge.link_max.speed_gts:
+        best_gts = 0.0  # the slower end counts, and nobody read it
+    narrow, slowed = 0 < at.width < lanes, judge_speed and 0 < at.speed_gts < best_gts
+    if not narrow and not slowed:
+        return
+    folder, slot_is_narrow = f"{_PCI}/{device.address}", narrow and 0 < slot_lanes < lanes
+    evidence = {
+        f"{folder}/current_link_width = {at.width}, max_link_width = {lanes}": narrow,
+        f"{folder}/current_link_speed = {at.speed_gts:g} GT/s, both ends support {best_gts:g}": slowed,
+        f"{_PCI}/{bridge.address if bridge else ''}/max_link_width = {slot_lanes} (the slot)": slot_is_narrow,
+    }
+    now, could = f"x{at.width}", f"x{lanes}"
+    if slowed:
+        now, could = f"{at.speed_gts:g} GT/s {now}", f"{best_gts:g} GT/s {could}"
+    slot = f" in slot {device.slot}" if device.slot else ""
+    yield slow(
+        f"{words} at {device.address} runs at {now}, but supports {could}",
+        *(line for line, holds in evidence.items() if holds),
+        effect=price(Traffic.NARROW_LINK),
+        fix=f"move the card{slot} to a slot with {lanes} lanes, or change the slot's bifurcation in the BIOS"
+        if slot_is_narrow
+        else f"reseat the card{slot} and its riser, and check the contacts; check bifurcation and link speed in the"
+        " BIOS",
+        devices=(device.address,),
+    )
+
+
+@Rule(
+    id="PCIE-ERRORS",
+    title="a PCIe link has counted errors",
+    explain=(
+        "After a corrected error the packet is sent again, which costs time; many of them on one link mean a bad"
+        " contact, riser or retimer. An uncorrected error fails the transfer."
+    ),
+    reads=("/sys/bus/pci/devices/*/aer_dev_{correctable,nonfatal,fatal}", "NVML nvmlDeviceGetPcieReplayCounter"),
+    source="Linux Documentation/PCI/pcieaer-howto.rst, sysfs-bus-pci-devices-aer_stats",
+    weight=58,
+    needs=RAILS,
+).of_node
+def pcie_errors(node: Node) -> Iterator[Finding]:
+    """One note over all links; uncorrected errors make it slow."""
+    corrected, uncorrected = _counted(node)
+    kinds = {"not corrected": uncorrected, "corrected": corrected}
+    if corrected or uncorrected:
+        yield finding(
+            Severity.SLOW if uncorrected else Severity.NOTE,
+            "; ".join(f"PCIe errors {kind} on {', '.join(links)}" for kind, links in kinds.items() if links),
+            *uncorrected.values(),
+            *corrected.values(),
+            effect="packets are sent again (not measured); an uncorrected error stops the gang",
+            fix="reseat the card and its riser; swap slots to see whether the errors follow the card",
+            devices=tuple(dict.fromkeys((*uncorrected, *corrected))),
+        )
+
+
+_SOME = 100
+"""Corrected errors since boot below this are noise: links train, cables are touched."""
+
+
+def _counted(node: Node) -> tuple[dict[str, str], dict[str, str]]:
+    """Links with (corrected, uncorrected) errors: evidence by address."""
+    corrected: dict[str, str] = {}
+    uncorrected: dict[str, str] = {}
+    keys = [one.key for one in node.endpoints]
+    for key in dict.fromkeys([*keys, *(bridge.key for key in keys if (bridge := node.above(key)))]):
+        for kind, least, found in (
+            ("correctable", _SOME, corrected),
+            ("nonfatal", 1, uncorrected),
+            ("fatal", 1, uncorrected),
+        ):
+            count = _total(node.snapshot.files.get(f"{key}/aer_dev_{kind}", ""))
+            if count >= least:
+                found[key.rpartition("/")[2]] = f"{key}/aer_dev_{kind}: {count}"
+    for device in node.nvml_devices:
+        replays = whole(device.get("replays"))
+        if replays >= _SOME:
+            evidence = f"NVML of GPU {device.get('index')}: PCIe replays = {replays}"
+            corrected.setdefault(gpu_address(device), evidence)
+    return corrected, uncorrected
+
+
+def _total(text: str) -> int:
+    """The last line of such a file is the sum: 'TOTAL_ERR_COR 12'."""
+    name, _, value = text.strip().rpartition("\n")[2].partition(" ")
+    return max(0, number(value)) if name.startswith("TOTAL_ERR") else 0
+
+
+@Rule(
+    id="PCIE-SETTINGS",
+    title="an RDMA card's PCIe settings reduce its bandwidth",
+    explain=(
+        "A card that may read 512 bytes at a time sends eight requests instead of one for 4096 bytes. A packet size"
+        " (MaxPayload) below that of the card's port wastes bandwidth on headers."
+    ),
+    reads=("/sys/bus/pci/devices/*/config (PCI Express capability; beyond 64 bytes: root only)",),
+    source="NVIDIA ConnectX tuning guide (MaxReadReq 4096); PCI Express Base Specification, Device Control",
+    weight=65,
+    needs=RAILS,
+).of_node
+def pcie_settings(node: Node) -> Iterator[Finding]:
+    """One note, or one unknown where nothing of it was readable."""
+    keys = {card(port.key): port.key for port in reversed(node.rail_ports) if port.key in node.devices}.values()
+    wrong = {node.devices[key].address: words for key in keys if (words := _wrong_sizes(node, key))}
+    cut_off = [key for key in keys if config_space(node.snapshot, key).max_read_request is None]
+    if wrong:
+        yield note(
+            "; ".join(wrong.values()),
+            *(f"{_PCI}/{words}" for words in wrong.values()),
+            effect="the card loses some bandwidth (not measured)",
+            fix="change Maximum Read Request and Maximum Payload in the BIOS; until the next boot: "
+            + "; ".join(f"sudo setpci -s {address} CAP_EXP+8.w=5000:7000" for address in wrong),
+            devices=tuple(wrong),
+        )
+    elif cut_off:
+        yield unknown(
+            "the RDMA cards' read request and packet sizes could not be read",
+            *(f"{_PCI}/{node.devices[key].address}/config: {unread(node.snapshot, key)}" for key in cut_off),
+            effect="if they are small, the card loses some bandwidth (not measured)",
+            fix=as_root(node),
+            devices=tuple(node.devices[key].address for key in cut_off),
+        )
+
+
+_BEST_READ_REQUEST = 4096
+
+
+def _wrong_sizes(node: Node, key: str) -> str:
+    space, address, bridge = config_space(node.snapshot, key), node.devices[key].address, node.above(key)
+    request, payload = space.max_read_request, space.max_payload
+    above = config_space(node.snapshot, bridge.key).max_payload if bridge else None
+    if request is not None and request < _BEST_READ_REQUEST:
+        return f"{address}: MaxReadReq = {request} bytes, {_BEST_READ_REQUEST} is best"
+    if payload is not None and above is not None and payload < above:
+        return f"{address}: MaxPayload = {payload} bytes, its port's is {above}"
+    return ""
+
+
+@Rule(
+    id="ATS-OFF",
+    title="ATS is off in a virtual machine",
+    explain=(
+        "In a virtual machine the IOMMU translates addresses. With Address Translation Services, a card asks it once"
+        " and then sends peer-to-peer packets directly. On bare metal it does not matter, and is not checked."
+    ),
+    reads=("/proc/cpuinfo (flag hypervisor)", "/sys/bus/pci/devices/*/config (ATS, id 0x000F)"),
+    source="NCCL troubleshooting guide, virtual machines: ATS on the network card is a must for GPU Direct RDMA",
+    weight=75,
+    needs=RAILS,
+).of_node
+def ats_off(node: Node) -> Iterator[Finding]:
+    """One note a virtual machine."""
+    spaces = {port: config_space(node.snapshot, port.key) for port in node.rail_ports}
+    off = {port.device: port.address for port, space in spaces.items() if space.ats_enabled is False}
+    if off and is_guest(node):
+        yield note(
+            f"ATS is off on {', '.join(off)}, in a virtual machine",
+            *(f"{_PCI}/{address}/config: ATSCtl enable = 0" for address in off.values()),
+            effect="if GPUDirect traffic passes through the IOMMU: " + price(Traffic.THROUGH_ROOT),
+            fix="run `mlxconfig -d DEVICE set ATS_ENABLED=true`, then power-cycle the machine; the hypervisor"
+            " must pass ATS through",
+            devices=tuple(off),
+        )

@@ -1,0 +1,461 @@
+"""RDMA ports that can't carry traffic, lose packets or are slowed down, and bonds that run short."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices, port_folder
+from orchestrator.doctor.rules.support.input import record_again
+from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.topology import RAILS, Interface, RdmaPort
+from orchestrator.topology.network import PortFault, carrier, is_bonded, port_fault
+from orchestrator.topology.pci import number
+from orchestrator.topology.rdma import card_of
+from orchestrator.topology.speed import Traffic, price, tcp_severity
+
+
+@Rule(
+    id="RDMA-NO-DEVICE-FILE",
+    title="RDMA device files or libraries are missing where the engine will run",
+    explain=(
+        "libibverbs opens /dev/infiniband/uverbsN. A container must be given these files; on a host, ib_uverbs must"
+        " be loaded. Without the library, NCCL finds no RDMA device."
+    ),
+    reads=("/sys/class/infiniband_verbs/*/ibdev", "names in /dev/infiniband", "dlopen of libibverbs.so.1"),
+    source="rdma-core libibverbs; sglang issue 1427 (libibverbs missing in the runtime)",
+    weight=16,
+    needs=RAILS,
+).of_node
+def rdma_no_device_file(node: Node) -> Iterator[Finding]:
+    """A stop where the probe listed the device files and RDMA is wanted."""
+    files, host = node.snapshot.host.get("devices"), node.snapshot.host
+    if not isinstance(files, (list, tuple)) or node.spec.transport == "tcp":
+        return
+    if why := host.get("devices_error"):
+        yield unjudged(rdma_no_device_file, node, "the device files", (str(why),))
+        return
+    meant = {port.device for port in node.rail_ports}
+    missing = {}
+    for name in node.snapshot.names("/sys/class/infiniband_verbs"):
+        device = node.snapshot.text(f"/sys/class/infiniband_verbs/{name}/ibdev")
+        if device in meant and f"/dev/infiniband/{name}" not in files:
+            missing[device] = f"/dev/infiniband/{name} ({device}): does not exist"
+    evidence = list(missing.values())
+    if meant and host.get("libibverbs") is False:
+        evidence.append("dlopen libibverbs.so.1: no such library")
+    if evidence:
+        yield stop(
+            f"{', '.join(missing)} can't be opened: no device file" if missing else "libibverbs is missing",
+            *evidence,
+            effect="NCCL finds no RDMA device and the gang fails to start (NCCL_NET=IB), or falls back to TCP",
+            fix="run `sudo modprobe ib_uverbs`; in a container, add --device=/dev/infiniband"
+            if missing
+            else "run `sudo apt install libibverbs1 ibverbs-providers`",
+            devices=tuple(missing) or ("libibverbs.so.1",),
+        )
+
+
+@Rule(
+    id="RDMA-PORT-DOWN",
+    title="RDMA ports have no link",
+    explain=(
+        "NCCL silently skips ports that are not ACTIVE; with none left it falls back to TCP sockets. If some ports of"
+        " a node have no link, its unconfigured ports are reported in the same finding."
+    ),
+    reads=("/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state"),
+    source="NCCL src/transport/net_ib (ncclIbInit skips what is not IBV_PORT_ACTIVE); the articles' second fault",
+    weight=20,
+    needs=RAILS,
+).of_cluster
+def rdma_port_down(cluster: Cluster) -> Iterator[Finding]:
+    """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""
+    for node in cluster.nodes:
+        troubles, spare = _of_rails(cluster, node), _spare_ports_down(node)
+        if any(one.fault is PortFault.NO_LINK for one in troubles):
+            yield _down(node, [*troubles, *spare])
+        elif spare:
+            yield note(
+                f"the TCP side has no spare port: {_names(spare)} has no link",
+                *(one.evidence for one in spare),
+                effect="no cost while RDMA carries the traffic; rendezvous and HTTP have no spare port",
+                fix="cable it, and bond both ports",
+                devices=tuple(one.port.device for one in spare),
+                node=node.name,
+            )
+
+
+class Trouble(NamedTuple):
+    """A port, what keeps it from carrying traffic, and what can be done about it."""
+
+    port: RdmaPort
+    fault: PortFault
+    evidence: str
+    fix: str
+
+
+def _troubles(node: Node, ports: Iterable[RdmaPort], others: Iterable[Node] = ()) -> list[Trouble]:
+    """others: nodes whose interface of the same name shows what a port lacks"""
+    faults = [(port, fault) for port in ports if (fault := port_fault(port, node.topology))]
+    return [_trouble(node, port, fault, others) for port, fault in faults if fault is not PortFault.UNREAD]
+
+
+def _trouble(node: Node, port: RdmaPort, fault: PortFault, others: Iterable[Node]) -> Trouble:
+    folder, interface = f"/sys/class/infiniband/{port.device}/ports/{port.port}", node.interfaces.get(port.netdev)
+    if fault is PortFault.NO_LINK:
+        evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = "
+        fix = f"run `ip link set {port.netdev} up`" if port.netdev else f"check `rdma link show {port.name}`"
+        return Trouble(port, fault, f"{folder}: {evidence}{port.netdev or 'none'}", fix)
+    addresses = ", ".join(interface.ipv4) if interface else ""
+    table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
+    evidence = f"{folder}/gids = {table}; addresses of {port.netdev or 'its net device'} = {addresses or 'none'}"
+    there = (f"; {node.name} has {one.ipv4[0]} there" for node in others if (one := node.interfaces.get(port.netdev))
+             and one.ipv4)  # fmt: skip
+    fixes = {
+        PortFault.ROCE_V1: f"allow RoCE v2 for {port.device}: cma_roce_mode -d {port.device} -m 2, or mlxconfig"
+        " ROCE_CONTROL",
+        PortFault.NO_GID: f"run `ip link set {port.netdev} down && ip link set {port.netdev} up`, then check"
+        f" `show_gids {port.device}`",
+        PortFault.NO_ADDRESS: f"give {port.netdev or port.device} an address in its rail's subnet (netplan)"
+        + next(there, ""),
+    }
+    return Trouble(port, fault, evidence, fixes[fault])
+
+
+def _of_rails(cluster: Cluster, node: Node) -> list[Trouble]:
+    return _troubles(node, node.rail_ports, [other for other in cluster.nodes if other is not node])
+
+
+def _spare_ports_down(node: Node) -> list[Trouble]:
+    """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
+    meant, tcp = set(node.rail_ports), node.tcp.interface if node.tcp else ""
+    main = {card_of(port) for port in node.topology.rdma if tcp and carrier(port, node.topology) == tcp}
+    spare = [port for port in _own_ports(node) if port not in meant and card_of(port) in main]
+    return _troubles(node, [port for port in spare if not port.active])
+
+
+def _own_ports(node: Node) -> list[RdmaPort]:
+    rails = set(node.rail_ports)
+    return [
+        port
+        for port in node.topology.rdma
+        if not port.virtual and (port in rails or not is_bonded(port, node.topology))
+    ]
+
+
+def _names(troubles: Sequence[Trouble]) -> str:
+    return ", ".join(one.port.device for one in troubles)
+
+
+def _down(node: Node, troubles: Sequence[Trouble]) -> Finding:
+    troubles = sorted(troubles, key=lambda one: node.topology.rdma.index(one.port))
+    down = [one for one in troubles if one.fault is PortFault.NO_LINK]
+    idle = [one for one in troubles if one.fault is not PortFault.NO_LINK]
+    words = f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link"
+    words += f", {_names(idle)} no usable address" if idle else ""
+    up = "; ".join(one.fix for one in down)
+    return finding(
+        _severity(node),
+        f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} "
+        f"down or unconfigured: {words}",
+        *(one.evidence for one in troubles),
+        effect=_effect(node),
+        fix="; ".join(
+            [
+                f"{_names(down)}: plug the cable, enable the switch's port, then {up}",
+                *(f"{one.port.device}: {one.fix}" for one in idle),
+            ]
+        ),
+        devices=tuple(one.port.device for one in (*down, *idle)),
+        node=node.name,
+    )
+
+
+def _severity(node: Node) -> Severity:
+    return Severity.SLOW if node.usable else tcp_severity(node.layout)
+
+
+def _effect(node: Node) -> str:
+    if node.usable:
+        return price(Traffic.HALF_THE_PORTS)
+    return "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP, node.layout)
+
+
+@Rule(
+    id="RDMA-PORT-UNCONFIGURED",
+    title="an RDMA port is up but has no RoCE v2 address",
+    explain=(
+        "RoCE v2 between nodes needs an IPv4 GID; the kernel makes one per address. On a node that also has ports"
+        " without a link, RDMA-PORT-DOWN reports both."
+    ),
+    reads=("/sys/class/infiniband/*/ports/*/gids/*", ".../gid_attrs/types/*", ".../gid_attrs/ndevs/*"),
+    source="NCCL src/transport/net_ib ncclIbGetGidIndex",
+    weight=21,
+    needs=RAILS,
+).of_cluster
+def rdma_port_unconfigured(cluster: Cluster) -> Iterator[Finding]:
+    """One finding per node; RoCE v1 only, a missing GID and a missing address are distinguished."""
+    for node in cluster.nodes:
+        troubles = _of_rails(cluster, node)
+        if troubles and not any(one.fault is PortFault.NO_LINK for one in troubles):
+            yield _unconfigured(node, troubles)
+        unread = [port for port in node.rail_ports if not port.gids_recorded and port.link_layer != "InfiniBand"]
+        if unread:
+            yield unknown(
+                f"whether {len(unread)} RDMA port{'s have' if len(unread) > 1 else ' has'} a RoCE v2 address "
+                "was not recorded",
+                *(f"{port.device}: no GID table in this input" for port in unread[:4]),
+                effect="a port without such an address carries nothing: if so, " + price(Traffic.HALF_THE_PORTS),
+                fix=record_again(node),
+                devices=tuple(port.device for port in unread),
+                node=node.name,
+            )
+
+
+_UNCONFIGURED = {
+    PortFault.NO_ADDRESS: "{ports} up without an IPv4 address",
+    PortFault.ROCE_V1: "{ports} offering RoCE v1 only",
+    PortFault.NO_GID: "{ports} with an address but no RoCE v2 GID for it",
+}
+
+
+def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
+    ports = [one.port for one in troubles]
+    named = {one.port: f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device
+             for one in troubles}  # fmt: skip
+    parts = [
+        words.format(ports=", ".join(named[one.port] for one in troubles if one.fault is fault))
+        for fault, words in _UNCONFIGURED.items()
+        if any(one.fault is fault for one in troubles)
+    ]
+    return finding(
+        _severity(node),
+        f"{len(troubles)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
+        *(one.evidence for one in troubles),
+        effect=_effect(node),
+        fix="; ".join(one.fix for one in troubles),
+        devices=(*(port.device for port in ports), *(port.netdev for port in ports if port.netdev)),
+        node=node.name,
+    )
+
+
+@Rule(
+    id="BOND-SHORT",
+    title="a bond runs without some of its ports",
+    explain=(
+        "Rendezvous, HTTP and, without RDMA, all traffic cross the TCP side's bond; the GPUs' traffic crosses one"
+        " that is a rail. A port that is up but that the switch did"
+        " not add to the LACP group is in another aggregator, and carries nothing."
+    ),
+    reads=("/sys/class/net/*/bonding_slave/{mii_status,ad_aggregator_id}", "/sys/class/net/*/bonding/ad_aggregator"),
+    source="Linux Documentation/networking/bonding.rst",
+    weight=30,
+).of_node
+def bond_short(node: Node) -> Iterator[Finding]:
+    """One finding a bond."""
+    for bond in node.topology.interfaces:
+        idle, total = dict(_idle_slaves(node, bond)), len(bond.slaves)
+        alive, names = total - len(idle), ", ".join(idle)
+        if idle:
+            yield slow(
+                f"{bond.name} runs on {alive} of {total} ports: {names} carries nothing",
+                *idle.values(),
+                effect=f"{bond.name} has {alive} of {total} of its bandwidth"
+                f"{' and no spare port' if alive < 2 else ''}; {_carries(node, bond)}",
+                fix=f"check the cable of {names} and LACP on the switch ports; `cat /proc/net/bonding/{bond.name}`"
+                " shows the state",
+                devices=(bond.name, *idle),
+            )
+
+
+def _idle_slaves(node: Node, bond: Interface) -> Iterator[tuple[str, str]]:
+    """Slaves that carry nothing, each with the value that shows it."""
+    active = node.snapshot.text(f"/sys/class/net/{bond.name}/bonding/ad_aggregator")
+    for slave in bond.slaves:
+        folder = f"/sys/class/net/{slave}/bonding_slave"
+        status = node.snapshot.text(f"{folder}/mii_status")
+        aggregator = node.snapshot.text(f"{folder}/ad_aggregator_id")
+        if status and status != "up":
+            yield slave, f"{folder}/mii_status = {status}"
+        elif active and aggregator and aggregator != active:
+            yield slave, f"{folder}/ad_aggregator_id = {aggregator}, the bond's active one is {active}"
+
+
+def _carries(node: Node, bond: Interface) -> str:
+    if any(carrier(port, node.topology) == bond.name for port in node.rail_ports):
+        return "it is a rail: the gang's RDMA traffic waits for the slowest (not measured)"
+    return "requests arrive over it, and weights where they are on the network"
+
+
+@Rule(
+    id="LOSSLESS-UNMARKED",
+    title="a port pauses for a priority that NCCL's packets do not have",
+    explain=(
+        "Priority flow control (PFC) keeps one priority from being lost; switches know it by the packets' DSCP. NCCL"
+        " sends with DSCP 0 where nothing else is set, so that its packets are dropped when a queue is full, as on a"
+        " network without PFC. `l40s_ib_tc` sets NCCL_IB_TC: DSCP x 4, and 2 for ECN. Which priority a DSCP has is the"
+        " card's and the switch's setting; by mlx5's default it is DSCP / 8, which is assumed here."
+    ),
+    reads=("IEEE 802.1Qaz settings of network cards, by netlink (RTM_GETDCB)", "`l40s_ib_tc` and `l40s_env`"),
+    source="NCCL user guide, NCCL_IB_TC; linux/dcbnl.h, struct ieee_pfc; Linux mlx5 driver, dscp2prio",
+    weight=36,
+    needs=RAILS,
+).of_node
+def lossless_unmarked(node: Node) -> Iterator[Finding]:
+    """One note a port."""
+    said, given = node.snapshot.host.get("flow_control"), _traffic_class(node)
+    told, ours = said if isinstance(said, Mapping) else {}, (given or 0) >> 5
+    for port in node.rail_ports:
+        raw = told.get(port.netdev)
+        pausing = _pausing(raw)
+        if port.link_layer != "Ethernet" or pausing is None or ours in pausing or (given is None and not pausing):
+            continue
+        pauses = f"priority {', '.join(map(str, pausing))}" if pausing else "no priority"
+        wanted = _class(pausing[0]) if pausing else 0
+        yield note(
+            f"{port.netdev} is lossless for {pauses}, but NCCL's packets have priority {ours}",
+            f"{port.netdev}: PFC on for {pauses} (struct ieee_pfc: {raw})",
+            f"{_VARIABLE}: {'not set' if given is None else given} (DSCP {(given or 0) >> 2})",
+            effect="packets are lost when a switch's queue is full, and RoCE sends entire windows again (not measured)",
+            fix=f"set l40s_ib_tc: {wanted} in the inventory (DSCP {wanted >> 2}), if the switches map that DSCP to it"
+            if pausing
+            else "turn PFC on for that priority on this card and its switch port (`dcb pfc`), or remove l40s_ib_tc",
+            devices=port_devices(port),
+        )
+
+
+_ENABLED = 1
+"""Byte of `struct ieee_pfc` with a bit for each priority that pauses."""
+_VARIABLE = "NCCL_IB_TC"
+
+
+def _pausing(raw: object) -> tuple[int, ...] | None:
+    """Priorities that pause; None where nothing was read."""
+    try:
+        enabled = bytes.fromhex(str(raw))[_ENABLED]
+    except (ValueError, IndexError):
+        return None
+    return tuple(bit for bit in range(8) if enabled >> bit & 1)
+
+
+def _traffic_class(node: Node) -> int | None:
+    """The one that the plan sets; None for NCCL's own, 0."""
+    if node.spec.overrides.ib_tc is not None:
+        return node.spec.overrides.ib_tc
+    value = dict(node.spec.overrides.env).get(_VARIABLE, "")
+    return int(value) if value.isdigit() else None
+
+
+def _class(priority: int) -> int:
+    """A traffic class with that priority: DSCP 8 x priority + 2, as NVIDIA's guides take 26 for 3, and ECN."""
+    return (8 * priority + 2) << 2 | 2
+
+
+@Rule(
+    id="RDMA-CONGESTED",
+    title="congestion slowed an RDMA port down",
+    explain=(
+        "A switch whose queue fills marks packets (ECN), the receiver sends CNPs, and the sender slows down; with PFC"
+        " the switch sends pause frames. No packet is lost, as intended. A high count means that a rail is shared,"
+        " oversubscribed or cabled through a narrow link. Pauses are reported where the driver shows them among its"
+        " RDMA counters; mlx5 has them in `ethtool -S`, which is not read."
+    ),
+    reads=("/sys/class/infiniband/*/ports/*/hw_counters/*", "/sys/class/infiniband/*/ports/*/counters/*"),
+    source="NVIDIA, Understanding mlx5 Linux Counters (np_cnp_sent, rp_cnp_handled, np_ecn_marked_roce_packets, "
+    "rx_prioN_pause)",
+    weight=37,
+    needs=RAILS,
+).of_node
+def rdma_congested(node: Node) -> Iterator[Finding]:
+    """One note a port, where one packet in a thousand met a full queue; the cost was not measured on L40S."""
+    for port in node.rail_ports:
+        counters = _counters(node, port)
+        signs = {path: count for path, count in counters.items() if count >= 10_000 and _CONGESTION.search(path)}
+        packets = _packets(counters)
+        if signs and max(signs.values()) * 1_000 >= packets:
+            yield note(
+                f"{port.device} received {max(signs.values())} congestion notifications"
+                + (f" in {packets} packets" if packets else ""),
+                *(f"{port_folder(node, port)}/{path} = {count}" for path, count in signs.items()),
+                effect="collectives wait for the slowest rail (not measured)",
+                fix="check on the switch which queues fill up: look for a slower link, two rails over one uplink, or"
+                " other traffic in the same priority",
+                devices=port_devices(port),
+            )
+
+
+_CONGESTION = re.compile(r"/(rp_cnp_handled|np_cnp_sent|np_ecn_marked_roce_packets|[rt]x_prio[0-7]_pause)$")
+"""Counted by 10,000 and more: every start of a gang meets some."""
+
+
+def _counters(node: Node, port: RdmaPort) -> dict[str, int]:
+    """What a port counted since its driver was loaded, by 'hw_counters/NAME' or 'counters/NAME'."""
+    folder = port_folder(node, port)
+    return {
+        f"{kind}/{name}": max(0, number(node.snapshot.text(f"{folder}/{kind}/{name}")))
+        for kind in ("hw_counters", "counters")
+        for name in node.snapshot.names(f"{folder}/{kind}")
+    }
+
+
+def _packets(counters: dict[str, int]) -> int:
+    return sum(counters.get(name, 0) for name in _PACKETS)
+
+
+_PACKETS = ("counters/port_rcv_packets", "counters/port_xmit_packets")
+
+
+@Rule(
+    id="RDMA-LOSSES",
+    title="an RDMA port lost packets",
+    explain=(
+        "When a packet is lost, RoCE sends the entire window again; a lossless network loses none. The counters start"
+        " when the driver is loaded, and are compared with the packets since then."
+    ),
+    reads=("/sys/class/infiniband/*/ports/*/hw_counters/*", "/sys/class/infiniband/*/ports/*/counters/*"),
+    source="NVIDIA, Understanding mlx5 Linux Counters; Linux Documentation/ABI/stable/sysfs-class-infiniband",
+    weight=38,
+    needs=RAILS,
+).of_node
+def rdma_losses(node: Node) -> Iterator[Finding]:
+    """One finding a port: slow where one in 100,000 packets is lost, else a note."""
+    for port in node.rail_ports:
+        counters = _counters(node, port)
+        lost = {path: value for path in _LOST if (value := counters.get(path, 0))}
+        link = {path: value for path in _LINK if (value := counters.get(path, 0))}
+        total, packets = sum(lost.values()) or sum(link.values()), _packets(counters)
+        if max(sum(lost.values()), sum(link.values())) < _SOME:
+            continue
+        often = sum(lost.values()) * _PER_PACKETS >= packets > 0 and all(name in counters for name in _PACKETS)
+        yield finding(
+            Severity.SLOW if often and lost else Severity.NOTE,
+            f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
+            + (f" in {packets} packets" if packets else ""),
+            *(f"{port_folder(node, port)}/{path} = {value}" for path, value in (lost | link).items()),
+            effect="entire windows are sent again (not measured); a lossless network loses no packets",
+            fix="check flow control on the switch and the card (PFC for one priority, ECN), and that NCCL_IB_TC"
+            " matches that priority; symbol_error means a bad cable",
+            devices=port_devices(port),
+        )
+
+
+_LOST = (
+    "hw_counters/out_of_sequence",
+    "hw_counters/packet_seq_err",
+    "hw_counters/local_ack_timeout_err",
+    "hw_counters/rnr_nak_retry_err",
+    "hw_counters/rx_icrc_encapsulated",
+)
+_LINK = (
+    "counters/symbol_error",
+    "counters/link_error_recovery",
+    "counters/link_downed",
+    "counters/port_rcv_errors",
+    "counters/local_link_integrity_errors",
+)
+_SOME = 100
+"""Losses below this are noise: links come up, cables are touched."""
+_PER_PACKETS = 100_000
+"""One loss in so many packets costs about 1 % of the bandwidth of go-back-N at 100 Gb/s (not measured on L40S)."""

@@ -1,0 +1,228 @@
+"""The engine's environment on each node: whether it is there, the same everywhere, the stack's own, and patched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from orchestrator.doctor.rules.support.cluster import Cluster, Node
+from orchestrator.doctor.rules.support.installed import Installed, installed, release
+from orchestrator.doctor.rules.support.registry import Rule, finding, note, unknown
+from orchestrator.engines.registry import UNLISTED, dialects, unlisted
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import majority
+from orchestrator.model.profile import Stack
+from orchestrator.topology.gpus import capability
+
+
+@Rule(
+    id=UNLISTED,
+    title="the engine's version is not listed by its dialect",
+    explain=(
+        "Flags, health paths, log lines and tuned config folders change between versions of SGLang. A dialect lists"
+        " the versions whose wheels were read. Another version is treated as the nearest of them, which may be wrong."
+        " `up` continues."
+    ),
+    reads=("the stack's engine_version and dialect",),
+    source="scripts/engine_facts.py, over the wheels of every listed version",
+    weight=60,
+).of_node
+def engine_unlisted(node: Node) -> Iterator[Finding]:
+    """One finding where the stack is such a one."""
+    if node.stack is not None and node.stack.dialect in dialects() and (found := unlisted(node.stack)):
+        yield found
+
+
+@Rule(
+    id="STACK-ABSENT",
+    title="the stack is not installed",
+    explain=(
+        "Checks for python3 in the virtual environment of the node's stack (l40s_venv, else /opt/l40s/venvs/STACK)."
+        " This is normal on hosts that are not prepared yet: it is a note, and the stack is not checked further."
+    ),
+    reads=("VENV/bin/python3", "VENV/lib/python3*/site-packages/*.dist-info"),
+    source="the plan starts VENV/bin/python3 -m sglang.launch_server",
+    weight=70,
+).of_node
+def stack_absent(node: Node) -> Iterator[Finding]:
+    """One note; nodes that say the same are shown together."""
+    found, stack = installed(node), node.stack
+    if found is not None and not found.there:
+        name = f"the stack {stack.name}" if stack else "a stack"
+        yield note(
+            f"{name} is not installed: there is no python3 in {found.venv}",
+            f"{found.venv}/bin/python3 does not exist",
+            effect="`up` refuses to start until it is installed",
+            fix=f"l40s-deploy prepare{f' --stack {stack.name}' if stack else ''}, or name its place with l40s_venv",
+            devices=(found.venv,),
+        )
+
+
+@Rule(
+    id="STACK-DIFFERS",
+    title="the stack's packages differ between nodes, or from the stack's file",
+    explain=(
+        "Compares the package versions in the stack's virtual environment with the peers', and with the stack's file."
+        " They are read from the names of *.dist-info folders; nothing is imported. The comparison with the stack"
+        " ignores suffixes (0.4.4.post1 equals 0.4.4); between nodes, complete versions are compared."
+    ),
+    reads=("VENV/lib/python3*/site-packages/*.dist-info", "inventory/stacks/*.yml"),
+    source="NCCL src/init.cc (a version mismatch between ranks is fatal); one engine's ranks run the same code",
+    weight=8,
+).of_cluster
+def stack_differs(cluster: Cluster) -> Iterator[Finding]:
+    """One finding for each kind and odd node; one `unknown` for nodes whose environment can't be read."""
+    seen = {node.name: found for node in cluster.nodes if (found := installed(node)) and found.there}
+    for kind in _KINDS:
+        yield from _between_nodes(cluster, kind, seen)
+        yield from _against_the_stack(cluster, kind, seen)
+    for name, found in seen.items():
+        if not found.versions:
+            yield unknown(
+                "the installed packages can't be read",
+                f"no *.dist-info of {', '.join(PACKAGES[:2])} below {found.venv}/lib",
+                effect="it is not known whether the nodes have the same engine",
+                fix="install the stack with `l40s-deploy prepare`, or let the SSH user read the environment",
+                devices=(found.venv,),
+                node=name,
+            )
+
+
+class _SoftwareKind(NamedTuple):
+    """words: what an operator calls it; names: packages that are it; demand: what a stack's file says of it."""
+
+    words: str
+    names: tuple[str, ...]
+    severity: Severity
+    effect: str
+    demand: Callable[[Stack], str]
+    refused: bool = False
+    """Whether `up` refuses a node with another release than the stack's (node/agent/preflight.py)."""
+
+
+_KINDS = (
+    _SoftwareKind("engine (sglang)", ("sglang",), Severity.STOP,
+          "ranks of different versions may not understand each other's messages; `up` refuses versions that are not"
+          " the stack's",
+          lambda stack: stack.engine_version, refused=True),
+    _SoftwareKind("torch", ("torch",), Severity.STOP,
+          "torch determines the NCCL and CUDA versions: different ranks may not find each other; `up` refuses"
+          " versions that are not the stack's", lambda stack: stack.torch_version, refused=True),
+    _SoftwareKind("NCCL", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), Severity.STOP,
+          "NCCL fails at start if ranks have different versions", lambda stack: stack.nccl_version),
+    _SoftwareKind("kernels (sglang-kernel, sgl-kernel)", ("sglang-kernel", "sgl-kernel"), Severity.SLOW,
+          "not measured: ranks use different kernels, and all wait for the slowest", lambda _: ""),
+    _SoftwareKind("Triton", ("triton",), Severity.SLOW,
+          "not measured: tuned configs depend on its version, so nodes run different tiles",
+          lambda stack: stack.triton_version),
+)  # fmt: skip
+
+PACKAGES = tuple(name for kind in _KINDS for name in kind.names)
+"""What a look must read for this rule."""
+
+
+def _between_nodes(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
+    def version(node: Node) -> str | None:
+        return _version(seen[node.name], kind) if node.name in seen else None
+
+    for values in cluster.compared(version):
+        odd = majority(values)
+        if odd:
+            for name, value in odd[1].items():
+                yield _differs(
+                    kind, name, f"{kind.words} is {value}, on the other nodes {odd[0]}", seen[name], kind.severity
+                )
+        elif len(set(values.values())) > 1:
+            each = "; ".join(f"{name} {value}" for name, value in values.items())
+            first = next(iter(values))
+            yield _differs(kind, "", f"the nodes differ in {kind.words}: {each}", seen[first], kind.severity)
+
+
+def _against_the_stack(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:
+    for name, found in seen.items():
+        stack = cluster.stacks.get(name)
+        version, wanted = _version(found, kind), kind.demand(stack) if stack else ""
+        if stack and version and wanted and release(version) != release(wanted):
+            severity = Severity.STOP if kind.refused else Severity.NOTE
+            yield _differs(
+                kind, name, f"{kind.words} is {version}, but the stack {stack.name} has {wanted}", found, severity
+            )
+
+
+def _version(found: Installed, kind: _SoftwareKind) -> str | None:
+    return next((f"{found.versions[name]}" for name in kind.names if name in found.versions), None)
+
+
+def _differs(kind: _SoftwareKind, node: str, title: str, found: Installed, severity: Severity) -> Finding:
+    there = [f"{name}-{found.versions[name]}.dist-info" for name in kind.names if name in found.versions]
+    return finding(
+        severity,
+        title,
+        *tuple(f"{found.venv}: {name}" for name in there) or (f"{found.venv}",),
+        effect=kind.effect
+        if severity is not Severity.NOTE
+        else "not measured: the plan is based on the stack's version",
+        fix="install the stack's packages with `l40s-deploy prepare`, or choose the installed stack with --stack",
+        devices=(kind.words,),
+        node=node,
+    )
+
+
+@Rule(
+    id="STACK-PATCHES",
+    title="the installed engine lacks the stack's patches for this GPU",
+    explain=(
+        "A stack's file lists files of the engine and a text that each must contain (`evidence`). Without the SM89"
+        " tiles, attention requests more shared memory than the GPU has. In compiled files (.so) the bytes are searched"
+        " for part of a mangled name: sgl-kernel without sm89_dispatch_shape has no int8 GEMM for SM89. Only INT8"
+        " checkpoints need it; where `up` knows the model, others are not affected. Applies to GPUs of compute"
+        " capability 8.9 only."
+    ),
+    reads=("files of the engine that inventory/stacks/*.yml names under `evidence`",),
+    source="sglang PR 4418; CUDA C++ Programming Guide: 99 KB of shared memory a block on compute capability 8.9",
+    weight=9,
+).of_node
+def stack_patches(node: Node) -> Iterator[Finding]:
+    """One finding for each file that lacks its patch, or can't be read."""
+    found = installed(node)
+    ada = any(capability(gpu) == _ADA for gpu in node.topology.gpus)
+    if node.stack and found and found.root and ada:
+        for file, text in node.stack.evidence:
+            yield from _patched(node, node.stack.name, found.root, file, text)
+
+
+def _patched(node: Node, stack: str, root: str, file: str, text: str) -> Iterator[Finding]:
+    content, compiled = node.snapshot.text(f"{root}/{file}"), file.endswith(COMPILED)
+    int8 = node.served[0].quantisation == "int8-channel" if node.served else None
+    if text in content or (compiled and int8 is False):
+        return
+    what, lacks, effect, fix = _COMPILED if compiled else _SOURCES
+    severity = Severity.STOP if int8 or not compiled else Severity.NOTE
+    read = f"{content}: {text}" if compiled else f"no {text!r}"
+    yield finding(
+        severity if content else Severity.UNKNOWN,
+        f"{lacks} of {stack}" if content else f"{what} of {stack}",
+        f"{root}/{file}: {read if content else 'not readable'}",
+        effect=effect,
+        fix=f"install {stack} as its file describes{fix}",
+        devices=(file,),
+    )
+
+
+_ADA = 89
+COMPILED = ".so"
+"""End of the names of evidence files whose bytes are searched."""
+_SOURCES = (
+    "the engine's sources can't be read to check for the SM89 tiles",
+    "the engine lacks the SM89 tiles",
+    "attention requests more than this GPU's 101376 bytes of shared memory: OutOfResources at the first long prompt",
+    "; the stock wheel of the same version does not have the patches",
+)
+"""What is said where a file can't be read, where it lacks its patch, what that costs and the fix."""
+_COMPILED = (
+    "the kernels can't be read to check for the int8 GEMM",
+    "the kernels lack the int8 GEMM for SM89",
+    "INT8 checkpoints can't be served (no int8_scaled_mm for this compute capability); others can",
+    ", with its version of the kernels' package",
+)
+"""The same of a compiled file; INT8 checkpoints alone need it."""

@@ -1,0 +1,300 @@
+"""What a rule gets: every node that answered, with its part of the inventory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from orchestrator.doctor.rules.support.roles import Roles, roles
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.reach import Trial
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
+from orchestrator.planning.choices import tcp_choices
+from orchestrator.protocol.layout import Layout
+from orchestrator.topology.machine import Machine
+from orchestrator.topology.network import TcpChoice, usable_rails
+from orchestrator.topology.pci import normal_address, number, sort_key
+from orchestrator.topology.rdma import card_of
+from orchestrator.topology.switches import SwitchPlaces, slotted_switches
+
+V = TypeVar("V", bound=Hashable)
+NEWEST_NCCL = (2, 30, 7)
+_IPV4 = "/proc/sys/net/ipv4/conf"
+
+
+class Slot(NamedTuple):
+    """Where a rail port sits, comparable between nodes of one kind; switch 0 is a root port."""
+
+    switch: int
+    card: int
+    port: int
+
+    def __str__(self) -> str:
+        where = f"switch {self.switch}" if self.switch else "a root port"
+        return f"port {self.port} of card {self.card} behind {where}"
+
+
+@dataclass(frozen=True)
+class Node(Machine):
+    """One node that answered, with what rules ask of it again and again.
+
+    tcp: its interface for rendezvous and services; None where the gang's nodes share no network
+    saved: its facts were read from files, not from the node
+    stack: that it is looked at for, None where none is known
+    layout: that its gang runs or is planned in, None where nobody knows
+    served: the model that is planned on its gang, and its layout; None where nothing is planned
+    alone: its gang has no other node
+    """
+
+    snapshot: Snapshot
+    tcp: TcpChoice | None
+    saved: bool = False
+    stack: Stack | None = None
+    layout: Layout | None = None
+    served: tuple[ModelProfile, Layout] | None = None
+    alone: bool = False
+
+    @property
+    def nccl(self) -> tuple[int, ...]:
+        """NCCL's version of its stack; the newest known one where no stack is known."""
+        said = self.stack.nccl_version if self.stack else ""
+        known = bool(said) and all(part.isdecimal() for part in said.split("."))
+        return tuple(int(part) for part in said.split(".")) if known else NEWEST_NCCL
+
+    @property
+    def kernel_release(self) -> str:
+        """As `uname -r` says, '' where unknown. The file is the looked-at machine's own; a machine that is recorded
+        or shown below another root is read by a kernel that is not its own."""
+        uname = self.snapshot.host.get("uname")
+        said = uname.get("release") if isinstance(uname, Mapping) else ""
+        return self.snapshot.text("/proc/sys/kernel/osrelease") or str(said or "")
+
+    @cached_property
+    def devices(self) -> Mapping[str, PciDevice]:
+        """PCI functions by key."""
+        return {device.key: device for device in self.topology.pci}
+
+    @cached_property
+    def interfaces(self) -> Mapping[str, Interface]:
+        """Interfaces by name."""
+        return {interface.name: interface for interface in self.topology.interfaces}
+
+    @property
+    def placed(self) -> list[Gpu]:
+        """GPUs whose place on the PCI bus is known."""
+        return [gpu for gpu in self.topology.gpus if gpu.key in self.devices]
+
+    @cached_property
+    def places(self) -> SwitchPlaces:
+        """Which switches are above a function."""
+        return SwitchPlaces(self.topology.switches)
+
+    @cached_property
+    def gpu_switches(self) -> tuple[Switch, ...]:
+        """The switches that GPUs are plugged in behind, in order of address; a switch on a GPU's own card is none."""
+        return slotted_switches(self.topology, self.places)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """What the RDMA ports are for."""
+        asked = {port.device for port in self.named_ports}
+        return roles(self.topology, self.gpu_switches, self.tcp.interface if self.tcp else "", asked)
+
+    @property
+    def rail_ports(self) -> tuple[RdmaPort, ...]:
+        """RDMA ports that are there for the GPUs' traffic, whatever state they are in; see roles."""
+        return self.roles.rails
+
+    @property
+    def endpoints(self) -> tuple[Gpu | RdmaPort, ...]:
+        """The ends of the gang's traffic on the PCI bus: every GPU, and the rail ports."""
+        return (*self.topology.gpus, *self.rail_ports)
+
+    @cached_property
+    def rail_places(self) -> Mapping[Slot, RdmaPort]:
+        """Rail ports by their place: which of the GPUs' switches, which card behind it, which port of that card."""
+        order = {switch.key: number for number, switch in enumerate(self.gpu_switches, 1)}
+        cards: dict[int, list[str]] = {}
+        places: dict[Slot, RdmaPort] = {}
+        for port in sorted(self.rail_ports, key=lambda port: (sort_key(port.address), port.device, port.port)):
+            above = next((key for key in self.places.above(port.key) if key in order), "")
+            switch = order.get(above, 0)
+            known = cards.setdefault(switch, [])
+            if card_of(port) not in known:
+                known.append(card_of(port))
+            place = known.index(card_of(port)) + 1
+            number = sum(slot[:2] == (switch, place) for slot in places) + 1
+            places[Slot(switch, place, number)] = port
+        return places
+
+    @cached_property
+    def usable(self) -> tuple[RdmaPort, ...]:
+        """RDMA ports that can carry the gang's traffic now."""
+        return tuple(rail.port for rail in usable_rails(self.topology, self.tcp.interface if self.tcp else ""))
+
+    @cached_property
+    def nvml_devices(self) -> tuple[Mapping[str, Any], ...]:
+        """NVML's data of each GPU."""
+        said = self.snapshot.nvml.get("devices")
+        return tuple(one for one in said if isinstance(one, Mapping)) if isinstance(said, (list, tuple)) else ()
+
+    def ipv4_setting(self, netdev: str, name: str) -> int:
+        """A setting of net.ipv4.conf: the kernel takes the larger of `all` and the interface's own."""
+        return max(number(self.snapshot.text(f"{_IPV4}/{scope}/{name}")) for scope in ("all", netdev))
+
+    def hears_itself(self, netdev: str) -> bool:
+        """Whether Linux takes a packet that comes in by this interface from an address of the same machine, and answers
+        its ARP: not by default (net/ipv4/fib_frontend.c, fib_validate_source), and not where it is not known."""
+        if any(self.snapshot.unread(f"{_IPV4}/{scope}/rp_filter") for scope in ("all", netdev)):
+            return False
+        return self.ipv4_setting(netdev, "accept_local") >= 1 and self.ipv4_setting(netdev, "rp_filter") != 1
+
+    def with_above(self, switch: Switch) -> tuple[str, ...]:
+        """Keys of a switch and of those above it, nearest first."""
+        return self.places.above(f"{switch.key}/")
+
+    def above(self, key: str) -> PciDevice | None:
+        """The bridge above a PCI function, None on a root bus."""
+        device = self.devices.get(key)
+        return self.devices.get(device.parent) if device and device.parent else None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The nodes that answered. `specs` may name more nodes than `topologies`: those did not answer.
+
+    trials: what the nodes could reach on each other; empty where nobody tried (offline)
+    stacks: the stack that each node is looked at for, by node name; those of no known stack are missing
+    served: the model that is planned on a gang, and its layout; empty where nothing is planned
+    layouts, models: of each gang, those that run or are planned, by its name; empty where nobody knows
+    saved: the facts were read from files, not from the nodes
+    """
+
+    topologies: Mapping[str, Topology]
+    snapshots: Mapping[str, Snapshot]
+    specs: Mapping[str, NodeSpec]
+    trials: tuple[Trial, ...] = ()
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
+    served: Mapping[str, tuple[ModelProfile, Layout]] = field(default_factory=dict)
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
+    saved: bool = False
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that answered, in the inventory's order."""
+        return tuple(self._node(name, topology) for name, topology in self.topologies.items())
+
+    def _node(self, name: str, topology: Topology) -> Node:
+        spec = self.specs[name]
+        return Node(
+            spec,
+            topology,
+            self.snapshots[name],
+            self.tcp.get(name),
+            self.saved,
+            stack=self.stacks.get(name),
+            layout=self.layouts.get(spec.gang),
+            served=self.served.get(spec.gang),
+            alone=self.is_alone(spec.gang),
+        )
+
+    @cached_property
+    def gangs(self) -> tuple[tuple[Node, ...], ...]:
+        """The nodes that answered, gang by gang."""
+        members: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            members.setdefault(node.spec.gang, []).append(node)
+        return tuple(tuple(nodes) for nodes in members.values())
+
+    def without(self, names: Collection[str]) -> Cluster:
+        """The same as if these nodes had not answered."""
+        left = {name: topology for name, topology in self.topologies.items() if name not in names}
+        return replace(self, topologies=left)
+
+    def is_alone(self, gang: str) -> bool:
+        """Whether a gang has a single node, by the inventory: those that did not answer are its nodes too."""
+        return sum(spec.gang == gang for spec in self.specs.values()) < 2
+
+    @cached_property
+    def tcp(self) -> Mapping[str, TcpChoice]:
+        """Each node's TCP side, gang by gang; a gang whose nodes share no network has none, nor a node whose networks
+        were not read."""
+        found: dict[str, TcpChoice] = {}
+        for gang in gangs_of(self.specs[name] for name, one in self.topologies.items() if not one.lacks(*NETWORKS)):
+            with contextlib.suppress(InputError):
+                found.update(tcp_choices(gang, self.topologies))
+        return found
+
+    @cached_property
+    def peers(self) -> tuple[tuple[Node, ...], ...]:
+        """Nodes that ought to be alike: each gang of three or more, and all nodes of smaller gangs together."""
+        large = [gang for gang in self.gangs if len(gang) >= FEWEST_FOR_A_MAJORITY]
+        rest = tuple(node for gang in self.gangs if len(gang) < FEWEST_FOR_A_MAJORITY for node in gang)
+        return tuple((*large, rest) if rest else large)
+
+    def compared(self, fact: Callable[[Node], V | None]) -> Iterator[Mapping[str, V]]:
+        """For each group of peers, what its nodes have, by name, as far as it is known of them."""
+        for group in self.peers:
+            yield {node.name: value for node in group if (value := fact(node)) is not None}
+
+
+def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
+    """The gangs that these nodes make up, each in node-rank order."""
+    members: dict[str, list[NodeSpec]] = {}
+    for spec in specs:
+        members.setdefault(spec.gang, []).append(spec)
+    return [
+        GangSpec(name=name, nodes=tuple(sorted(nodes, key=lambda spec: spec.node_rank)))
+        for name, nodes in members.items()
+    ]
+
+
+def odd_in_place(
+    group: Sequence[Node], fact: Callable[[Node, RdmaPort], V | None]
+) -> Iterator[tuple[Node, dict[Slot, tuple[RdmaPort, V, V]]]]:
+    """Each node with rail ports of which a fact differs from what most nodes have in that place:
+    {place: (port, own value, the others')}."""
+    values: dict[Slot, dict[str, V]] = {}
+    for node in group:
+        for place, port in node.rail_places.items():
+            value = fact(node, port)
+            if value is not None:
+                values.setdefault(place, {})[node.name] = value
+    most = {place: found for place, by_node in values.items() if (found := majority(by_node))}
+    for node in group:
+        odd = {
+            place: (port, values[place][node.name], most[place][0])
+            for place, port in node.rail_places.items()
+            if place in most and node.name in most[place][1]
+        }
+        if odd:
+            yield node, odd
+
+
+def port_folder(node: Node, port: RdmaPort) -> str:
+    """Where sysfs keeps what a port counts: counters/ and hw_counters/ are below."""
+    return node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
+
+
+def port_devices(port: RdmaPort) -> tuple[str, ...]:
+    """A port's names for a finding: the RDMA device, and its network interface where it has one."""
+    return (port.device, port.netdev) if port.netdev else (port.device,)
+
+
+def gpu_address(device: Mapping[str, Any]) -> str:
+    """PCI address of what NVML described, as sysfs writes it; '' where it gave none."""
+    said = device.get("pci_bus_id")
+    return normal_address(said) if isinstance(said, str) else ""
+
+
+def whole(value: object) -> int:
+    """An integer that NVML or a file gave; 0 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

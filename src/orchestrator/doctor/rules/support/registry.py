@@ -1,0 +1,182 @@
+"""How rules are written and found: a `Rule` decorates the function that judges a node, or all of them, in any file of
+the package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TypeVar
+
+from orchestrator.doctor import rules
+from orchestrator.doctor.rules.support.cluster import Cluster, Node
+from orchestrator.doctor.rules.support.input import Input, input_of, record_again
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gpu_facts import L40S, short_name
+from orchestrator.model.topology import Area
+from orchestrator.topology.speed import PRICED_ON, limits
+
+V = TypeVar("V")
+COSTLY = (Severity.STOP, Severity.SLOW)
+_MOST_PATHS = 6
+_ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
+
+
+NOT_RECORDED = "NOT-RECORDED"
+LISTED_BY = "l40s-deploy doctor --list-rules"
+"""The command that shows every rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One diagnosis.
+
+    id:      stable, in capitals, most general word first
+    weight:  order among findings of one severity; the costliest faults have the smallest numbers
+    reads:   the files and values it looks at
+    needs:   what it takes for read: of a node that lacks some of it the rule says no more than that
+    source:  where the rule comes from
+    on_text: judges a node of which a pasted text tells too little for `check`; None where it can't
+    check:   its findings
+    """
+
+    id: str
+    title: str
+    explain: str
+    reads: tuple[str, ...]
+    source: str
+    weight: int = 50
+    needs: tuple[Area, ...] = ()
+    check: Callable[[Cluster], Iterable[Finding]] = lambda _: ()
+    on_text: Callable[[Node], Sequence[Finding] | None] = lambda _: None
+
+    def of_text(self, node: Node) -> Sequence[Finding] | None:
+        """What `on_text` finds, where the whole check can't judge a pasted node; None where neither can."""
+        if input_of(node) is not Input.PASTED or not node.topology.lacks(*self.needs):
+            return None
+        found = self.on_text(node)
+        return found if found is None else [replace(one, id=self.id, node=node.name) for one in found]
+
+    def of_cluster(self, judge: Callable[[Cluster], Iterable[Finding]]) -> Rule:
+        """Decorates what compares nodes: its findings say on which node they are."""
+        return replace(self, check=lambda cluster: (replace(one, id=self.id) for one in judge(cluster)))
+
+    def of_node(self, judge: Callable[[Node], Iterable[Finding]]) -> Rule:
+        """Decorates what judges one node by itself."""
+
+        def check(cluster: Cluster) -> Iterator[Finding]:
+            for node in cluster.nodes:
+                yield from (replace(one, id=self.id, node=node.name) for one in judge(node))
+
+        return replace(self, check=check)
+
+
+def finding(
+    severity: Severity,
+    title: str,
+    *evidence: str,
+    effect: str,
+    fix: str,
+    devices: tuple[str, ...] = (),
+    node: str = "",
+) -> Finding:
+    """A finding as a judge gives it: the rule adds its own id, and the node that was judged by itself."""
+    return Finding(
+        id="", severity=severity, node=node, devices=devices, title=title, evidence=evidence, effect=effect, fix=fix
+    )
+
+
+stop, slow = partial(finding, Severity.STOP), partial(finding, Severity.SLOW)
+note, unknown = partial(finding, Severity.NOTE), partial(finding, Severity.UNKNOWN)
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule of the package, by id."""
+    modules = [importlib.import_module(f"{rules.__name__}.{one.name}") for one in pkgutil.iter_modules(rules.__path__)]
+    found = {value.id: value for module in modules for value in vars(module).values() if isinstance(value, Rule)}
+    return tuple(found[name] for name in sorted(found))
+
+
+def run_rules(cluster: Cluster) -> tuple[Finding, ...]:
+    """All findings, in order."""
+    return in_order(_findings(cluster), list(cluster.topologies))
+
+
+def in_order(findings: Iterable[Finding], names: Sequence[str]) -> tuple[Finding, ...]:
+    """Stop first, then slow, each by weight, node and device. names: of the nodes, in the inventory's order."""
+    weights = {rule.id: rule.weight for rule in all_rules()}
+    nodes = {name: place for place, name in enumerate(names)}
+
+    def place(finding: Finding) -> tuple[int, int, int, str, tuple[str, ...]]:
+        return (
+            _ORDER[finding.severity], weights.get(finding.id, 50), nodes.get(finding.node, -1), finding.id,
+            finding.devices,
+        )  # fmt: skip
+
+    return tuple(sorted(findings, key=place))
+
+
+def _findings(cluster: Cluster) -> Iterator[Finding]:
+    found: list[Finding] = []
+    for rule in all_rules():
+        found += _known(rule, cluster)
+        found += (one for node in cluster.nodes for one in rule.of_text(node) or ())
+    pasted = {node.name for node in cluster.nodes if input_of(node) is Input.PASTED}
+    untold = {one.node: set(one.devices) for one in found if one.id == NOT_RECORDED and one.node in pasted}
+    for one in found:
+        if one.severity is not Severity.UNKNOWN or one.id not in untold.get(one.node, ()):  # said once
+            yield with_limits(one, cluster)
+
+
+def _known(rule: Rule, cluster: Cluster) -> Iterator[Finding]:
+    """What a rule finds on the nodes of which everything that it needs was read; of the others, that it can't judge
+    them, where it would find a fault in what is there of them."""
+    blind = {node.name: node for node in cluster.nodes if node.topology.lacks(*rule.needs)}
+    if not blind:
+        yield from rule.check(cluster)
+        return
+    yield from rule.check(cluster.without(blind))
+    doubted = [finding for finding in rule.check(cluster) if finding.severity in COSTLY]
+    for name, node in blind.items():
+        if rule.of_text(node) is None and any(finding.node in ("", name) for finding in doubted):
+            lacking = node.topology.lacks(*rule.needs)
+            areas = " and ".join(dict.fromkeys(one.area.value for one in lacking))
+            yield unjudged(rule, node, areas, map(str, lacking))
+
+
+def unjudged(rule: Rule, node: Node, what: str, evidence: Iterable[str]) -> Finding:
+    """That a rule can't judge a node. what: as text, what could not be read; evidence: each of it with the reason."""
+    return Finding(
+        id=rule.id,
+        severity=Severity.UNKNOWN,
+        node=node.name,
+        title=f"{what} could not be read; not known is whether {rule.title}",
+        evidence=tuple(evidence)[:_MOST_PATHS],
+        effect="the fault that this rule finds may exist",
+        fix=record_again(node),
+    )
+
+
+def with_limits(finding: Finding, cluster: Cluster) -> Finding:
+    """A price says so where it does not apply: it was measured with one layout of one model, on L40S, which have no
+    NVLink."""
+    if PRICED_ON not in finding.effect:
+        return finding
+    nodes = [node for node in cluster.nodes if finding.node in ("", node.name)]
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    others = sorted({short_name(gpu.name) for gpu in gpus if gpu.name} - {L40S.name})
+    if any(gpu.nvlinks for gpu in gpus):
+        words = "these GPUs have NVLink, for which the cost does not apply"
+    else:
+        gangs = {node.spec.gang for node in nodes}
+        layout = _only({cluster.layouts.get(gang) for gang in gangs})
+        words = limits(layout, _only({cluster.models.get(gang) for gang in gangs}) or "", others)
+    return replace(finding, effect=f"{finding.effect}; {words}") if words else finding
+
+
+def _only(values: Collection[V | None]) -> V | None:
+    """What all gangs have in common; None where they differ."""
+    return next(iter(values)) if len(values) == 1 else None

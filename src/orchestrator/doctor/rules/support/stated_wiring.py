@@ -1,0 +1,123 @@
+"""Which GPUs have a card near them, of a node of which a pasted text tells path types, or a bare PCI tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.registry import slow, unknown
+from orchestrator.model.finding import Finding
+from orchestrator.model.topology import PathType
+from orchestrator.topology.paths import gpu_ends, nic_ends, paths, stated_groups
+from orchestrator.topology.pci import card
+from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.stated import Sharing
+
+_MELLANOX = 0x15B3
+_BOND = "bond"
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What shares a switch.
+
+    lonely: two or more GPUs behind one switch, and no card; served: GPUs that have one
+    far:    cards for RDMA that are near no GPU, by the names of their ports
+    moved:  those of them that the lonely ones may lack; sure: another card is there for TCP
+    """
+
+    lonely: tuple[Sharing, ...]
+    served: tuple[Sharing, ...]
+    far: tuple[tuple[str, ...], ...]
+    moved: tuple[tuple[str, ...], ...]
+    sure: bool
+
+
+def card_missing(node: Node) -> list[Finding] | None:
+    """NIC-MISSING by path types."""
+    seen = wiring_of(node)
+    if seen is None or not (seen.lonely and seen.served and not seen.far):
+        return None if seen is None else []
+    title = f"no RDMA card behind the switch of {' and of '.join(', '.join(group.gpus) for group in seen.lonely)}"
+    fix = "check that the card is seated, has power and a driver: `lspci | grep -i mellanox`, `ibv_devices`"
+    near = [f"{', '.join(group.nics)}: PIX or PXB to {', '.join(group.gpus)}" for group in seen.served]
+    gpus = tuple(gpu for group in seen.lonely for gpu in group.gpus)
+    return [slow(title, *near, *_alone(seen), effect=price(Traffic.CARD_ON_ROOT_PORT), fix=fix, devices=gpus)]
+
+
+def card_away(node: Node) -> list[Finding] | None:
+    """NIC-NOT-UNDER-SWITCH by path types: one finding a node."""
+    seen = wiring_of(node)
+    if seen is None or not seen.moved:
+        return None if seen is None else []
+    names = (" and " if seen.sure else " or ").join(", ".join(ports) for ports in seen.moved)
+    gpus = " and of ".join(", ".join(group.gpus) for group in seen.lonely)
+    cost, ports = price(Traffic.CARD_ON_ROOT_PORT), tuple(port for ports in seen.moved for port in ports)
+    if seen.sure:
+        fix = "power off, and move the card to a slot behind that switch"
+        title = f"RDMA card {names} is not behind the switch of {gpus}"
+        return [slow(title, *_alone(seen), effect=cost, fix=fix, devices=ports)]
+    fix = "run `l40s-deploy doctor` on the node itself, which shows the card that carries TCP"
+    title = f"{names} is near no GPU; whether it serves {gpus}, or TCP, is not known"
+    return [unknown(title, *_alone(seen), effect=f"if it serves the GPUs: {cost}", fix=fix, devices=ports)]
+
+
+def _alone(seen: Wiring) -> list[str]:
+    return [f"no card is nearer than the CPU to {', '.join(group.gpus)}" for group in seen.lonely]
+
+
+def wiring_of(node: Node) -> Wiring | None:
+    """None where the path of a NIC is not known."""
+    pairs = {(pair.one, pair.other): pair.type for pair in paths(node.topology)}
+    nics = nic_ends(node.topology)
+    if not nics or not _are_known(node, pairs):
+        return None
+    groups = stated_groups(node.topology)
+    rdma = [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
+    lonely = tuple(group for group in groups if not group.nics and len(group.gpus) > 1)
+    served = tuple(group for group in groups if {*rdma} & {*group.nics})
+    far, bonds = _far(rdma, groups)
+    cards = _cards(node, far)
+    moved = _moved(cards, lonely, pairs)
+    return Wiring(lonely, served, cards, moved, bonds or len(moved) < min(len(cards), len(lonely) + 1))
+
+
+def _are_known(node: Node, pairs: Mapping[tuple[str, str], PathType | None]) -> bool:
+    """Of two that have a place in the tree it is known whether they are near each other."""
+    placed = {end.name for end in (*gpu_ends(node.topology), *nic_ends(node.topology)) if end.key in node.devices}
+    return bool(pairs) and all(path is not None or {*pair} <= placed for pair, path in pairs.items())
+
+
+def _far(rdma: Sequence[str], groups: Sequence[Sharing]) -> tuple[list[str], bool]:
+    """(what is near no GPU, whether a bond was left out of it): a bond carries TCP, unless bonds are near GPUs too."""
+    near = [nic for group in groups for nic in group.nics]
+    far = [nic for nic in rdma if nic not in near]
+    plain = far if any(_BOND in nic for nic in near) else [nic for nic in far if _BOND not in nic]
+    return plain, plain != far
+
+
+def _moved(
+    cards: tuple[tuple[str, ...], ...],
+    lonely: Sequence[Sharing],
+    pairs: Mapping[tuple[str, str], PathType | None],
+) -> tuple[tuple[str, ...], ...]:
+    """Of the cards that are near no GPU those that the lonely ones may lack: of their own NUMA domain where there are
+    more."""
+    if not lonely or len(cards) <= len(lonely):
+        return cards if lonely else ()
+    gpus = [gpu for group in lonely for gpu in group.gpus]
+    return tuple(one for one in cards if any(pairs[gpu, one[0]] is PathType.PHB for gpu in gpus)) or cards
+
+
+def _cards(node: Node, nics: list[str]) -> tuple[tuple[str, ...], ...]:
+    """Ports that are PIX from each other are taken for those of one card."""
+    words = node.topology.stated.words() if node.topology.stated else {}
+    keys = {end.name: card(end.key) for end in nic_ends(node.topology)}
+    cards: list[list[str]] = []
+    for nic in nics:
+        mine = next((one for one in cards if words.get((one[0], nic)) == "PIX" or keys[one[0]] == keys[nic]), None)
+        if mine is None:
+            cards.append(mine := [])
+        mine.append(nic)
+    return tuple(map(tuple, cards))

@@ -1,0 +1,204 @@
+"""Nodes test the paths to each other: every pair, on the plan's ports, at full frame size, rail to rail; and between
+their own cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orchestrator.doctor.rules.support.cluster import Cluster, Node
+from orchestrator.model.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_END_S, UNHEARD_TRY_S
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.reach import Outcome, Trial
+from orchestrator.protocol.message import parsed
+from orchestrator.protocol.ways import DialAnswer, Dialed, DialRequest, DialTarget, Listening, ListenRequest
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+from orchestrator.topology.rdma import card_of
+
+TRIES, SPACING_S = 4, 0.5
+"""Only what did not pass is tried again. With 8 % of all packets lost in both directions a try fails in 15 of
+100 cases, four of them in one of 2,000 (calculated)."""
+Rails = Mapping[str, tuple[str, str]]
+"""{RDMA device: (address, interface)}."""
+MOST_TRIED_ACROSS = 8
+"""In a larger gang each node tries the next one's other rails only: NCCL's rings go there."""
+
+
+def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
+    """All trials between the nodes of each gang. A node that fails to listen or dial gives none of its own."""
+    addresses = {name: choice.address for name, choice in cluster.tcp.items()}
+    nodes = {node.name: node for node in cluster.nodes}
+    ways = {name: dict(_rail_addresses(node)) for name, node in nodes.items()}
+    listeners: dict[str, Iterator[bytes]] = {}
+
+    def listen(session: Session) -> Listening:
+        spec = session.spec
+        request = ListenRequest(
+            address=addresses[spec.name],
+            tcp_ports=tuple(sorted(_ports(spec))),
+            seconds=LISTEN_S,
+            also=tuple(sorted({address for address, _ in ways[spec.name].values()})),
+            rails=dict(ways[spec.name].values()),
+        )
+        lines = node_app.stream(session, "listen", request)
+        listeners[spec.name] = lines
+        first = parsed(next(iter(lines), b"{}"))
+        value = first.get("value") if isinstance(first, dict) else first
+        return node_app.answer_of(session, "listen", value, Listening)
+
+    opened = fleet.on_every(listen, only=set(addresses)).values
+
+    def dial(session: Session) -> list[Trial]:
+        targets = list(_targets(session.spec, cluster, addresses, ways, opened))
+        targets += _within(nodes[session.spec.name], ways[session.spec.name], opened[session.spec.name])
+        wanted = tuple(DialTarget(**target) for target in targets)
+        request = DialRequest(targets=wanted, tries=TRIES, spacing_s=SPACING_S)
+        said = node_app.call(session, "dial", request, deadline_s=DIAL_S)
+        return [_trial(session, one) for one in node_app.answer_of(session, "dial", {"ways": said}, DialAnswer).ways]
+
+    try:
+        tried = fleet.on_every(dial, only=set(opened))
+    finally:
+        for lines in listeners.values():
+            getattr(lines, "close", lambda: None)()
+        _let_ports_go(fleet, opened)
+    return tuple(trial for trials in tried.values.values() for trial in trials)
+
+
+def _let_ports_go(fleet: Fleet, opened: Mapping[str, Listening]) -> None:
+    """Until no listener is left: a start that follows finds these ports taken otherwise. One that does not end in time
+    is named by whoever wants its port."""
+    tries = int(LISTENER_END_S / 0.05)
+
+    def gone(session: Session) -> None:
+        pid = opened[session.spec.name].pid
+        script = f"i=0; while [ -d /proc/{pid} ] && [ $i -lt {tries} ]; do sleep 0.05; i=$((i+1)); done"
+        session.run(f"exec /bin/sh -c '{script}'", deadline_s=LISTENER_END_S + DIAL_TRY_S)
+
+    fleet.on_every(gone, only={name for name, value in opened.items() if value.pid > 0})
+
+
+def _ports(spec: NodeSpec) -> set[int]:
+    """What others of the gang will connect to on this node; the leader also listens for the rendezvous and agents."""
+    leader = {spec.ports.dist_init, spec.ports.agent} if spec.node_rank == 0 else set()
+    return leader | ({spec.ports.nccl} if spec.ports.nccl else set())
+
+
+def _rail_addresses(node: Node) -> Iterator[tuple[str, tuple[str, str]]]:
+    """RDMA device, with the IPv4 address and the name of its net device, for every usable port."""
+    for port in node.usable:
+        interface = node.interfaces.get(port.netdev)
+        if interface is not None and interface.ipv4:
+            yield port.device, (interface.ipv4[0].partition("/")[0], interface.name)
+
+
+def _targets(
+    spec: NodeSpec,
+    cluster: Cluster,
+    addresses: Mapping[str, str],
+    ways: Mapping[str, Rails],
+    opened: Mapping[str, Listening],
+) -> Iterator[dict[str, Any]]:
+    mtus = {
+        address.partition("/")[0]: interface.mtu
+        for interface in cluster.topologies[spec.name].interfaces
+        for address in interface.ipv4
+    }
+    for name, other in cluster.specs.items():
+        if name == spec.name or other.gang != spec.gang or name not in opened:
+            continue
+        listening = opened[name]
+        base = {"name": name, "timeout_s": DIAL_TRY_S}
+        tcp: Sequence[int] = [
+            port for port in sorted(_ports(other)) if listening.tcp.get(str(port)) in ("listening", "taken")
+        ]
+        ephemeral = [listening.ephemeral] if isinstance(listening.ephemeral, int) else []
+        for port in (*tcp, *ephemeral):
+            yield {**base, "kind": "tcp", "side": "tcp", "address": addresses[name], "port": port}
+        yield from _datagrams(base, "tcp", addresses[spec.name], addresses[name], mtus, listening)
+        same = _same_rail(ways[spec.name], ways[name])
+        for device, (address, _) in ways[name].items():
+            if device in same:
+                yield from _datagrams(base, same[device], ways[spec.name][same[device]][0], address, mtus, listening)
+        if len(cluster.specs) <= MOST_TRIED_ACROSS or other.node_rank == (spec.node_rank + 1) % len(cluster.specs):
+            yield from _across(base, ways[spec.name], ways[name], same, listening)
+
+
+def _same_rail(mine: Rails, theirs: Rails) -> dict[str, str]:
+    """{their device: mine on the same rail}: of the same name, else in the same place among the usable ports."""
+    pairs = {device: device for device in theirs if device in mine}
+    left = [device for device in theirs if device not in pairs]
+    rest = [device for device in mine if device not in pairs.values()]
+    return pairs | dict(zip(left, rest, strict=False))
+
+
+def _across(
+    base: Mapping[str, Any], mine: Rails, theirs: Rails, same: Mapping[str, str], listening: Listening
+) -> Iterator[dict[str, Any]]:
+    """From each port of mine to every port of another rail, out by that port alone, as RDMA goes."""
+    for device, (source, interface) in mine.items():
+        for far, (address, _) in theirs.items():
+            port = listening.rails.get(address)
+            if same.get(far) != device and isinstance(port, int):
+                yield {**base, "kind": "mtu", "side": device, "far": far, "source": source, "device": interface,
+                       "address": address, "port": port, "size": 64}  # fmt: skip
+
+
+def _within(node: Node, mine: Rails, listening: Listening) -> Iterator[dict[str, Any]]:
+    """From each port of a node to those of its other cards, out by that port and in by the other one."""
+    cards = {port.device: card_of(port) for port in node.usable}
+    for device in mine:
+        others = {far: way for far, way in mine.items() if cards[far] != cards[device]}
+        heard = all(node.hears_itself(way[1]) for way in (mine[device], *others.values()))
+        base = {"name": node.name} | (
+            {"timeout_s": DIAL_TRY_S} if heard else {"timeout_s": UNHEARD_TRY_S, "once": True}
+        )
+        yield from _across(base, {device: mine[device]}, others, {}, listening)
+
+
+def _datagrams(
+    base: Mapping[str, Any],
+    side: str,
+    source: str,
+    target: str,
+    mtus: Mapping[str, int],
+    listening: Listening,
+) -> Iterator[dict[str, Any]]:
+    port = listening.udp.get(target)
+    if not isinstance(port, int):
+        return
+    full = mtus.get(source) or 1500
+    for size in sorted({64, full}):
+        yield {
+            **base, "kind": "mtu", "side": side, "source": source, "address": target, "port": port, "size": size,
+        }  # fmt: skip
+
+
+def _trial(session: Session, said: Dialed) -> Trial:
+    """Raises NodeError if the outcome is an unknown word."""
+    try:
+        outcome = Outcome(said.outcome)
+    except ValueError:
+        raise NodeError(
+            f"its answer to dial can't be read: the outcome is {said.outcome[:60]!r}",
+            where=session.spec.name,
+            fix="run the command again; if it persists, check the disk and the memory of that node",
+        ) from None
+    return Trial(
+        source=session.spec.name,
+        target=said.name,
+        address=said.address,
+        port=said.port,
+        kind=said.kind,
+        side=said.side,
+        outcome=outcome,
+        ms=said.ms,
+        size=said.size,
+        detail=said.detail,
+        far=said.far,
+        tries=said.tries,
+        resolved=said.resolved,
+    )

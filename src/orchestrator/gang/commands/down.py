@@ -1,0 +1,111 @@
+"""`l40s-deploy down`: stop every gang, in the order its engine needs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from orchestrator.cli.options import (
+    add_all,
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    open_cluster,
+)
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands import dry_run as rehearsed
+from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.steps.down import DownRequest, StopResult, down
+from orchestrator.gang.steps.router.routing import withdraw
+from orchestrator.model.chosen import refuse_unnamed
+from orchestrator.model.deadlines import STOP_S
+from orchestrator.model.errors import DeployError, Exit
+from orchestrator.model.inventory import Inventory
+from orchestrator.planning.steps.rehearsal import would_stop
+
+_NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy down gang0        # waits for running requests",
+        "l40s-deploy down gang0 --now  # immediately",
+        "l40s-deploy down --all        # every gang",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    add_all(parser)
+    parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
+    parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
+    add_timeout(parser, "wait this long for a gang to stop; it continues to stop afterwards", STOP_S)
+    add_dry_run(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when nothing is left, 4 where a node could not be asked, 5 where something would not end."""
+    request = DownRequest(gangs=tuple(args.gang), now=args.now, force=args.force, timeout_s=args.timeout)
+    inventory = open_cluster(args, screen)
+    if not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
+    if args.dry_run:
+        return rehearsed.show(would_stop(inventory, request.gangs, now=args.now), screen)
+    stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))
+    if args.json:
+        screen.json({"nodes": [_json(node) for node in stopped]})
+    else:
+        _show(stopped, screen)
+    if any(node.error is not None for node in stopped):
+        return Exit.UNREACHABLE
+    return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
+
+
+def _take_out(inventory: Inventory, gangs: tuple[str, ...], screen: Screen) -> None:
+    """Remove the gangs from the router first; a router that does not answer does not delay the stop."""
+    try:
+        withdraw(inventory, gangs)
+    except DeployError as failure:
+        screen.say(f"{failure.where}: {failure.what}")
+
+
+def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
+    for gang in dict.fromkeys(node.gang for node in stopped):
+        nodes = [node for node in stopped if node.gang == gang]
+        ran = [node.node for node in nodes if node.was not in _NOTHING]
+        if ran:
+            screen.out.print(printable(f"{gang}: stopped on {', '.join(ran)}"))
+        elif all(node.error is None for node in nodes):
+            screen.out.print(printable(f"{gang}: nothing was running"))
+        for node in nodes:
+            _show_trouble(node, screen)
+
+
+def _show_trouble(node: StopResult, screen: Screen) -> None:
+    if node.error is not None:
+        screen.say(f"{node.node}: {node.error.what}")
+        screen.say(f"  fix: {node.error.fix}; its own ranks stop when its lease expires, if it lost the leader")
+    elif node.left_behind:
+        pids = ", ".join(map(str, node.left_behind))
+        screen.say(f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`")
+    elif node.held:
+        screen.say(f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(node.held)}")
+    elif node.alive:
+        screen.say(f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now")
+
+
+def _json(node: StopResult) -> dict[str, Any]:
+    failure = node.error
+    return {
+        "gang": node.gang,
+        "name": node.node,
+        "state": node.state,
+        "was": node.was,
+        "left_behind": list(node.left_behind),
+        "held": list(node.held),
+        "error": failure.as_json() if failure else None,
+    }

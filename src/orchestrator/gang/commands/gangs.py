@@ -1,0 +1,278 @@
+"""Gangs on the screen: the table of nodes, the grid of ranks, progress while one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.screen import printable
+from orchestrator.gang.commands.loads import NODE_COLUMNS, node_cells
+from orchestrator.gang.operations import sentence
+from orchestrator.gang.start_time import took
+from orchestrator.gang.view import OUTSIDE, GangView, NodeView
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import Cause, RankReport, RankState
+
+if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestrator.gang.steps.start_clock import TimeLeft
+    from orchestrator.gang.steps.status.loads import NodeLoad
+    from orchestrator.gang.steps.status.overview import Overview, RouterGlance
+
+STYLES = {
+    "ready": "green",
+    "starting": "yellow",
+    "warming": "yellow",
+    "armed": "cyan",
+    "staged": "cyan",
+    "draining": "cyan",
+    "stopping": "cyan",
+    "stopped": "dim",
+    "absent": "dim",
+    "degraded": "bold yellow",
+    "silent": "bold yellow",
+    "failed": "bold red",
+    "unknown": "bold yellow",
+    "dead": "bold red",
+    "unreachable": "bold red",
+    "left-out": "dim",
+    "spare": "dim",
+}
+_NO_SERVICE = (GangState.ABSENT, GangState.UNKNOWN, GangState.FAILED, GangState.STAGED, GangState.ARMED)
+"""Where nothing can answer yet, or any more."""
+_RANKS = {
+    RankState.ALIVE: ("", "green"),
+    RankState.STOPPED: ("!", "bold yellow"),
+    RankState.DEAD: ("x", "bold red"),
+    RankState.EXPECTED: (".", "dim"),
+}
+"""A rank's mark and style."""
+_BAR = 18
+
+
+def gang_block(
+    view: GangView, router: RouterGlance | None = None, loads: Mapping[str, NodeLoad] | None = None, busy: str = ""
+) -> list[RenderableType]:
+    """One gang for `status`: headline, cause, nodes, ranks, remarks.
+
+    loads: what is in use on each node, where that is known; busy: the engine's load, as text
+    """
+    blocks: list[RenderableType] = [_headline(view)]
+    if view.cause is not None:
+        blocks += cause_lines(view.cause, folded=len(view.secondary))
+    blocks += _said([_service_words(view, router)])
+    blocks += _said([_start_words(view), _proved_words(view)], "dim")
+    blocks += _said([busy], "bold")
+    blocks.append(nodes_table(view, loads))
+    blocks += _said(transport_words(view), "bold yellow")
+    blocks += _said([view.progress, *view.remarks], "yellow")
+    return blocks
+
+
+def _said(texts: Iterable[str], style: str = "") -> list[Text]:
+    """A line for each text that is not empty."""
+    from rich.text import Text
+
+    return [Text(printable(text), style) for text in texts if text]
+
+
+def _headline(view: GangView) -> Text:
+    from rich.text import Text
+
+    why = view.share if view.trouble == "nodes" else view.trouble
+    state = f"{view.state.value} ({why})" if why else view.state.value
+    head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(view.state.value, "")))
+    return head.append(f"  {printable(view.model)} by {printable(view.stack)}") if view.model else head
+
+
+def _service_words(view: GangView, router: RouterGlance | None) -> str:
+    """Where the gang answers, and whether it does; '' where nothing can answer."""
+    if not view.service_url or view.state in _NO_SERVICE:
+        return ""
+    waiting = "not answering" if view.state is GangState.DEGRADED else "not answering yet"
+    word = "healthy" if view.service_healthy else waiting
+    return f"service {view.service_url} ({word}{_routed(view, router)})"
+
+
+def _start_words(view: GangView) -> str:
+    """How long a serving gang's start took; '' where that is not known."""
+    start = took(node.began for node in view.nodes) if view.serves else None
+    return f"start: {start.words}" if start else ""
+
+
+def _proved_words(view: GangView) -> str:
+    return f"in use, by the engine's log: {'; '.join(view.proved)}" if view.proved else ""
+
+
+def _routed(view: GangView, router: RouterGlance | None) -> str:
+    """What the router says of a gang, to follow the gang's own state."""
+    place = router.place(view.service_url) if router is not None else None
+    worker = router.worker(view.service_url) if router is not None else None
+    if place is None:
+        return ""
+    if worker is None:
+        return "; not in the router"
+    words = f"{worker.load} request" + ("" if worker.load == 1 else "s")
+    return f"; in the router, {words}" if worker.healthy else "; unhealthy according to the router"
+
+
+def router_block(seen: Overview) -> list[RenderableType]:
+    """The router for `status`: its state and address, and which gangs it sends requests to."""
+    from rich.text import Text
+
+    router = seen.router
+    if router is None:
+        return []
+    state = router.condition.value if router.condition is not None else "unreachable"
+    head = Text.assemble(("router", "bold"), " ", (state, STYLES.get(state, "")), f"  {printable(router.url)}")
+    gangs: dict[str, list[str]] = {"in": [], "unhealthy": [], "out": []}
+    for view in seen.views:
+        if (place := router.place(view.service_url)) is not None:
+            gangs[place].append(view.name)
+    known = {view.service_url.rstrip("/") for view in seen.views}
+    strange = [one.url for one in router.workers or () if one.url not in known]
+    parts = [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]
+    parts += [f"not of this inventory: {', '.join(strange)}"] if strange else []
+    if parts:
+        head.append(f"  {printable('; '.join(parts))}")
+    if router.error is None:
+        return [head]
+    return [head, *_said([f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"], "yellow")]
+
+
+def interrupted_block(seen: Overview) -> list[RenderableType]:
+    """What a killed command has left half done, for `status`."""
+    return [*_said(sentence(seen.interrupted), "bold yellow")]
+
+
+def transport_words(view: GangView) -> list[str]:
+    """Where traffic does not travel as planned: one line for all nodes that report the same."""
+    nodes: dict[tuple[str, str, str], list[str]] = {}
+    for finding in view.transport:
+        nodes.setdefault((finding.id, finding.title, finding.effect), []).append(finding.node)
+    return [f"{name}: {', '.join(where)}: {title}. {effect}" for (name, title, effect), where in nodes.items()]
+
+
+def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
+    """The one cause: where, what, the lines that show it, the fix."""
+    from rich.text import Text
+
+    rank = f" TP{cause.tp_rank}" if cause.tp_rank is not None else ""
+    place = cause.node if rank and f" {cause.text}".startswith(f"{rank} ") else cause.node + rank
+    lines: list[RenderableType] = [Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}"))]
+    lines += _said((f"  | {line}" for line in cause.lines), "dim")
+    if cause.fix:
+        lines += _said([f"  fix: {cause.fix}"])
+    if folded:
+        lines += _said([f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)"], "dim")
+    return lines
+
+
+def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> Table:
+    """One row per node: its phase, and a grid of its ranks with their GPU memory; with loads, what is in use there."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    steps = any(node.phase.of for node in view.nodes) and loads is not None
+    titles = ["rank", "node", "state", "phase", *([""] if steps else []), "TP ranks", "GPU memory"]
+    for title in (*titles, *(NODE_COLUMNS if loads is not None else ())):
+        table.add_column(title)
+    for node in (*view.nodes, *view.spares):
+        table.add_row(
+            "-" if node.node_rank == OUTSIDE else str(node.node_rank),
+            Text(printable(node.name)),
+            Text(node.state, STYLES.get(node.state, "")),
+            Text(phase_words(node)),
+            *([_bar(node)] if steps else []),
+            _grid(node.ranks),
+            Text(_memory(node.ranks)),
+            *(node_cells(loads.get(node.name)) if loads is not None else ()),
+        )
+    return table
+
+
+def state_words(node: NodeView) -> str:
+    """'starting, weights 41/163'; 'ready'."""
+    phase = phase_words(node)
+    return f"{node.state}, {phase}" if phase not in ("", node.state) else node.state
+
+
+def phase_words(node: NodeView) -> str:
+    """'weights 41/163', and how much the node has read into its page cache."""
+    steps = f" {node.phase.step}/{node.phase.of}" if node.phase.of else ""
+    words = node.phase.name + steps
+    if node.cache is not None and node.cache.state == "reading" and node.cache.of:
+        words += f"{', ' if words else ''}page cache {100 * node.cache.done // node.cache.of} %"
+    return printable(words)
+
+
+def left_words(left: TimeLeft) -> str:
+    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
+    words = []
+    if left.reading is not None:
+        words.append(f"{left.reading.done / 1e9:.1f} of {left.reading.total / 1e9:.1f} GB")
+        words += [f"{left.reading.rate / 1e9:.2f} GB/s"] if left.reading.rate else []
+    if left.seconds is not None:
+        minutes = round(left.seconds / 60)
+        words.append(f"about {minutes} min left" if minutes > 1 else f"about {left.seconds:.0f} s left")
+    return ", ".join(words)
+
+
+def progress(
+    views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
+) -> RenderableType:
+    """Starting gangs, shown while the command waits. left: a node's remaining time as text, as far as it is known"""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    blocks: list[RenderableType] = []
+    for view in views:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for _ in range(7):
+            table.add_column()
+        for node in view.nodes:
+            table.add_row(
+                Text(printable(node.name), "bold"),
+                Text(node.state, STYLES.get(node.state, "")),
+                Text(phase_words(node)),
+                _bar(node),
+                Text(f"{sum(rank.state == 'alive' for rank in node.ranks)}/{len(node.ranks)} ranks"),
+                Text(f"{node.started_s:.0f} s" if node.started_s else "", "dim"),
+                Text(left(view.name, node)),
+            )
+        blocks += [Text(f"{printable(view.name)}: {view.state.value}"), table]
+        if view.progress:
+            blocks.append(Text(printable(view.progress), "yellow"))
+    return Group(*blocks)
+
+
+def _bar(node: NodeView) -> Text:
+    from rich.text import Text
+
+    if not node.phase.of:
+        return Text(" " * _BAR)
+    done = min(_BAR, round(_BAR * node.phase.step / node.phase.of))
+    return Text.assemble(("━" * done, "green"), ("━" * (_BAR - done), "dim"))
+
+
+def _grid(ranks: Sequence[RankReport]) -> Text:
+    from rich.text import Text
+
+    grid = Text()
+    for place, rank in enumerate(ranks):
+        mark, style = _RANKS[rank.state]
+        grid.append((" " if place else "") + f"{rank.tp_rank}{mark}", style)
+    return grid
+
+
+def _memory(ranks: Sequence[RankReport]) -> str:
+    held = [rank.gpu_memory_bytes / (1 << 30) for rank in ranks if rank.gpu_memory_bytes]
+    if not held:
+        return ""
+    least, most = min(held), max(held)
+    return f"{least:.1f} GiB each" if most - least < 0.1 else f"{least:.1f} to {most:.1f} GiB"

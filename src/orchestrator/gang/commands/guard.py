@@ -1,0 +1,189 @@
+"""`l40s-deploy guard`: watch gangs; restart one that failed or hangs, without a dead node if that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from orchestrator.cli.arguments import count
+from orchestrator.cli.options import (
+    LOOPBACK,
+    add_examples,
+    add_gangs,
+    add_hung_after,
+    add_install,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    install_unit,
+    open_cluster,
+    seconds,
+)
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.sizes import port
+from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
+from orchestrator.gang.steps.guard.guard import DAY_S, GuardedGang, GuardRequest, guard
+from orchestrator.gang.steps.guard.hooks import Hook
+from orchestrator.gang.steps.guard.unit import GUARD
+from orchestrator.loading.secret_file import read_private_line
+from orchestrator.model.errors import Exit
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.steps.notify import Notifier
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    usual = Policy()
+    add_examples(
+        parser,
+        "l40s-deploy guard --on-failed 'mail -s \"gang failed\" ops'",
+        "l40s-deploy guard --degrade-after 10m --restore auto   # go on without a dead node",
+        "l40s-deploy guard --on-ready https://example.org/hook --install",
+        "l40s-deploy guard --on-failed @/etc/l40s/webhook   # an address with a secret token, read from a file",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--once", action="store_true", help="check once, act if needed, and exit")
+    parser.add_argument(
+        "--limit",
+        type=count,
+        default=usual.limit,
+        metavar="N",
+        help=f"give up after N restarts in a row ({usual.limit})",
+    )
+    parser.add_argument(
+        "--pause",
+        type=seconds,
+        default=usual.first_pause_s,
+        metavar="TIME",
+        help=f"wait before the second restart; doubles each time ({usual.first_pause_s:.0f})",
+    )
+    parser.add_argument(
+        "--stable",
+        type=seconds,
+        default=usual.stable_s,
+        metavar="TIME",
+        help=f"reset the restart count once a gang has been ready this long ({usual.stable_s:.0f})",
+    )
+    add_timeout(parser)
+    parser.add_argument(
+        "--degrade-after",
+        type=seconds,
+        metavar="TIME",
+        help="start a failed gang without a node that did not answer for this long, or that has a stop finding: with a"
+        " spare (l40s_role), else on fewer nodes with another layout if needed (default: wait for it)",
+    )
+    parser.add_argument(
+        "--restore",
+        choices=("ask", "auto"),
+        default="ask",
+        help="once all nodes of such a gang are back and doctor allows it: print the command that returns to all of"
+        " them (ask), or return, with one restart (auto)",
+    )
+    parser.add_argument(
+        "--restore-limit",
+        type=count,
+        default=usual.return_limit,
+        metavar="N",
+        help="with --restore auto: after N returns in a row that did not last --stable, only print the command"
+        f" ({usual.return_limit}); the wait before the next return doubles from --degrade-after",
+    )
+    add_hung_after(parser)
+    parser.add_argument(
+        "--golden-every",
+        type=seconds,
+        default=DAY_S,
+        metavar="TIME",
+        help="send the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: never)",
+    )
+    parser.add_argument(
+        "--on-ready",
+        default="",
+        metavar="HOOK",
+        help="command or http(s) address to call after a restart; @FILE: read it from a file of mode 600",
+    )
+    parser.add_argument(
+        "--on-failed",
+        default="",
+        metavar="HOOK",
+        help="the same, when the guard gives up, or a finding keeps it from restarting",
+    )
+    parser.add_argument(
+        "--metrics",
+        type=port,
+        metavar="PORT",
+        help="also answer Prometheus on this port of 127.0.0.1, as `exporter` does",
+    )
+    add_install(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
+    inventory = open_cluster(args, screen)
+    shown = GuardProgress(screen)
+    notifier = Notifier(inventory.notify, inventory.path, lambda words: shown.say(f"notify: {words}"))
+    request = GuardRequest(
+        notifier=notifier,
+        gangs=tuple(args.gang),
+        once=args.once,
+        policy=Policy(
+            limit=args.limit,
+            first_pause_s=args.pause,
+            stable_s=args.stable,
+            degrade_after_s=args.degrade_after,
+            return_limit=args.restore_limit,
+        ),
+        restores=args.restore == "auto",
+        on_ready=_hook("--on-ready", args.on_ready),
+        on_failed=_hook("--on-failed", args.on_failed),
+        command=command_line(),
+        hung_after_s=args.hung_after,
+        timeout_s=args.timeout,
+        golden_every_s=args.golden_every,
+    )
+    if args.install:
+        return install_unit(GUARD, args, inventory, screen)
+    with _metrics(args, inventory), shown, notifier:
+        left = guard(inventory, request, shown)
+    if args.json:
+        screen.json({"gangs": [_json(one) for one in left]})
+    failed = any(one.decision.do is GuardAction.GIVE_UP or one.view.state is GangState.FAILED for one in left)
+    return Exit.GANG_FAILED if failed else 0
+
+
+def _metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextManager[object]:
+    if args.metrics is None:
+        return nullcontext()
+    from orchestrator.monitoring.steps.exporter import serving
+
+    return serving(inventory, tuple(args.gang), LOOPBACK, args.metrics)
+
+
+def _hook(flag: str, asked: str) -> Hook:
+    """As typed, or from the file that was named."""
+    return Hook(read_private_line(Path(asked[1:]), what="the hook", where=flag) if asked.startswith("@") else asked)
+
+
+def _json(one: GuardedGang) -> dict[str, str]:
+    return {
+        "name": one.view.name,
+        "state": one.view.state.value,
+        "decision": one.decision.do.value,
+        "why": one.decision.why,
+    }
+
+
+class GuardProgress(RisingProgress):
+    """What `up` shows, with the time and what is decided."""
+
+    def decided(self, gang: str, decision: GuardDecision) -> None:
+        """A line for each change."""
+        if decision.why or decision.do is not GuardAction.NOTHING:
+            words = f"{decision.do.value}: {decision.why}" if decision.why else decision.do.value
+            self.say(f"{time.strftime('%H:%M:%S')} {gang}: {words}")

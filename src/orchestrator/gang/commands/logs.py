@@ -1,0 +1,71 @@
+"""`l40s-deploy logs`: the engines' log lines, node by node."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_cluster
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.steps.status.logs import logs
+from orchestrator.gang.steps.status.why import around_failure
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import Inventory
+
+LINES = 50
+AFTER = 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs -n 500 | grep -i nccl")
+    add_inventory(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
+    parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
+    parser.add_argument("-n", "--lines", type=_count, default=LINES, metavar="N", help=f"last N lines ({LINES})")
+    parser.add_argument(
+        "--around-failure",
+        action="store_true",
+        help="show the log around the last failure, on the node that failed first: N lines before it, some after",
+    )
+    add_gangs(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """Every line with its node's name before it; the first node that can't be read decides the exit code."""
+    code = 0
+    inventory = open_cluster(args, screen)
+    if args.around_failure:
+        return _around_failure(inventory, tuple(args.gang), args.lines, screen)
+    width = max(len(node.name) for node in inventory.nodes)
+    for line in logs(inventory, gangs=tuple(args.gang), nodes=tuple(args.node), lines=args.lines, follow=args.follow):
+        if line.failure is not None:
+            code = code or _say(line.failure, screen)
+            continue
+        sys.stdout.write(f"{line.node:<{width}} | {printable(line.text)}\n")
+        if args.follow:
+            sys.stdout.flush()
+    return code
+
+
+def _around_failure(inventory: Inventory, gangs: tuple[str, ...], before: int, screen: Screen) -> int:
+    """The line that shows the failure has a mark."""
+    for excerpt in around_failure(inventory, gangs, before=before, after=AFTER):
+        cause = excerpt.verdict.cause
+        screen.say(f"{excerpt.verdict.gang}: {cause.node}: {cause.text}")
+        for place, line in enumerate(excerpt.lines):
+            sys.stdout.write(f"{cause.node} {'>' if place == excerpt.marked else '|'} {printable(line)}\n")
+    return 0
+
+
+def _say(failure: DeployError, screen: Screen) -> int:
+    screen.say(f"{failure.where}: {failure.what}")
+    screen.say(f"  fix: {failure.fix}")
+    return failure.exit_code
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted 0 or more")
+    return number

@@ -1,0 +1,258 @@
+"""`l40s-deploy restart`: restarts a gang, all of its ranks, with its current plan."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.options import (
+    add_accept,
+    add_all,
+    add_drain_timeout,
+    add_examples,
+    add_gangs,
+    add_hung_after,
+    add_inventory,
+    add_json,
+    add_no_golden,
+    add_timeout,
+    command_line,
+    open_cluster,
+    seconds,
+)
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands import dry_run as rehearsed
+from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.downtime import Downtime
+from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
+from orchestrator.gang.steps.restart import RestartRequest, RestartResult, restart
+from orchestrator.gang.steps.resume import ResumeRequest, ResumeResult, resume
+from orchestrator.gang.steps.rolling import RollingRequest, RollingResult, can_roll, roll
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.golden.commands import check as golden_check
+from orchestrator.model.chosen import refuse_unnamed
+from orchestrator.model.errors import Exit, InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.planning.steps.rehearsal import would_restart, would_resume
+
+WAIT_S = 3600.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy restart gang0",
+        "l40s-deploy restart                              # several gangs behind the router: one at a time",
+        "l40s-deploy restart --rolling --max-unavailable 2",
+        "l40s-deploy restart --all-at-once                # all stop together",
+        "l40s-deploy restart gang0 --maintenance          # stop, wait until every node has rebooted, start",
+        "l40s-deploy restart --resume                     # finish what an interrupted command began",
+        "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    add_all(parser)
+    parser.add_argument("--now", action="store_true", help="do not wait for running requests")
+    add_timeout(parser)
+    add_hung_after(parser)
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--resume",
+        action="store_true",
+        help="finish what an interrupted command began: any restart, or `up` with another plan",
+    )
+    ways.add_argument(
+        "--rolling",
+        action="store_true",
+        help="restart one gang at a time while the others serve; the default where a router serves several gangs",
+    )
+    ways.add_argument("--all-at-once", action="store_true", help="stop all of them together, behind a router too")
+    ways.add_argument(
+        "--maintenance",
+        action="store_true",
+        help="one gang at a time: stop, wait until each node has rebooted or --run has finished, run doctor, start",
+    )
+    parser.add_argument(
+        "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs down at the same time (1)"
+    )
+    add_drain_timeout(parser, "with a router: how long to drain a gang; if exceeded, it keeps serving")
+    parser.add_argument(
+        "--run",
+        default="",
+        metavar="COMMAND",
+        help="with --maintenance: run COMMAND on this machine once per node, with L40S_NODE, L40S_HOST, L40S_GANG",
+    )
+    parser.add_argument(
+        "--reboots", action="store_true", help="with --run: COMMAND reboots the node; wait until it is back"
+    )
+    parser.add_argument(
+        "--wait-s",
+        type=seconds,
+        default=WAIT_S,
+        metavar="TIME",
+        help="with --maintenance: how long to wait for the nodes to come back (1h)",
+    )
+    parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
+    add_accept(parser)
+    add_no_golden(parser)
+    add_dry_run(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
+    _refuse_strays(args)
+    inventory = open_cluster(args, screen)
+    if not args.resume:
+        _choose_way(args, inventory)
+    if args.dry_run:
+        return _rehearse(args, inventory, screen)
+    try:
+        with RestartProgress(screen) as shown:
+            done = _restart(args, inventory, shown)
+    except KeyboardInterrupt:
+        screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
+        screen.say("  fix: run `l40s-deploy restart --resume` to finish")
+        return Exit.INTERRUPTED
+    asked = golden_check.asked_again(inventory, done.views, args, screen)
+    if isinstance(done, ResumeResult):
+        _resumed(args, screen, done)
+    elif isinstance(done, RollingResult):
+        _rolled(args, screen, done)
+    else:
+        show_restarted(done, screen)
+    return golden_check.say(asked, screen)
+
+
+def _choose_way(args: argparse.Namespace, inventory: Inventory) -> None:
+    """Where a router serves other gangs meanwhile they restart one after the other, of whom none need be named."""
+    if args.rolling or args.all_at_once:
+        return
+    one_by_one = not args.now and can_roll(inventory, args.gang)
+    args.rolling = one_by_one and not args.maintenance
+    if not one_by_one and not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
+
+
+def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
+    if args.resume:
+        return rehearsed.show(would_resume(inventory, args.gang), screen, nothing="nothing to resume")
+    one_by_one = args.rolling or args.maintenance
+    with RestartProgress(screen) as shown:
+        would = would_restart(
+            inventory, args.gang, shown, now=args.now, one_by_one=one_by_one, accept=tuple(args.accept)
+        )
+    return rehearsed.show(would, screen)
+
+
+def _restart(
+    args: argparse.Namespace, inventory: Inventory, shown: RestartProgress
+) -> RollingResult | RestartResult | ResumeResult:
+    if args.resume:
+        return resume(
+            inventory, ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout), shown
+        )
+    if args.rolling:
+        return roll(inventory, _rolling(args), shown)
+    if args.maintenance:
+        return maintain(inventory, _maintenance(args), shown)
+    return restart(inventory, _request(args), shown)
+
+
+def _request(args: argparse.Namespace) -> RestartRequest:
+    return RestartRequest(
+        gangs=tuple(args.gang),
+        now=args.now,
+        command=command_line(),
+        timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
+    )
+
+
+def _refuse_strays(args: argparse.Namespace) -> None:
+    if not args.maintenance and (args.run or args.reboots or args.wait_s != WAIT_S):
+        raise InputError(
+            "--run, --reboots and --wait-s are only valid with --maintenance",
+            where="command line",
+            fix="add --maintenance",
+        )
+
+
+def _maintenance(args: argparse.Namespace) -> MaintenanceRequest:
+    return MaintenanceRequest(
+        gangs=tuple(args.gang),
+        run=args.run,
+        reboots=args.reboots,
+        wait_s=args.wait_s,
+        now=args.now,
+        drain_s=args.drain_timeout,
+        timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
+        command=command_line(),
+    )
+
+
+def _rolling(args: argparse.Namespace) -> RollingRequest:
+    if args.now:
+        raise InputError(
+            "--now does not wait for requests",
+            where="command line",
+            fix="--rolling waits for them; use only one of the two",
+        )
+    return RollingRequest(
+        gangs=tuple(args.gang),
+        max_unavailable=args.max_unavailable,
+        without_router=args.without_router,
+        drain_s=args.drain_timeout,
+        timeout_s=args.timeout,
+        hung_after_s=args.hung_after,
+        accept=tuple(args.accept),
+        command=command_line(),
+    )
+
+
+def _rolled(args: argparse.Namespace, screen: Screen, done: RollingResult) -> int:
+    if args.json:
+        screen.json({"seconds": round(done.seconds, 3), "down_seconds": 0.0, **status_json(done.views)})
+    else:
+        names = ", ".join(view.name for view in done.views)
+        screen.out.print(printable(f"restarted one after the other in {done.seconds:.1f} s: {names}"))
+    return 0
+
+
+def show_restarted(done: RestartResult, screen: Screen) -> int:
+    """The gangs as they are now, and how long they did not serve."""
+    if screen.as_json:
+        screen.json({"down_seconds": round(done.down_s, 3), **status_json(done.views)})
+        return 0
+    from orchestrator.gang.commands.gangs import gang_block
+
+    for view in done.views:
+        for block in gang_block(view):
+            screen.out.print(block)
+        if view.canary_text is not None:
+            text = view.canary_text.strip()[:100]
+            screen.out.print(printable(f"serves again after {done.down_s:.1f} s; canary: {text!r}"))
+    return 0
+
+
+def _resumed(args: argparse.Namespace, screen: Screen, done: ResumeResult) -> int:
+    if args.json:
+        screen.json({"left": list(done.words), **status_json(done.views)})
+        return Exit.DONE
+    names = ", ".join(view.name for view in done.views)
+    screen.out.print(printable(f"finished: {names}" if names else "nothing to resume"))
+    for words in done.words:
+        screen.out.print(printable(words))
+    return Exit.DONE
+
+
+class RestartProgress(RisingProgress):
+    """What `up` shows, and the downtime before."""
+
+    def downtime(self, expected: Downtime) -> None:
+        """Say what it costs."""
+        self.say(expected.words)

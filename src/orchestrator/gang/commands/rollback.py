@@ -1,0 +1,64 @@
+"""`l40s-deploy rollback`: the plan that a gang had before the one that it has."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.options import (
+    add_accept,
+    add_all,
+    add_drain_timeout,
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    open_cluster,
+)
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands import dry_run as rehearsed
+from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.restart import RestartProgress, show_restarted
+from orchestrator.gang.steps.rollback import RollbackRequest, roll_back
+from orchestrator.model.chosen import refuse_unnamed
+from orchestrator.model.errors import Exit
+from orchestrator.planning.steps.rehearsal import would_roll_back
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
+    add_inventory(parser)
+    add_gangs(parser)
+    add_all(parser)
+    add_timeout(parser)
+    add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")
+    add_accept(parser)
+    add_dry_run(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every gang serves its previous plan; 130 when interrupted."""
+    inventory = open_cluster(args, screen)
+    if not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
+    if args.dry_run:
+        with RestartProgress(screen) as shown:
+            would = would_roll_back(inventory, args.gang, shown, accept=tuple(args.accept))
+        return rehearsed.show(would, screen)
+    request = RollbackRequest(
+        gangs=tuple(args.gang),
+        drain_s=args.drain_timeout,
+        timeout_s=args.timeout,
+        accept=tuple(args.accept),
+        command=command_line(),
+    )
+    try:
+        with RestartProgress(screen) as shown:
+            done = roll_back(inventory, request, shown)
+    except KeyboardInterrupt:
+        screen.say("detached: run `l40s-deploy restart --resume` to finish, or check with `l40s-deploy status`")
+        return Exit.INTERRUPTED
+    return show_restarted(done, screen)

@@ -1,0 +1,85 @@
+"""`l40s-deploy router`: the one address before several gangs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, command_line, open_cluster
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands import dry_run as rehearsed
+from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.steps.router.rehearsal import would_start_router, would_stop_router
+from orchestrator.gang.steps.router.routing import RouterState, router_state, start_router, stop_router
+from orchestrator.model.deadlines import ROUTER_START_S, STOP_S
+from orchestrator.model.errors import Exit
+from orchestrator.model.gang_state import GangState
+
+_VERBS = {
+    "up": "start it and add every gang that serves",
+    "status": "show whether it serves, and to which gangs",
+    "down": "stop it; running requests get up to a minute",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words after `router`."""
+    add_examples(parser, "l40s-deploy router up", "l40s-deploy router status")
+    verbs = parser.add_subparsers(dest="router_verb", required=True, metavar="up | status | down")
+    for name, summary in _VERBS.items():
+        verb = verbs.add_parser(name, help=summary, description=summary)
+        add_examples(verb, f"l40s-deploy router {name}")
+        add_inventory(verb)
+        if name == "up":
+            add_timeout(verb, "give up if the router takes longer than this to start", ROUTER_START_S)
+        if name == "down":
+            add_timeout(verb, "wait this long for the router to stop; it continues to stop afterwards", STOP_S)
+        if name != "status":
+            add_dry_run(verb)
+        add_json(verb)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when it is as it was asked for; `status`: 5 when it failed, 4 when its host does not answer, 3 when it sends
+    requests to no gang."""
+    inventory = open_cluster(args, screen)
+    if args.router_verb != "status" and args.dry_run:
+        would = would_start_router if args.router_verb == "up" else would_stop_router
+        return rehearsed.show(would(inventory), screen)
+    if args.router_verb == "down":
+        stopped = stop_router(inventory, command=command_line(), timeout_s=args.timeout)
+        if args.json:
+            screen.json({"stopped": all(node.clean for node in stopped)})
+        return 0 if all(node.clean for node in stopped) else Exit.GANG_FAILED
+    if args.router_verb == "up":
+        with RisingProgress(screen) as shown:
+            state = start_router(inventory, shown, command=command_line(), timeout_s=args.timeout)
+    else:
+        state = router_state(inventory)
+    screen.json(_json(state)) if args.json else _show(state, screen)
+    return state.exit_code
+
+
+def _show(state: RouterState, screen: Screen) -> None:
+    from orchestrator.gang.commands.gangs import cause_lines
+
+    screen.out.print(printable(f"router {state.view.state.value}  {state.url}"))
+    if state.view.cause is not None:
+        for line in cause_lines(state.view.cause):
+            screen.out.print(line)
+    if state.view.state is GangState.FAILED:
+        screen.out.print("  start it again: l40s-deploy router up")
+    for node in state.view.unreachable:
+        screen.out.print(printable(f"  {node.name}: {node.error}"))
+    for worker in state.workers:
+        health = "healthy" if worker.healthy else "not healthy"
+        screen.out.print(printable(f"  {worker.url}  {health}, {worker.load} requests"))
+
+
+def _json(state: RouterState) -> dict[str, Any]:
+    return {
+        "state": state.view.state.value,
+        "url": state.url,
+        "workers": [{"url": one.url, "healthy": one.healthy, "load": one.load} for one in state.workers],
+    }

@@ -1,0 +1,81 @@
+"""What is shown while gangs start: a live table on a terminal, else a line for every change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from orchestrator.cli.live import LivePicture
+from orchestrator.cli.screen import Screen
+from orchestrator.doctor.commands.findings import say_accepted
+from orchestrator.doctor.rules.support.grouping import grouped, who
+from orchestrator.gang.commands.gangs import left_words, phase_words, progress, state_words
+from orchestrator.gang.steps.start_clock import StartClock
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.finding import Severity
+from orchestrator.model.plan import Plan
+from orchestrator.planning.layout import degrees_of
+
+_LINE_EVERY_S = 30.0
+"""Between two lines about one node where stderr is no terminal."""
+
+
+def say_losses(plan: Plan, screen: Screen) -> None:
+    """Findings that cost speed are shown before the start and again at the end."""
+    nodes = sum(len(gang.nodes) for gang in plan.gangs)
+    for group in grouped(plan.findings):
+        finding = group.finding
+        if finding.severity is Severity.SLOW:
+            place = f"{who(group.nodes, nodes)}: " if finding.node else ""
+            screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
+
+
+class RisingProgress(LivePicture):
+    """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._said: dict[tuple[str, str], str] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._clock = StartClock()
+
+    def planned(self, plan: Plan) -> None:
+        """Say what will run."""
+        self._clock.planned(plan)
+        for gang in plan.gangs:
+            degrees = f"{degrees_of(gang.layout)} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+            self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
+        say_accepted(plan.accepted, self._screen, nodes=sum(len(gang.nodes) for gang in plan.gangs))
+        say_losses(plan, self._screen)
+
+    def step(self, gang: str, words: str) -> None:
+        """Say which step begins."""
+        self.say(f"{gang}: {words}")
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """Show where every node is."""
+        self._clock.seen(views)
+        if self._live is not None:
+            self._live.update(progress(views, self._left))
+            return
+        for view in views:
+            for node in view.nodes:
+                self._say_change(view.name, node)
+                self._say_time(view.name, node)
+
+    def _say_change(self, gang: str, node: NodeView) -> None:
+        place = f"{node.state} {node.phase.name}".strip()
+        before = self._said.get((gang, node.name))
+        if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
+            self.say(f"{gang}: {node.name}: {state_words(node)}")
+        self._said[gang, node.name] = place
+
+    def _left(self, gang: str, node: NodeView) -> str:
+        return left_words(self._clock.left(gang, node))
+
+    def _say_time(self, gang: str, node: NodeView) -> None:
+        """Where there is no table: how long it still takes, now and then."""
+        now = time.monotonic()
+        if now - self._told.setdefault((gang, node.name), now) >= _LINE_EVERY_S and (words := self._left(gang, node)):
+            self._told[gang, node.name] = now
+            self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")

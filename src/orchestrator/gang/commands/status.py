@@ -1,0 +1,90 @@
+"""`l40s-deploy status`: nodes, ranks, GPUs and service at a glance."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.options import (
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    open_cluster,
+    open_inventory,
+)
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.steps.status.overview import overview, overview_json
+
+if TYPE_CHECKING:  # only --watch and --wide read gauges
+    from orchestrator.gang.steps.status.loads import NodeLoad
+    from orchestrator.model.inventory import Inventory
+
+_EXIT_STATUS = """
+exit status, first match: 5 a gang has failed, 3 a gang is degraded (gangs[].degraded_reason in --json:
+silent, slow, hung, nodes, rails, router, interrupted), 4 a node did not answer or a
+gang is unknown, else 0 (ready, starting, or stopped)
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy status",
+        "l40s-deploy status gang0 || echo 'gang0 needs attention'",
+        "l40s-deploy status --json | jq '.gangs[] | .state, .degraded_reason'",
+        "l40s-deploy status --json | jq '.router.workers'",
+        "l40s-deploy status --watch   # live: phases, tokens/s, queue, GPUs, rails, last events",
+        "l40s-deploy status --wide    # a row for every GPU: temperature, power, clock, memory, ECC",
+    )
+    parser.epilog = f"{parser.epilog}\n{_EXIT_STATUS}"
+    add_inventory(parser)
+    add_gangs(parser)
+    add_json(parser)
+    parser.add_argument(
+        "-w",
+        "--watch",
+        action="store_true",
+        help="watch until Ctrl-C; without a terminal: a line for every change; with --json: a document a line",
+    )
+    parser.add_argument("--wide", action="store_true", help="show each GPU, with its temperature, power and clock")
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """5 where a gang failed, 3 where one is degraded, 4 where a node did not answer or a gang is unknown, else 0."""
+    inventory = open_cluster(args, screen) if args.watch or args.wide else open_inventory(args, screen)
+    gangs = tuple(args.gang)
+    if args.watch:
+        from orchestrator.gang.commands.watching import watch
+        from orchestrator.gang.steps.status.live import Watching
+
+        with Watching(inventory, gangs) as source:
+            return watch(source, screen, wide=args.wide).seen.exit_code
+    loads = _loads(inventory, gangs) if args.wide else None
+    seen = overview(inventory, gangs)
+    if args.json:
+        document = overview_json(seen)
+        if loads is not None:
+            from orchestrator.gang.steps.status.loads import add_loads
+
+            add_loads(document, loads)
+        screen.json(document)
+    else:
+        from orchestrator.gang.commands.gangs import gang_block, interrupted_block, router_block
+        from orchestrator.gang.commands.loads import gpus_table
+
+        for view in seen.views:
+            for block in gang_block(view, seen.router, loads):
+                screen.out.print(block)
+            if loads is not None:
+                screen.out.print(gpus_table(view, loads))
+        for block in (*router_block(seen), *interrupted_block(seen)):
+            screen.out.print(block)
+    return seen.exit_code
+
+
+def _loads(inventory: Inventory, gangs: tuple[str, ...]) -> dict[str, NodeLoad]:
+    from orchestrator.gang.steps.status.loads import node_loads
+
+    return node_loads(inventory, gangs)

@@ -1,0 +1,194 @@
+"""`l40s-deploy up`: start a model on every gang; ready to serve, or one cause and nothing left behind."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.cli.options import (
+    add_accept,
+    add_drain_timeout,
+    add_examples,
+    add_hung_after,
+    add_inventory,
+    add_json,
+    add_no_golden,
+    add_timeout,
+    command_line,
+    open_inventory,
+)
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands.gangs import gang_block
+from orchestrator.gang.commands.start_progress import RisingProgress, say_losses
+from orchestrator.gang.steps.operation import settle
+from orchestrator.gang.steps.raising import UpRequest, UpResult
+from orchestrator.gang.steps.router.routing import enrol
+from orchestrator.gang.steps.standing import to_start
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.steps.up import refuse_transport, rehearse, up
+from orchestrator.golden.commands import check as golden_check
+from orchestrator.model.errors import DeployError, Exit, Undone
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.plan import Plan
+from orchestrator.model.survivors import without
+from orchestrator.nettest.commands.nettest import add_nettest_min
+from orchestrator.planning.commands import plan as plan_verb
+from orchestrator.planning.plan_file import plan_json
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
+        "l40s-deploy up --model MiniMax-M2 --replicas        # one engine per node, behind the router",
+        "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2   # it is dead",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
+        "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
+    )
+    add_inventory(parser)
+    plan_verb.add_plan_options(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan, like `l40s-deploy plan`")
+    add_timeout(parser, "give up after this time")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="also refuse on slow findings, and if traffic does not use the planned transport once running",
+    )
+    add_accept(parser)
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="replace a running gang even if this causes downtime",
+    )
+    add_drain_timeout(parser, "how long to drain a gang that serves another plan")
+    add_hung_after(parser)
+    parser.add_argument(
+        "--nettest",
+        action="store_true",
+        help="test the network of each gang before its ranks start; refuse if it is slow (exit code 7) or "
+        "data arrives wrong (3)",
+    )
+    add_nettest_min(parser)
+    add_no_golden(parser)
+    parser.add_argument(
+        "--undo-on-interrupt",
+        action="store_true",
+        help="on Ctrl-C, stop what was started (default: detach and leave it running)",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
+    wanted = plan_verb.request_of(args)
+    inventory = without(open_inventory(args, screen), wanted.without)
+    inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
+    request = UpRequest(
+        plan=wanted,
+        command=command_line(),
+        timeout_s=args.timeout,
+        undo_on_interrupt=args.undo_on_interrupt,
+        accept=tuple(args.accept),
+        strict=args.strict,
+        replace=args.replace,
+        drain_s=args.drain_timeout,
+        hung_after_s=args.hung_after,
+        nettest=args.nettest_min / 100 if args.nettest else None,
+        fewer=any(gang.short for gang in inventory.gangs),
+    )
+    if args.dry_run:
+        with RisingProgress(screen) as shown:
+            plan = rehearse(inventory, request, shown)
+        return _dry_run(plan, screen)
+    try:
+        with RisingProgress(screen) as shown:
+            outcome = up(inventory, request, shown)
+            if args.strict:
+                refuse_transport(inventory, outcome.views, command=request.command)
+            failure = _behind_the_router(inventory, outcome, shown, request)
+    except KeyboardInterrupt as interrupted:
+        return _interrupted(interrupted, request, screen)
+    checked = golden_check.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
+    _show(outcome, screen, golden_check.as_json(checked), wanted.without)
+    code = golden_check.say(checked, screen)
+    if failure is not None:
+        raise failure
+    return code
+
+
+def _started(outcome: UpResult) -> bool:
+    """Something has become ready now."""
+    return any(view.name not in outcome.ready_before for view in outcome.views)
+
+
+def _behind_the_router(
+    inventory: Inventory, outcome: UpResult, shown: RisingProgress, request: UpRequest
+) -> DeployError | None:
+    """Why the router does not send requests to all that serve; that they do serve is shown first."""
+    try:
+        enrol(inventory, outcome.views, shown, command=request.command)
+    except DeployError as failure:
+        return failure
+    settle(inventory, outcome.begun, request.command)
+    return None
+
+
+def _dry_run(plan: Plan, screen: Screen) -> int:
+    if screen.as_json:
+        screen.json(plan_json(plan))
+    else:
+        plan_verb.show_plan(plan, screen)
+    return 0
+
+
+def _interrupted(interrupted: KeyboardInterrupt, request: UpRequest, screen: Screen) -> int:
+    if request.undo_on_interrupt:
+        screen.say("interrupted: everything that was started has been stopped")
+    elif isinstance(interrupted, Undone):
+        screen.say(
+            f"interrupted: no rank of {', '.join(interrupted.gangs)} was started, and nothing of it is left running"
+        )
+        if interrupted.goes_on:
+            screen.say("  the other gangs continue on their own: l40s-deploy status")
+        screen.say("  start it: repeat the same `up`")
+    else:
+        screen.say("detached: everything that was started continues on its own")
+        screen.say("  check: l40s-deploy status; attach again: repeat `up`; stop: l40s-deploy down GANG")
+    return Exit.INTERRUPTED
+
+
+def _without_words(outcome: UpResult, left_out: Sequence[str]) -> str:
+    stand_ins = ", ".join(name for view in outcome.views for name in view.stand_ins)
+    if stand_ins:
+        return f"serves without {', '.join(left_out)}; in its place: {stand_ins}"
+    return f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
+
+
+def _show(outcome: UpResult, screen: Screen, golden: Mapping[str, Any], left_out: Sequence[str]) -> None:
+    if screen.as_json:
+        document: dict[str, Any] = {
+            "plan_id": outcome.plan.plan_id,
+            "seconds": round(outcome.seconds, 3),
+            "already_ready": sorted(outcome.ready_before),
+            "changed": list(outcome.changed),
+            "findings": plan_json(outcome.plan)["findings"],
+        }
+        screen.json({**document, **status_json(outcome.views), **golden})
+        return
+    for view in outcome.views:
+        for block in gang_block(view):
+            screen.out.print(block)
+        if view.name in outcome.ready_before:
+            screen.out.print(printable(f"{view.name} is already ready with this plan; nothing changed"))
+        elif view.canary_text is not None:
+            done = "changed to this plan" if view.name in outcome.changed else "ready"
+            screen.out.print(
+                printable(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
+            )
+    if left_out:
+        screen.say(_without_words(outcome, left_out))
+    say_losses(outcome.plan, screen)

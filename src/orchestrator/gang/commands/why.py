@@ -1,0 +1,105 @@
+"""`l40s-deploy why`: the last failure's one cause, repeated; `--log`: the cause that logs of any engine show."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.steps.status.why import Explanation, why, why_json
+from orchestrator.model.errors import Exit
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy why",
+        "l40s-deploy why --all gang0",
+        "l40s-deploy why --log node0.log node1.log.gz",
+        "kubectl logs --prefix -l app=engine | l40s-deploy why --log -",
+        "l40s-deploy logs --around-failure",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="also show later errors and the events of all nodes in order"
+    )
+    parser.add_argument(
+        "--log",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="read these logs of SGLang, vLLM or NCCL instead, of one node each, and ask no node: text or gzip, with"
+        " the prefixes of journald, docker, kubectl or mpirun, NODE=FILE to name the node, - for standard input",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when every node answered, whether or not anything ever failed; 4 otherwise. With --log 3 where they show a
+    cause, else 0."""
+    if args.log:
+        return _of_logs(args.log, screen, as_json=args.json)
+    accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all)
+    if args.json:
+        screen.json(why_json(accounts))
+    else:
+        for account in accounts:
+            _show(account, screen, everything=args.all)
+    return Exit.UNREACHABLE if any(account.failures for account in accounts) else 0
+
+
+def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
+    from orchestrator.gang.commands.gangs import cause_lines
+    from orchestrator.gang.steps.status.log_files import log_files
+    from orchestrator.gang.steps.status.logs_read import read_logs
+
+    told = read_logs(log_files(names))
+    if as_json:
+        screen.json(told.as_json())
+        return Exit.FINDINGS if told.cause else 0
+    nccl = f"NCCL {told.nccl}" if told.nccl else ""
+    written = ", ".join(filter(None, (f"{told.engine} {told.version}".strip(), nccl, told.transport)))
+    screen.out.print(printable(f"read: {written or 'no line of an engine or of NCCL was recognised'}"))
+    for finding in told.findings:
+        screen.out.print(printable(f"{finding.id} {finding.node}: {finding.title}"))
+    for line in cause_lines(told.cause) if told.cause else ():
+        screen.out.print(line)
+    if told.cause is None:
+        ending = f"; the engine's own last exception: {told.exception}" if told.exception else ""
+        screen.out.print(printable(f"no cause is known{ending}"))
+    for cause in told.secondary:
+        screen.out.print(printable(f"  also {cause.node}: {cause.text}"))
+    return Exit.FINDINGS if told.cause else 0
+
+
+def _show(account: Explanation, screen: Screen, *, everything: bool) -> None:
+    from orchestrator.gang.commands.gangs import cause_lines
+
+    for name, failure in account.failures.items():
+        screen.say(f"{name}: {failure.what}")
+    verdict = account.verdict
+    if verdict is None:
+        screen.out.print(printable(f"{account.gang}: no recorded run has failed"))
+        return
+    when = f", {ago(verdict.ago_s)} ago" if verdict.ago_s is not None else ""
+    since = "" if verdict.newest else "; it was started again since"
+    screen.out.print(printable(f"{account.gang}: {verdict.model} by {verdict.stack} failed{when}{since}"))
+    for line in cause_lines(verdict.cause, folded=0 if everything else len(verdict.secondary)):
+        screen.out.print(line)
+    if not everything:
+        return
+    for cause in verdict.secondary:
+        screen.out.print(printable(f"  then {cause.node}: {cause.text}"))
+    for event in account.events:
+        after = event.at - account.events[0].at
+        screen.out.print(printable(f"  {after:9.3f} s  {event.node}: {event.what} {event.words}".rstrip()))
+
+
+def ago(seconds: float) -> str:
+    """'42 s', '7 min', '3 h', '2 days'."""
+    for unit, words in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {words}"
+    return f"{seconds:.0f} s"

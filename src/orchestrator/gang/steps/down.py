@@ -1,0 +1,125 @@
+"""`down`: stop every gang in the order its engine needs; works with a dead leader and with nothing there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, where, words_before
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.deadlines import MARGIN_S, STOP_S
+from orchestrator.model.errors import DeployError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.report import Cause
+from orchestrator.protocol.verbs import StopAnswer, StopRequest
+from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownRequest:
+    """now: SIGKILL without draining. force: despite another command's lock. timeout_s: how long each node's end is
+    waited for; what has not ended by then continues to stop, and is reported as alive."""
+
+    gangs: tuple[str, ...] = ()
+    now: bool = False
+    force: bool = False
+    timeout_s: float = STOP_S
+    command: str = "down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopResult:
+    """One node afterwards. was: its agent's state before (absent, ready, dead, ...); alive: it would not end."""
+
+    gang: str
+    node: str
+    state: str
+    was: str = "absent"
+    alive: bool = False
+    left_behind: tuple[int, ...] = ()
+    held: tuple[str, ...] = ()
+    """GPUs whose memory did not become free, and what holds it, as text."""
+    error: DeployError | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Nothing of ours is left there, as far as anybody can know."""
+        return self.error is None and not self.alive and not self.left_behind and not self.held
+
+
+def down(
+    inventory: Inventory, request: DownRequest, *, before_stop: Callable[[], None] = lambda: None
+) -> tuple[StopResult, ...]:
+    """Stop all chosen gangs at once; a node that can't be reached delays no other.
+
+    before_stop is called once every lock is held. Raises LockHeld and RunsElsewhere, with nothing changed and nothing
+    called.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    nodes = [node for gang in gangs for node in gang.nodes]
+    with Fleet(nodes) as fleet, ExitStack() as opened:
+        refuse_elsewhere(see(fleet, gangs, patience=StragglerWait()))
+        held = [
+            opened.enter_context(GangLock(fleet, gang, request.command, partial=True, force=request.force))
+            for gang in gangs
+        ]
+        before_stop()
+        stopped = stop_gangs(fleet, gangs, now=request.now, timeout_s=request.timeout_s)
+        for lock in held:
+            lock.finish()
+        return stopped
+
+
+def stop_gangs(
+    fleet: Fleet,
+    gangs: Sequence[GangSpec],
+    *,
+    now: bool,
+    cause: Cause | None = None,
+    timeout_s: float = STOP_S,
+    patience: StragglerWait | None = None,
+) -> tuple[StopResult, ...]:
+    """Tell every node's agent; the leader's drains first and the others follow it over their link.
+
+    cause: the failure that they are ended for; the nodes keep it until a new run is staged, or somebody ends them
+    for none. timeout_s: how long their end is waited for; patience: with a node that is not done when the others are.
+    """
+    gang_of = {node.name: gang.name for gang in gangs for node in gang.nodes}
+
+    was = words_before(fleet, gang_of)
+
+    def one(session: Session) -> StopAnswer:
+        gang = gang_of[session.spec.name]
+        request = StopRequest(
+            **where(session.spec, gang),
+            token=fence(fleet, gang),
+            now=now,
+            clear=cause is None,
+            deadline_s=timeout_s,
+            because=because(cause),
+        )
+        return ask(session, "stop", request, StopAnswer, deadline_s=timeout_s + MARGIN_S)
+
+    answers = fleet.on_every(one, only=list(gang_of), patience=patience)
+    return tuple(
+        _stopped(gang, node, was[node], answers.values.get(node), answers.failures.get(node))
+        for node, gang in gang_of.items()
+    )
+
+
+def _stopped(gang: str, node: str, was: str, answer: StopAnswer | None, failure: DeployError | None) -> StopResult:
+    if answer is None:
+        return StopResult(gang=gang, node=node, state="unknown", was=was, error=failure)
+    return StopResult(
+        gang=gang,
+        node=node,
+        state=answer.state,
+        was=was,
+        alive=answer.alive,
+        left_behind=answer.left_behind,
+        held=answer.held,
+    )

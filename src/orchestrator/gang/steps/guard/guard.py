@@ -1,0 +1,588 @@
+"""`guard`: watches gangs, and restarts one when a rank died, a lease expired or its engine hangs.
+
+What to do is decided by `gang.guarding`; this module reads the nodes, acts, and owns the clock. A restart asks the
+doctor, ends what is left on every node, and starts the plan that the nodes have. A stop finding, or a node that does
+not answer the doctor, holds it back: both may pass, so it is looked at again, and no restart is counted. One that
+breaks half-way leaves the gang failed on its nodes, so that the next look sees it; `down` is what clears that. Each
+step has a limit, and a node that is lost during one counts as away from that moment.
+
+The router before the gangs is watched beside them, by one guard at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from orchestrator.doctor.rules.support.cluster import Cluster
+from orchestrator.doctor.steps.doctor import examine
+from orchestrator.gang.guarding import (
+    GuardAction,
+    GuardDecision,
+    GuardMemory,
+    Policy,
+    can_not_go_on,
+    decide,
+    does_without,
+    has_settled,
+    held_back,
+    held_back_on_fewer,
+    is_due_to_be_told,
+    may_finish,
+    may_return,
+    not_back_yet,
+    noted,
+    outdated,
+    replanned,
+    restarted,
+    returned,
+    returning,
+    settling,
+    spares_failed,
+    up_to_date,
+)
+from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.steps import raising
+from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
+from orchestrator.gang.steps.guard.fewer import StartTerms, asked_of, go_on, return_to_all, words_to_return
+from orchestrator.gang.steps.guard.hooks import Hook, run_hook
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.restart import again, stop
+from orchestrator.gang.steps.resume import finish
+from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
+from orchestrator.gang.steps.status.reports import as_it_runs, see
+from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.view import GangView
+from orchestrator.golden.steps.check import ask_again
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.notify import Event, Notice
+from orchestrator.model.plan import Plan
+from orchestrator.model.survivors import as_written, staffed
+from orchestrator.monitoring.steps.notify import Notifier
+from orchestrator.planning.transport import TCP
+from orchestrator.protocol.report import Cause
+from orchestrator.remote.fleet import Fleet, StragglerWait
+
+LOOK_EVERY_S = 2.0
+JOIN_S = 0.2
+GUARD_LOCK = "guard."
+"""Before the gang's name: the lock that keeps a second guard away and everybody else not."""
+
+DAY_S = 86400.0
+USUAL = Policy()
+NO_HOOK = Hook()
+OVER_TCP = ("TRAFFIC-ON-TCP", TCP)
+NO_DECISION = GuardDecision(GuardAction.NOTHING)
+Remember = Callable[[GuardMemory, float, Policy, str, tuple[str, ...]], GuardMemory]
+
+
+class GuardWatcher(raising.Watcher, Protocol):
+    """Whoever shows what goes on."""
+
+    def decided(self, gang: str, decision: GuardDecision) -> None:
+        """Something other than before is to be done, or nothing any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRequest:
+    """once: look once, and do what is due (for cron, and for tests). timeout_s: for one start."""
+
+    gangs: tuple[str, ...] = ()
+    once: bool = False
+    policy: Policy = USUAL
+    on_ready: Hook = NO_HOOK
+    on_failed: Hook = NO_HOOK
+    command: str = "guard"
+    timeout_s: float = 3600.0
+    hung_after_s: float | None = None
+    """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
+    restores: bool = False
+    """Return to all nodes as soon as the doctor allows it; else only say how."""
+    notifier: Notifier | None = None
+    """Tells who is named in the inventory."""
+    golden_every_s: float = DAY_S
+    """How often a gang that serves is asked the accepted prompts of `golden`; 0: never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedGang:
+    """How one gang was left. decision: the last one; view: as it was seen last."""
+
+    decision: GuardDecision
+    view: GangView
+
+
+def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) -> tuple[GuardedGang, ...]:
+    """Guard the chosen gangs and the router, each by a loop of its own; ends when all are given up, or at once with
+    `once`.
+
+    A gang that is given up is still checked with the others: it is guarded again once it has been fixed.
+    Raises LockHeld where another guard watches one of them already, and at once whatever a loop breaks by.
+    """
+    inventory = replace(inventory, gangs=tuple(map(as_written, inventory.gangs)))
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet([node for gang in gangs for node in gang.machines]) as fleet, ExitStack() as held:
+        for gang in gangs:
+            held.enter_context(_guard_lock(fleet, gang, request))
+        posts = [_Post(inventory, fleet, gang, request, watcher) for gang in gangs]
+        if inventory.router is not None:
+            router = held.enter_context(Router(inventory.router))
+            posts.append(_RouterPost(inventory, router.fleet, router.gang, request, watcher, router=router, held=held))
+        _side_by_side(posts)
+        return tuple(
+            GuardedGang(decision=post.surrender or post.decision, view=post.seen)
+            for post in posts
+            if post.seen is not None
+        )
+
+
+def _guard_lock(fleet: Fleet, gang: GangSpec, request: GuardRequest) -> GangLock:
+    """A node that is down does not prevent guarding the others."""
+    return GangLock(fleet, replace(gang, name=GUARD_LOCK + gang.name), request.command, partial=True)
+
+
+@dataclass
+class _Post:
+    """The loop about one gang."""
+
+    inventory: Inventory
+    fleet: Fleet
+    gang: GangSpec
+    request: GuardRequest
+    watcher: GuardWatcher
+    memory: GuardMemory = field(default_factory=GuardMemory)
+    decision: GuardDecision = NO_DECISION
+    seen: GangView | None = None
+    surrender: GuardDecision | None = None
+    """Why it was given up, once that has been reported."""
+    defect: BaseException | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
+    _told: str = ""
+    _back: frozenset[tuple[str, str]] = frozenset()
+    """Runs, and what was told of their RDMA ports that work again."""
+    _text_asked_at: float | None = None
+    """Monotonic seconds."""
+
+    @property
+    def steps(self) -> raising.Watcher:
+        """Watches what a decision starts."""
+        return _Steps(self)
+
+    def note(self, view: GangView) -> None:
+        """Remember since when which of its nodes does not answer."""
+        self.memory = noted(self.memory, view, time.monotonic())
+
+    def _remember(self, memory: GuardMemory) -> None:
+        """Go back to an earlier memory, except for what the nodes have done since."""
+        self.memory = replace(memory, lost=self.memory.lost)
+
+    def stand(self) -> None:
+        """Look, decide, act, again and again until `ended`."""
+        try:
+            while not self.ended.is_set():
+                self._look()
+                self._count_surrender()
+                if self.request.once:
+                    return
+                self.ended.wait(LOOK_EVERY_S)
+        except BaseException as defect:
+            self.defect = defect
+
+    def _count_surrender(self) -> None:
+        if not self.memory.given_up:
+            self.surrender = None
+        elif self.surrender is None:
+            self.surrender = self.decision
+            self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why {self.gang.name}")
+
+    def _look(self) -> None:
+        (self.seen,) = see(self.fleet, [self.gang], patience=StragglerWait())
+        self.watcher.seen([self.seen])
+        if self.request.notifier is not None:
+            self.request.notifier.look(self.seen)
+        self._tell_of_rails(self.seen)
+        begun = self._begun(self.seen)
+        self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
+        self._tell(self.decision)
+        if self.decision.do is GuardAction.RESTART:
+            self._restart(self.decision.why, begun)
+        elif self.decision.do is GuardAction.DEGRADE:
+            self._go_on_without(self.decision)
+        elif self.decision.do is GuardAction.REPLAN:
+            self._replan(self.decision)
+        elif self.decision.do is GuardAction.RETURN:
+            self._return(self.decision.why)
+        elif self.decision.do is GuardAction.GIVE_UP:
+            self._failed(self.decision.why)
+        elif self.decision.do is GuardAction.NOTHING and self.seen.serves and self._is_due():
+            self._text_asked_at = time.monotonic()
+            asking = threading.Thread(target=self._ask_again, daemon=True)
+            asking.start()
+            if self.request.once:
+                asking.join()
+
+    def _tell_of_rails(self, seen: GangView) -> None:
+        """Once for each port and run: one that comes and goes is no news."""
+        if new := [words for words in seen.rails_back if (seen.run_id, words) not in self._back]:
+            self._hook(self.request.on_ready, "back", "; ".join(new))
+            self._back |= {(seen.run_id, words) for words in new}
+
+    def _is_due(self) -> bool:
+        every, last = self.request.golden_every_s, self._text_asked_at
+        return every > 0 and (last is None or time.monotonic() - last >= every)
+
+    def _ask_again(self) -> None:
+        """Beside the looking, over connections of its own: answers take seconds, and an engine may hang meanwhile."""
+        gang = self._as_it_runs
+        with Fleet(gang.nodes) as fleet:
+            asked = ask_again(fleet, gang)
+        if asked.finding is not None:
+            words = f"{asked.finding.id}: {asked.finding.title}: {asked.finding.evidence[0]}"
+            self.watcher.step(self.gang.name, f"{words}; fix: {asked.finding.fix}")
+            self._notify(Event.FINDING, words, asked.finding.fix)
+            self._failed(words)
+
+    @property
+    def _as_it_runs(self) -> GangSpec:
+        """The gang on the nodes that its run was started on."""
+        return as_it_runs(self.gang, self.seen) if self.seen is not None else self.gang
+
+    def _begun(self, seen: GangView) -> GangOperation | None:
+        """What an interrupted command has left begun on this gang. Nodes that did not answer are not asked again: a
+        look at a gang that has lost one would take as long as that node may."""
+        answering = [node.name for node in seen.nodes if node.error is None]
+        return next(iter(interrupted(self.fleet, [self.gang], only=answering)), None)
+
+    def _restart(self, why: str, begun: GangOperation | None) -> None:
+        """One attempt; what comes of it is seen at the next look."""
+        try:
+            with GangLock(self.fleet, self._as_it_runs, self.request.command, why=why) as lock:
+                (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
+                patient = replace(self.memory, not_before=0.0)
+                if decide(now, patient, 0.0, self.request.policy, begun)[0].do is not GuardAction.RESTART:
+                    return  # somebody was quicker than our lock
+                left = begun if begun is not None and may_finish(begun) else None
+                against = self._against(now, left)
+                if against is not None:
+                    self._hold_back(why, against)
+                    return
+                self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+                if left is not None:
+                    self._finish(lock, now, left)
+                else:
+                    self._again(now, why)
+        except LockHeld as held:
+            self._tell(GuardDecision(GuardAction.WAIT, f"{why}; {held.what}"))
+        except DeployError as failure:
+            self._tell(GuardDecision(GuardAction.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
+        else:
+            self._tell(GuardDecision(GuardAction.NOTHING, "recovered; no action needed"))
+            self._hook(self.request.on_ready, "ready", why)
+
+    def _go_on_without(self, decision: GuardDecision) -> None:
+        """Start the gang with spares, and on the nodes that are left. Where no layout fits them, that is said once."""
+        gang, without = self.gang, decision.without
+        there = staffed(gang, without)
+        spares = tuple(node.name for node in there.nodes if node.spare)
+        if (against := self._against_the_rest(there)) is not None:
+            self._hold_back(decision.why, against, held_back_on_fewer)
+            return
+        before = self.memory
+        words = f"{len(there.nodes)} of {len(gang.nodes)} nodes, without {', '.join(without)}"
+        words += f", with the spare {', '.join(spares)}" if spares else ""
+        try:
+            self._start_anew(decision, there, words)
+        except InputError as impossible:
+            self._remember(can_not_go_on(before, without))
+            self.decision = GuardDecision(
+                GuardAction.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}"
+            )
+            self._tell(self.decision)
+            self._failed(self.decision.why)
+        except FindingsError as refused:
+            self._remember(before)
+            self._hold_back(decision.why, StartRefusal(error=refused), held_back_on_fewer)
+        except DeployError as failure:
+            if spares:  # whatever the reason was, the next start is without them
+                self._remember(spares_failed(before, spares))
+            self._tell(
+                GuardDecision(GuardAction.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}")
+            )
+
+    def _replan(self, decision: GuardDecision) -> None:
+        """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
+        there = staffed(self.gang, decision.without)
+        assert self.seen is not None
+        against = self._against(self.seen, None)
+        if against is None:
+            self.memory = up_to_date(self.memory)
+            return
+        if not against.outdated:
+            self._hold_back(decision.why, against)
+            return
+        if (refused := self._against_the_rest(there)) is not None:
+            self._hold_back(decision.why, replace(refused, outdated=True))
+            return
+        before = self.memory
+        words = f"{len(there.nodes)} of {len(self.gang.nodes)} nodes, planned anew"
+        try:
+            if self._start_anew(decision, there, words):
+                self.memory = replanned(self.memory, self.seen.plan_id)
+        except (InputError, FindingsError) as impossible:
+            self._remember(before)
+            self._hold_back(decision.why, StartRefusal(error=impossible, outdated=True))
+        except DeployError as failure:
+            self._tell(
+                GuardDecision(GuardAction.WARN, f"planning it anew did not help: {failure.where}: {failure.what}")
+            )
+
+    def _start_anew(self, decision: GuardDecision, there: GangSpec, words: str) -> bool:
+        """By a new plan, for these nodes; words: what it is started on. False where somebody else holds the gang.
+        Raises what `up` raises."""
+        before = self.memory
+        try:
+            asked = asked_of(self.fleet, self._who_knows(there))
+            self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
+            outcome = go_on(self.inventory, self.gang, asked, decision.without, self._terms(decision.why), self.steps)
+        except LockHeld as held:
+            self._remember(before)
+            self._tell(GuardDecision(GuardAction.WAIT, f"{decision.why}; {held.what}"))
+            return False
+        self.seen = outcome.views[0]
+        prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
+        said = "; ".join([f"it serves at {self.seen.service_url} on {words}", *prices])
+        self._tell(GuardDecision(GuardAction.WARN, said))
+        self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
+        return True
+
+    def _against_the_rest(self, there: GangSpec) -> StartRefusal | None:
+        """What the doctor has against a start on just these nodes; None for nothing."""
+        self.watcher.step(self.gang.name, f"running doctor on {', '.join(node.name for node in there.nodes)}")
+        try:
+            return objection(examine(self.fleet, {node.name: node for node in there.nodes}), self.gang.name)
+        except DeployError as failure:
+            return StartRefusal(error=failure)
+
+    def _who_knows(self, there: GangSpec) -> GangSpec:
+        """Those of these nodes that know what was asked of the gang: members of its newest run, else whoever is none
+        of its spares."""
+        members = {node.name for node in self._as_it_runs.nodes}
+        known = tuple(node for node in there.nodes if node.name in members)
+        return replace(there, nodes=known or tuple(node for node in there.nodes if not node.spare))
+
+    def _return(self, why: str) -> None:
+        """Back to all nodes, where the doctor allows it; else look again later."""
+        try:
+            (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
+            asked = asked_of(self.fleet, as_it_runs(self.gang, now))
+            examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
+            against = objection(examined, self.gang.name)
+            over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
+            if against is not None:
+                self._tell(GuardDecision(GuardAction.WARN, f"{why}; {against.error.where}: {against.error.what}"))
+            elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
+                self._tell(
+                    GuardDecision(GuardAction.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}")
+                )
+            elif not self.request.restores or not may_return(self.memory, self.request.policy):
+                self._say_how_to_return(why, words_to_return(self.gang, asked))
+            elif not self.request.once and not has_settled(self.memory, ports := _active_ports(examined.cluster)):
+                self._tell(
+                    GuardDecision(
+                        GuardAction.WAIT, f"{why}; waiting until the RDMA ports of two looks in a row are the same"
+                    )
+                )
+                self.memory = settling(self.memory, time.monotonic(), self.request.policy, ports)
+                return
+            else:
+                self.memory = returning(self.memory, time.monotonic(), self.request.policy)
+                outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.steps)
+                self.seen, self.memory = outcome.views[0], returned(self.memory)
+                self._tell(GuardDecision(GuardAction.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
+                self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
+                return
+        except DeployError as failure:
+            self._tell(GuardDecision(GuardAction.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
+        self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
+
+    def _say_how_to_return(self, why: str, command: str) -> None:
+        what = "return to all nodes" if self.seen is not None and self.seen.missing else "return to the plan for RDMA"
+        if not self.memory.looks:
+            self._hook(self.request.on_ready, "back", f"{why}; {what}: {command}")
+        often = ""
+        if self.request.restores:
+            often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
+        self._tell(
+            GuardDecision(
+                GuardAction.WARN,
+                f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}",
+            )
+        )
+
+    def _terms(self, why: str) -> StartTerms:
+        request = self.request
+        return StartTerms(
+            command=request.command, why=why, timeout_s=request.timeout_s, hung_after_s=request.hung_after_s
+        )
+
+    def _against(self, now: GangView, left: GangOperation | None) -> StartRefusal | None:
+        """What would stop a start stops a restart too; None for nothing.
+
+        left: what a command has begun and not finished, if that is to be finished
+        """
+        if left is not None and now.run_id == left.was_run and now.serves:
+            return None
+        try:
+            plan = staged_plan(self.fleet, self._as_it_runs)
+        except InputError as failure:  # its nodes do not hold one plan: what was begun needs none
+            return StartRefusal(error=failure) if left is None else None
+        except DeployError as failure:
+            return StartRefusal(error=failure)
+        self.watcher.step(self.gang.name, "running doctor")
+        try:
+            return against_starts(self.fleet, [plan], self.watcher)
+        except DeployError as failure:
+            return StartRefusal(error=failure)
+
+    def _hold_back(self, why: str, against: StartRefusal, remember: Remember = held_back) -> None:
+        words = f"{against.error.where}: {against.error.what}; {against.error.fix}"
+        remember = outdated if against.outdated else remember
+        self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
+        self.decision = GuardDecision(GuardAction.WAIT, f"{why}; {words}")
+        self._tell(self.decision)
+        if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
+            self._notify(
+                Event.FINDING,
+                f"not restarted while this lasts: {against.error.where}: {against.error.what}",
+                against.error.fix,
+            )
+            self._failed(self.decision.why)
+
+    def _finish(self, lock: GangLock, now: GangView, begun: GangOperation) -> None:
+        """What a command has begun and not finished."""
+        self.seen = finish(self.inventory, lock, lock.gang, begun, self.steps, timeout_s=self.request.timeout_s) or now
+
+    def _again(self, now: GangView, why: str) -> None:
+        plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
+        done = again(
+            self.fleet,
+            [plan],
+            self.steps,
+            now=True,
+            timeout_s=self.request.timeout_s,
+            cause=now.cause or Cause(node=self.gang.leader.name, text=why),
+        )
+        rejoin(self.inventory, done.views, self.watcher)
+        self.seen = done.views[0]
+
+    def _notify(self, event: Event, text: str, fix: str) -> None:
+        if self.request.notifier is not None:
+            self.request.notifier.tell(Notice(event=event, subject=self.gang.name, text=text, fix=fix, at=time.time()))
+
+    def _failed(self, why: str) -> None:
+        self._hook(self.request.on_failed, "failed", why)
+
+    def _hook(self, hook: Hook, event: str, why: str) -> None:
+        trouble = run_hook(hook, event, gang=self.gang.name, why=why)
+        if trouble:
+            self.watcher.step(self.gang.name, f"the hook for {event} failed: {trouble}")
+
+    def _tell(self, decision: GuardDecision) -> None:
+        """Only what is new: a countdown says the same again."""
+        said = f"{decision.do.value} {decision.reason}"
+        if said != self._told:
+            self._told = said
+            self.watcher.decided(self.gang.name, decision)
+
+
+@dataclass(kw_only=True)
+class _RouterPost(_Post):
+    """The loop about the router. Another guard may watch it already: this one takes over when that one has ended."""
+
+    router: Router
+    held: ExitStack
+    """Gives its guard lock back."""
+
+    def stand(self) -> None:
+        """As for a gang, once no other guard holds its guard lock."""
+        try:
+            while not self._is_ours():
+                if self.request.once or self.ended.wait(LOOK_EVERY_S):
+                    return
+        except BaseException as defect:
+            self.defect = defect
+        else:
+            super().stand()
+
+    def _is_ours(self) -> bool:
+        try:
+            self.held.enter_context(_guard_lock(self.fleet, self.gang, self.request))
+        except LockHeld:
+            return False
+        return True
+
+    def _is_due(self) -> bool:
+        return False
+
+    def _against(self, *_: object) -> StartRefusal | None:
+        """It needs nothing that the doctor checks."""
+        return None
+
+    def _again(self, now: GangView, why: str) -> None:
+        if now.running:
+            cause = now.cause or Cause(node=self.gang.leader.name, text=why)
+            stop(self.fleet, [self.gang], self.watcher, now=True, cause=cause)
+        self.seen = raise_router(self.router, self.inventory, self.watcher)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Shows what a start goes through, and notes when it loses a node: that node is away from then on."""
+
+    post: _Post
+
+    def planned(self, plan: Plan) -> None:
+        self.post.watcher.planned(plan)
+
+    def step(self, gang: str, words: str) -> None:
+        self.post.watcher.step(gang, words)
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        self.post.watcher.seen(views)
+        for view in views:
+            if view.name == self.post.gang.name:
+                self.post.note(view)
+
+
+def _active_ports(cluster: Cluster) -> tuple[str, ...]:
+    """Every node's active RDMA ports."""
+    return tuple(
+        f"{node} {port.name}"
+        for node, topology in sorted(cluster.topologies.items())
+        for port in topology.rdma
+        if port.active
+    )
+
+
+def _side_by_side(posts: Sequence[_Post]) -> None:
+    """Daemon threads, so that Ctrl-C ends the guard and leaves the gangs as they are. Raises the first defect."""
+    threads = [threading.Thread(target=post.stand, daemon=True) for post in posts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if any(post.defect is not None for post in posts):
+            break
+        if all(post.surrender is not None for post in posts):
+            for post in posts:
+                post.ended.set()
+        next(thread for thread in threads if thread.is_alive()).join(JOIN_S)
+    for post in posts:
+        if post.defect is not None:
+            raise post.defect

@@ -1,0 +1,95 @@
+"""What an operator wants to be run, or called, when something has happened."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from orchestrator.model.deadlines import HOOK_S
+from orchestrator.model.errors import InputError
+from orchestrator.planning.redaction import shown_hook
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A command line, or an http(s) address that gets a POST with JSON; '' for neither. Either may hold a secret."""
+
+    target: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a command line whose quotes are open, or an address without a host."""
+        if self.is_address:
+            if not self._has_host:
+                raise InputError("the address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
+            return
+        try:
+            shlex.split(self.target)
+        except ValueError as wrong:
+            raise InputError(f"can't be parsed: {wrong}", where="hook", fix="close the quotes") from None
+
+    @property
+    def is_address(self) -> bool:
+        """It is called over HTTP."""
+        return self.target.startswith(("http://", "https://"))
+
+    @property
+    def _has_host(self) -> bool:
+        try:
+            parts = urlsplit(self.target)
+            return bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            return False
+
+
+def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float = HOOK_S) -> str:
+    """'' if it worked, else why not: a hook that fails or hangs must not end its caller.
+
+    The text shows no more of the hook than `planning.typed.shown_hook`, since it may hold a secret. A command gets
+    L40S_EVENT, L40S_GANG and L40S_WHY in its environment; it runs without a shell.
+    """
+    if not hook.target:
+        return ""
+    facts = {"event": event, "gang": gang, "why": why, "at": time.time()}
+    try:
+        if hook.is_address:
+            return _post(hook.target, facts, deadline_s)
+        return _run(hook.target, facts, deadline_s)
+    except subprocess.TimeoutExpired:
+        return f"{shown_hook(hook.target)}: did not end within {deadline_s:g} s"
+    except OSError as error:
+        return f"{shown_hook(hook.target)}: {type(error).__name__}: {error.strerror or 'timed out'}"
+    except (ValueError, http.client.HTTPException) as error:
+        return f"{shown_hook(hook.target)}: {type(error).__name__}"
+
+
+def _run(command: str, facts: dict[str, object], deadline_s: float) -> str:
+    environment = {**os.environ, **{f"L40S_{name.upper()}": str(value) for name, value in facts.items()}}
+    done = subprocess.run(
+        shlex.split(command),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=deadline_s,
+        check=False,
+    )
+    said = done.stderr.decode("utf-8", "replace").strip()[-300:]
+    return f"status {done.returncode} {said}".strip() if done.returncode else ""
+
+
+def _post(url: str, facts: dict[str, object], deadline_s: float) -> str:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=deadline_s)
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("POST", path, json.dumps(facts), {"Content-Type": "application/json"})
+        status = connection.getresponse().status
+        return "" if 200 <= status < 300 else f"HTTP {status}"
+    finally:
+        connection.close()

@@ -1,0 +1,233 @@
+"""Prevents conflicts between operators: a command that changes a gang holds a lock on each of its nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import secrets
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.steps.holder import has_ended, this_process
+from orchestrator.gang.steps.status.reports import where
+from orchestrator.model.errors import LockHeld
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
+from orchestrator.records import audit
+from orchestrator.remote.asking import ask_lock
+from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.session import Session
+
+RENEW_EVERY_S = 10.0
+OLD_RENEWALS = 1.5
+"""So many times RENEW_EVERY_S after the last answer we may have been stopped or cut off, and must ask again."""
+MOST_ENDED = 400
+"""Characters that a node keeps of the error that ended a command."""
+_held: list[GangLock] = []
+"""By this process, now."""
+
+
+def still_ours(fleet: Fleet, gangs: Iterable[GangSpec]) -> None:
+    """Before a step that can't be taken back. Raises LockHeld where the lock on one of these gangs, taken over this
+    fleet, was lost; a gang whose lock was never taken here is its caller's business."""
+    names = {gang.name for gang in gangs}
+    for lock in tuple(_held):
+        if lock.fleet is fleet and lock.gang.name in names:
+            lock.still_ours()
+
+
+def take_again(fleet: Fleet, gang: GangSpec) -> None:
+    """After the gang's nodes were booted, some perhaps with empty disks. Raises LockHeld where somebody else has the
+    lock by now."""
+    for lock in tuple(_held):
+        if lock.fleet is fleet and lock.gang.name == gang.name:
+            lock.take_again()
+
+
+def fence(fleet: Fleet, gang: str) -> str:
+    """The token of a request that changes a gang: a node refuses it once another one has taken the lock over. '' where
+    this process holds no lock on the gang."""
+    return next((lock.token for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang), "")
+
+
+@dataclass(eq=False)
+class GangLock:
+    """The lock on one gang, held between `with`. With `partial`, unreachable nodes are no obstacle."""
+
+    fleet: Fleet
+    gang: GangSpec
+    command: str
+    partial: bool = False
+    force: bool = False
+    why: str = ""
+    """For the audit log, where the command does not say it all."""
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    _nodes: Collection[str] = ()
+    _taken: Collection[str] = ()
+    """Those of them where we got it: all, or with `partial` all that could be reached."""
+    _lost: Mapping[str, LockAnswer] = field(default_factory=dict)
+    """The answers of the nodes on which another command has it, by name."""
+    _renewed_at: float = 0.0
+    _given_back: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> GangLock:
+        """Raises LockHeld, and where not `partial` Unreachable; nothing is locked then."""
+        self._nodes = [node.name for node in self.gang.nodes]
+        try:
+            self._acquire()
+        except BaseException:
+            self.release()
+            raise
+        _held.append(self)
+        threading.Thread(target=self._keep, daemon=True).start()
+        audit.note("begins", gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ended = "" if error is None else f"{type(error).__name__}: {error}"
+        self.release(ended)
+        audit.note(
+            f"ends: {ended}" if ended else "ends", gang=self.gang.name, holder=self._holder().as_json(), why=self.why
+        )
+
+    def _acquire(self) -> None:
+        answers = self._ask(op="acquire", holder=self._holder())
+        if held := _not_mine(answers):
+            answers = self._take_over(held)
+            held = _not_mine(answers)
+        if held:
+            raise self._held(held)
+        if not self.partial:
+            answers.all()
+        self._taken, self._renewed_at = tuple(answers.values), time.time()
+
+    def _keep(self) -> None:
+        """Say that we are still at work, whatever the work waits for; without that the lock goes stale after 60 s.
+
+        Over connections of its own: a renewal that runs into its deadline must not take down the one that works.
+        """
+        with Fleet(self.gang.nodes) as fleet:
+            while not self._given_back.wait(RENEW_EVERY_S):
+                self._renew(fleet)
+
+    def _renew(self, fleet: Fleet) -> None:
+        """A node that can't be asked has not given the lock away, and no defect in one renewal may end the next."""
+        try:
+            answers = self._ask(fleet, op="renew", token=self.token, patience=StragglerWait())
+            lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
+        except Exception as defect:
+            trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
+            audit.note(trouble, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
+            return
+        self._lost = self._lost or lost
+        if answers.values:  # whoever takes it over needs every node
+            self._renewed_at = time.time()
+
+    def still_ours(self) -> None:
+        """Raises LockHeld if another command took it over (we had shown no sign of life for 60 s) or released it."""
+        if abs(time.time() - self._renewed_at) > OLD_RENEWALS * RENEW_EVERY_S:
+            self._renew(self.fleet)
+        if self._lost:
+            raise self._lost_to(self._lost)
+
+    def take_again(self) -> None:
+        """Acquire it again if it is free. Raises LockHeld if it is not."""
+        self._acquire()
+        self._lost = {}
+
+    def begin(self, begun: GangOperation) -> None:
+        """Have every node keep what is being done. Raises LockHeld, and why a node can't."""
+        answers = self._ask(op="begin", token=self.token, begun=begun.as_json())
+        if lost := _not_mine(answers):
+            raise self._lost_to(lost)
+        answers.all()
+
+    def finish(self) -> None:
+        """Have every node that can be reached forget it."""
+        self._ask(op="finish", token=self.token, patience=StragglerWait())
+
+    def release(self, ended: str = "") -> None:
+        """Give it back on every node that can be reached; elsewhere it goes stale. ended: the error that ended us."""
+        self._given_back.set()
+        if self in _held:
+            _held.remove(self)
+        with contextlib.suppress(KeyboardInterrupt):
+            self._ask(op="release", token=self.token, ended=ended[:MOST_ENDED], patience=StragglerWait())
+
+    def _take_over(self, held: Mapping[str, LockAnswer]) -> PerNode[LockAnswer]:
+        """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
+        over = {node: self._dead_token(answer.held) for node, answer in held.items()}
+        holder = self._holder()
+
+        def again(session: Session) -> LockAnswer:
+            spec = session.spec
+            keys = {**where(spec, self.gang.name), "holder": holder, "over": over.get(spec.name, "")}
+            return ask_lock(session, LockRequest(op="acquire", node=spec.name, **keys))
+
+        return self.fleet.on_every(again, only=self._nodes)
+
+    def _dead_token(self, holder: LockHolder | None) -> str:
+        return holder.token if holder is not None and (self.force or has_ended(holder)) else ""
+
+    def _ask(
+        self, fleet: Fleet | None = None, *, patience: StragglerWait | None = None, **keys: Any
+    ) -> PerNode[LockAnswer]:
+        def one(session: Session) -> LockAnswer:
+            spec = session.spec
+            return ask_lock(session, LockRequest(node=spec.name, **where(spec, self.gang.name), **keys))
+
+        return (fleet or self.fleet).on_every(one, only=self._nodes, patience=patience)
+
+    def _holder(self) -> LockHolder:
+        return LockHolder(
+            token=self.token, who=user(), **this_process(), command=self.command, since=time.time(), why=self.why
+        )
+
+    def _held(self, held: Mapping[str, LockAnswer]) -> LockHeld:
+        node, answer = next(iter(held.items()))
+        holder = answer.held or LockHolder(token="")
+        if not holder.who:
+            return LockHeld(
+                f"the lock file of gang {self.gang.name} can't be read (a full disk, or a power cut?); it was touched "
+                f"{holder.age_s:.0f} s ago",
+                where=node,
+                fix=f"run the command again after a minute, or now: l40s-deploy lock release --force {self.gang.name}",
+            )
+        return LockHeld(
+            f"{holder.name} holds gang {self.gang.name} with `{holder.command}`, "
+            f"last heartbeat {holder.age_s:.0f} s ago",
+            where=node,
+            fix="wait for it, or stop it. A lock without a heartbeat for 60 s is taken over automatically",
+        )
+
+    def _lost_to(self, lost: Mapping[str, LockAnswer]) -> LockHeld:
+        node, answer = next(iter(lost.items()))
+        now = "no command holds it now; it was taken over or released by force"
+        if answer.held is not None:
+            now = f"{answer.held.name} holds it with `{answer.held.command}`"
+        return LockHeld(
+            f"the lock on gang {self.gang.name} was lost: {now}; nothing more was done",
+            where=node,
+            fix="wait for the other command. Check `l40s-deploy status`, then run this command again",
+        )
+
+
+def _not_mine(answers: PerNode[LockAnswer]) -> dict[str, LockAnswer]:
+    return {node: answer for node, answer in answers.values.items() if not answer.mine}
+
+
+def user() -> str:
+    """Who types, for locks and the audit log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

@@ -1,0 +1,610 @@
+"""How gangs are started: from any state to gangs that serve, or to one cause with nothing left behind.
+
+`gang.actions` decides on the order of the steps; this module carries them out, looks again, and keeps the time.
+If it is killed at any moment, the next `up` continues from what the nodes report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from orchestrator.doctor.steps.doctor import refuse
+from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, Want, actions, on_its_way
+from orchestrator.gang.contact import Contact
+from orchestrator.gang.steps.locks import GangLock, fence, still_ours
+from orchestrator.gang.steps.staging import cache_order, other_checkpoint, staging_requests
+from orchestrator.gang.steps.status.reports import because, see, where
+from orchestrator.gang.steps.weights_ahead import Reads
+from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S, TEST_BEFORE_GO_S
+from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode, together
+from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.model.survivors import with_spares
+from orchestrator.model.topology import Topology
+from orchestrator.planning.plan_file import plan_json
+from orchestrator.planning.steps.examined import examined
+from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
+from orchestrator.protocol.jobs import WeightsAheadRequest
+from orchestrator.protocol.message import Message
+from orchestrator.protocol.report import AgentState, Cause
+from orchestrator.protocol.staging import Asked, StagingRequest
+from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
+from orchestrator.records.audit import RunRecord
+from orchestrator.remote.background import ahead
+from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
+
+POLL_S = 0.05
+"""Nodes answer as soon as something has changed, or after a second."""
+LOST_POLL_S = 1.0
+"""While a node can't be reached: its failure is known at once, without that second."""
+USUAL = StragglerWait()
+GLANCE = StragglerWait(least_s=0.5)
+"""With a node that did not answer the look before: it is connected to meanwhile."""
+
+
+class Watcher(Protocol):
+    """Shows the progress to the operator; workflows print nothing."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made; nothing is changed yet."""
+
+    def step(self, gang: str, words: str) -> None:
+        """A step begins."""
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """The gangs were examined again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """What an operator asks `up` for.
+
+    timeout_s: from the first step until all gangs are ready
+    accept:    findings that are set aside, `ID` or `ID@node`
+    strict:    findings of severity slow forbid a start too
+    replace:   take down gangs that serve another plan even if no other gang serves meanwhile
+    drain_s:   how long to wait for the requests of a gang that serves another plan
+    hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's default
+    why:       for the audit log, where the command does not tell everything
+    fewer:     the plan is for fewer nodes than the gang should have
+    asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: the same as here
+    nettest:   share of the expected speed that a network test of each gang must reach before its ranks start; None: no
+        test
+    """
+
+    plan: PlanRequest
+    command: str = "up"
+    timeout_s: float = 3600.0
+    undo_on_interrupt: bool = False
+    accept: tuple[str, ...] = ()
+    strict: bool = False
+    replace: bool = False
+    drain_s: float = 1800.0
+    hung_after_s: float | None = None
+    nettest: float | None = None
+    why: str = ""
+    asked: Asked | None = None
+    fewer: bool = False
+
+    @property
+    def to_repeat(self) -> Asked:
+        """What the nodes keep in order to plan the gang again on all of its nodes. Degrees chosen for fewer nodes do
+        not apply there."""
+        plan, typed = self.plan, Path(self.plan.model)
+        model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else plan.model
+        if self.asked is not None:
+            return self.asked
+        if self.fewer:
+            return Asked(model=model, stack=plan.stack, extra_args=plan.extra_args, accept=self.accept)
+        return Asked(
+            model=model,
+            stack=plan.stack,
+            tp=plan.tp,
+            pp=plan.pp,
+            ep=plan.ep,
+            attn_dp=plan.attn_dp,
+            layout=plan.layout,
+            extra_args=plan.extra_args,
+            accept=self.accept,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpResult:
+    """The result of `up`: the plan, the gangs as they were last seen, those that were ready before, and those that were
+    changed over from another plan, in the order of their turns."""
+
+    plan: Plan
+    views: tuple[GangView, ...]
+    ready_before: frozenset[str]
+    seconds: float
+    changed: tuple[str, ...] = ()
+    begun: tuple[str, ...] = ()
+    """Gangs on which an interrupted command had begun an operation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rising:
+    """One gang to start.
+
+    document: the plan as the record on this machine keeps it
+    requests: staging requests by node name, for a run id and a key
+    reads: the weight files that its nodes read ahead, known before there are requests
+    """
+
+    gang: GangSpec
+    plan_id: str
+    document: Mapping[str, Any]
+    requests: Callable[[str, str], Mapping[str, StagingRequest]]
+    reads: Reads = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedGangs:
+    """The gangs as they were last seen, and which of them were ready before."""
+
+    views: tuple[GangView, ...]
+    ready_before: frozenset[str]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFleet:
+    """What `up` has before it starts anything: every node answers, is locked, and has its part of the plan.
+
+    topologies: by node name, as the plan saw them
+    gangs: as they are planned
+    standing: by name, the same with the spares that take part in what runs now
+    """
+
+    fleet: Fleet
+    gangs: tuple[GangSpec, ...]
+    standing: Mapping[str, GangSpec]
+    views: tuple[GangView, ...]
+    plan: Plan
+    locks: Mapping[str, GangLock]
+    """By gang."""
+    topologies: Mapping[str, Topology]
+
+
+BeforeGo = Callable[[GangSpec, Mapping[str, StagingRequest]], None]
+"""Called when all nodes of a gang are armed with these requests, before the first rank starts; raises DeployError if
+none may start."""
+
+
+@contextmanager
+def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked: bool = True) -> Iterator[StagedFleet]:
+    """Look, lock and plan; nothing is changed yet. locked: else no lock is taken, and nothing may be changed at all.
+
+    Raises Unreachable, LockHeld, and FindingsError for findings that forbid a start: those of severity stop and,
+    where strict, slow.
+    """
+    chosen = chosen_gangs(inventory, request.plan.gangs)
+    gangs = tuple(replace(gang, spares=()) for gang in chosen)
+    everywhere = [node for gang in chosen for node in gang.machines]
+    with Fleet(everywhere, hands_over=True) as fleet, ExitStack() as opened:
+        planning = ahead(lambda: make_plan(inventory, request.plan, fleet))
+        views = see(fleet, chosen)
+        everybody_answers(views)
+        standing = {view.name: with_spares(gang, view.stand_ins) for gang, view in zip(chosen, views, strict=True)}
+        standing = {name: replace(gang, spares=()) for name, gang in standing.items()}
+        locks = {name: opened.enter_context(GangLock(fleet, gang, request.command, why=request.why))
+                 for name, gang in standing.items() if locked}  # fmt: skip
+        planned = planning.result()
+        quiet = all(view.state is GangState.ABSENT for view in views)
+        plan = examined(planned, gangs, fleet if quiet else None, accept=request.accept)
+        watcher.planned(plan)
+        refuse(plan.findings, strict=request.strict)
+        yield StagedFleet(
+            fleet=fleet,
+            gangs=gangs,
+            standing=standing,
+            views=views,
+            plan=plan,
+            locks=locks,
+            topologies=planned.topologies,
+        )
+
+
+def raise_gangs(
+    fleet: Fleet,
+    gangs: Sequence[GangSpec],
+    plan: Plan,
+    request: UpRequest,
+    watcher: Watcher,
+    *,
+    running: Mapping[str, str] = MappingProxyType({}),
+    before_go: BeforeGo | None = None,
+) -> UpResult:
+    """Carry out a plan's part for these gangs. They start in parallel, and one that fails does not affect another.
+
+    running: ids of plans that mean the same as this one, by gang
+
+    Raises NodeError where a node's checks refuse, GangFailed with the one cause, InputError where another plan runs.
+    """
+    raised = raise_all(
+        fleet,
+        risings(gangs, plan, request, running=running),
+        watcher,
+        timeout_s=request.timeout_s,
+        undo_on_interrupt=request.undo_on_interrupt,
+        before_go=before_go,
+    )
+    return UpResult(plan=plan, views=raised.views, ready_before=raised.ready_before, seconds=raised.seconds)
+
+
+def risings(
+    gangs: Sequence[GangSpec],
+    plan: Plan,
+    request: UpRequest,
+    *,
+    running: Mapping[str, str] = MappingProxyType({}),
+) -> list[Rising]:
+    """What a plan says of these gangs, in the plan's order."""
+    scripts = launch_scripts(plan)
+    by_name = {gang.name: gang for gang in gangs}
+    document = plan_json(plan)
+    # gangs are tested one after another; an armed one may have to wait for all the others
+    test_s = 0.0 if request.nettest is None else TEST_BEFORE_GO_S * len(plan.gangs)
+    return [
+        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request, test_s)
+        for gang in plan.gangs
+        if gang.name in by_name
+    ]
+
+
+def _rising(
+    gang: GangSpec,
+    plan: GangPlan,
+    plan_id: str,
+    document: Mapping[str, Any],
+    scripts: Mapping[str, str],
+    request: UpRequest,
+    test_s: float,
+) -> Rising:
+    def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
+        made = staging_requests(
+            gang,
+            plan,
+            dict(scripts),
+            plan_id=plan_id,
+            run_id=run_id,
+            key=key,
+            hung_after_s=request.hung_after_s,
+            asked=request.to_repeat,
+        )
+        return {name: one.tested_for(test_s) for name, one in made.items()}
+
+    reads = {
+        node.name: WeightsAheadRequest(order=cache_order(node, plan), ranks=len(node.tp_ranks)) for node in plan.nodes
+    }
+    return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests, reads=reads)
+
+
+def raise_all(
+    fleet: Fleet,
+    risings: Sequence[Rising],
+    watcher: Watcher,
+    *,
+    timeout_s: float,
+    undo_on_interrupt: bool = False,
+    before_go: BeforeGo | None = None,
+) -> StartedGangs:
+    """Start gangs, wherever their plans come from. Raises as `up` does, with nothing left of a failed gang.
+
+    An interruption leaves gangs whose ranks were told to start unchanged, and raises Undone if there were others.
+    """
+    begin = time.monotonic()
+    rises = [_Rise(fleet, rising, watcher, before_go) for rising in risings]
+    try:
+        views = _follow(fleet, rises, timeout_s, watcher, begin)
+    except KeyboardInterrupt as interrupted:
+        waiting = [rise for rise in rises if rise.waits]
+        for rise in rises if undo_on_interrupt else waiting:
+            rise.undo()
+        if not waiting or isinstance(interrupted, Detached):
+            raise
+        raise _undone(rises, waiting) from interrupted
+    except BaseException:
+        for rise in rises:
+            rise.undo(unless_ended=True)
+        raise
+    return StartedGangs(
+        views=views,
+        ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before),
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _undone(rises: Sequence[_Rise], waiting: Sequence[_Rise]) -> Undone:
+    names = tuple(rise.gang.name for rise in waiting)
+    return Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting))
+
+
+def _follow(
+    fleet: Fleet,
+    rises: Sequence[_Rise],
+    timeout_s: float,
+    watcher: Watcher,
+    begin: float,
+) -> tuple[GangView, ...]:
+    failures: list[DeployError] = []
+    seen: dict[str, str] = {}
+    patience = USUAL
+    while True:
+        looked = time.monotonic()
+        views = see(fleet, [rise.gang for rise in rises], seen=seen, patience=patience)
+        patience = GLANCE if any(view.unreachable for view in views) else USUAL
+        watcher.seen(views)
+        with_views = list(zip(rises, views, strict=True))
+        acted = [rise.step(view, looked, failures) for rise, view in with_views if rise.open]
+        waited = time.monotonic() - begin
+        if waited > timeout_s:
+            failures += [rise.give_up(view, waited) for rise, view in with_views if rise.open]
+        if not any(rise.open for rise in rises):
+            break
+        if not any(acted):
+            time.sleep(_pause_s(views))
+    if failures:
+        raise failures[0]
+    return views
+
+
+def _pause_s(views: Sequence[GangView]) -> float:
+    return LOST_POLL_S if any(view.unreachable for view in views) else POLL_S
+
+
+@dataclass
+class _Rise:
+    """One gang that is being started."""
+
+    fleet: Fleet
+    rising: Rising
+    watcher: Watcher
+    before_go: BeforeGo | None = None
+    goal: Goal = field(init=False)
+    record: RunRecord | None = None
+    done: bool = False
+    failed: bool = False
+    waited: bool = False
+    """It was running already, and was not ready."""
+    joined: bool = False
+    """Another command is starting it with the same plan."""
+    followed: bool = False
+    """Another command was starting it, and this one waited for that."""
+    broke: Cause | None = None
+    """What made the start fail on this side, of which no agent can know."""
+    staged: Mapping[str, StagingRequest] = field(default_factory=dict)
+    """What this command has staged, by node."""
+    gone: bool = False
+    """Its ranks were told to start."""
+    well_at: float = field(init=False)
+    """When a look last began at which every node answered and the gang was not degraded."""
+    lost: frozenset[str] = frozenset()
+    """Nodes that have not answered for as long as a connection may take, or that no agent hears either."""
+    leave: bool = False
+    """What runs there is left as it is, whatever ends this command."""
+
+    def __post_init__(self) -> None:
+        self.well_at = time.monotonic()
+        self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id, lease_s=self.gang.leader.lease_s)
+
+    @property
+    def gang(self) -> GangSpec:
+        """The gang."""
+        return self.rising.gang
+
+    @property
+    def open(self) -> bool:
+        """Neither ready nor failed yet."""
+        return not (self.done or self.failed)
+
+    @property
+    def ready_before(self) -> bool:
+        """It is ready, and this command neither staged it nor waited for it."""
+        return self.done and not self.goal.run_id and not self.waited
+
+    @property
+    def waits(self) -> bool:
+        """This command has staged it, and none of its ranks was told to start: it does not continue by itself."""
+        return self.open and bool(self.goal.run_id) and not self.gone
+
+    def step(self, view: GangView, looked: float, failures: list[DeployError]) -> bool:
+        """Do what the view calls for, seen by a look that began then; False where there is nothing to do but wait."""
+        if not view.unreachable and view.state is not GangState.DEGRADED:
+            self.well_at = looked
+        troubled_s = time.monotonic() - self.well_at
+        self.lost = frozenset(
+            node.name for node in view.unreachable if troubled_s >= CONNECT_S or node.contact is Contact.NODE
+        )
+        try:
+            acted = [self._act(action, view) for action in actions(self.goal, view, troubled_s)]
+        except DeployError as failure:
+            self._event("failed", where=failure.where, text=failure.what)
+            self.failed = True
+            self.undo()
+            failures.append(failure)
+            return True
+        return any(acted)
+
+    def give_up(self, view: GangView, waited: float) -> DeployError:
+        """The timeout has passed: stop it, and report which nodes were late."""
+        self.failed = True
+        left = "" if self.goal.run_id or self.joined else "; this command did not start it and left it unchanged"
+        who = view.progress or ", ".join(f"{node.name} {node.state} {node.phase.name}".strip() for node in view.nodes)
+        late = f"not ready within {waited:.0f} s: {who}"
+        fix = "check `l40s-deploy logs`, or raise --timeout"
+        behind = next((node.name for node in view.nodes if node.state is not NodeState.READY), self.gang.leader.name)
+        self.broke = Cause(node=behind, text=late, fix=fix)
+        self.undo()
+        return GangFailed(f"{late}{left}", where=f"gang {self.gang.name}", fix=fix)
+
+    def undo(self, *, unless_ended: bool = False) -> None:
+        """Leave nothing of this run behind on any node that can be reached, as long as this command holds the gang."""
+        if not self.leave and (self.goal.run_id or self.joined) and not (unless_ended and (self.done or self.failed)):
+            with contextlib.suppress(DeployError):
+                self._stop_now([node.name for node in self.gang.nodes if node.name not in self.lost])
+
+    def _act(self, action: Action, view: GangView) -> bool:
+        self.joined = not self.goal.run_id and on_its_way(self.goal, view)
+        self.followed = self.followed or self.joined
+        if action.do is not StepKind.WAIT:
+            self._event(action.do.value, nodes=action.nodes, why=action.why)
+        carry_out: dict[StepKind, Callable[[], object]] = {
+            StepKind.STAGE: self._stage,
+            StepKind.ARM: lambda: self._arm(action.nodes),
+            StepKind.GO: lambda: self._go(action.nodes),
+            StepKind.STOP_NOW: lambda: self._stop_now(action.nodes),
+            StepKind.DONE: self._done,
+            StepKind.FAIL: lambda: self._fail(view, action.why),
+            StepKind.REFUSE: lambda: self._refuse(action.why),
+            StepKind.GIVE_UP: lambda: self._give_up_on(view, action.why),
+            StepKind.LOST: lambda: self._lose(view),
+        }
+        if action.do is StepKind.WAIT:
+            self.waited = self.waited or not self.goal.run_id
+            return False
+        carry_out[action.do]()
+        return True
+
+    def _stage(self) -> None:
+        still_ours(self.fleet, [self.gang])
+        run_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self.record = RunRecord.open(f"{run_id}-{self.gang.name}", self.rising.document)
+        self.watcher.step(self.gang.name, "staging")
+        requests = self.rising.requests(run_id, secrets.token_hex(32))
+        self.goal, self.staged = replace(self.goal, run_id=run_id, stops=0), requests
+        nodes = tuple(node.name for node in self.gang.nodes)
+        staged = self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
+        if wrong := other_checkpoint(requests, {name: answer.checkpoint for name, answer in staged.items()}):
+            raise wrong
+        self._at_once(StepKind.ARM, nodes, "staged")
+        self._arm(nodes)
+
+    def _arm(self, nodes: Sequence[str]) -> None:
+        self.watcher.step(self.gang.name, "checking ports, GPUs and the model on every node")
+        request = ArmRequest(run_id=self.goal.run_id, deadline_s=ARM_S - MARGIN_S)
+        answers = self._all(nodes, "arm", lambda _: request, ARM_S)
+        armed = tuple(name for name, answer in answers.items() if answer == StateAnswer(state=AgentState.ARMED))
+        if len(armed) == len(self.gang.nodes):
+            self._at_once(StepKind.GO, armed, "all nodes are armed")
+            self._go(armed)
+
+    def _at_once(self, do: StepKind, nodes: Sequence[str], why: str) -> None:
+        """The nodes' answers have just shown what another look would show."""
+        self._event(do.value, nodes=nodes, why=why)
+
+    def _go(self, nodes: Sequence[str]) -> None:
+        if self.before_go is not None and self.staged:
+            self.before_go(self.gang, self.staged)
+            self.staged = {}
+        still_ours(self.fleet, [self.gang])
+        self.watcher.step(self.gang.name, "go")
+        self.gone = True
+        self._all(nodes, "go", lambda _: GangRequest(run_id=self.goal.run_id), GO_S)
+
+    def _stop_now(self, nodes: Sequence[str]) -> None:
+        still_ours(self.fleet, [self.gang])
+        self.watcher.step(self.gang.name, "stopping what is left on " + ", ".join(nodes))
+        ours = bool(self.goal.run_id)
+        self.goal = replace(self.goal, stops=self.goal.stops + 1)
+        order = StopRequest(now=True, clear=not ours, deadline_s=KILL_S - MARGIN_S, because=because(self.broke))
+        self._on(nodes, "stop", lambda _: order, KILL_S)
+
+    def _done(self) -> None:
+        self.done = True
+
+    def _fail(self, view: GangView, why: str) -> None:
+        raise failure_of(view, why)
+
+    def _give_up_on(self, view: GangView, why: str) -> None:
+        self.broke = view.late or self.broke
+        self._fail(replace(view, cause=view.late), why)
+
+    def _lose(self, view: GangView) -> None:
+        """Nothing can be staged or told to start without every node. What other commands began, and ranks that run
+        already, are left alone."""
+        if self.followed and view.state is GangState.FAILED:
+            raise failure_of(view)
+        failure = together({node.name: node.error for node in view.unreachable if node.error is not None})
+        self.leave = self.gone or not self.goal.run_id
+        if self.gone:
+            failure.what += f"\n    what was started of {self.gang.name} continues on its own"
+        self.broke = Cause(node=view.unreachable[0].name, text=f"can't be reached: {failure.what}", fix=failure.fix)
+        raise failure
+
+    def _refuse(self, why: str) -> None:
+        raise InputError(
+            f"this gang runs another plan: {why}; the requested plan is {self.goal.plan_id}",
+            where=f"gang {self.gang.name}",
+            fix="run the same command again; it starts from what is running now",
+        )
+
+    def _all(
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
+    ) -> Mapping[str, Any]:
+        """Every node's answer. Raises the first failure."""
+        asked = time.monotonic()
+        answers = self._on(nodes, verb, request, deadline_s)
+        if time.monotonic() - asked >= CONNECT_S:  # else its connection may have broken only just now
+            self.lost |= {name for name, why in answers.failures.items() if isinstance(why, Unreachable)}
+        self.broke = _what_broke(answers.failures)
+        return answers.all()
+
+    def _on(
+        self, nodes: Sequence[str], verb: str, request: Callable[[str], GangRequest | StagingRequest], deadline_s: float
+    ) -> PerNode[Message]:
+        """request: makes a node's request from its name; where it belongs is added here."""
+        token = fence(self.fleet, self.gang.name)
+
+        def one(session: Session) -> Message:
+            asked = replace(request(session.spec.name), token=token, **where(session.spec, self.gang.name))
+            return ask(session, verb, asked, ANSWERS[verb], deadline_s=deadline_s)
+
+        return self.fleet.on_every(one, only=nodes)
+
+    def _event(self, what: str, **details: Any) -> None:
+        if self.record is not None:
+            self.record.event(what, gang=self.gang.name, **details)
+
+
+def _what_broke(failures: Mapping[str, DeployError]) -> Cause | None:
+    """A lost node comes before a node that refused, of which its agent may know more."""
+    lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
+    for name, failure in (lost or failures).items():
+        return Cause(node=name, text=f"the start command failed: {failure.what}", fix=failure.fix)
+    return None
+
+
+def failure_of(view: GangView, why: str = "") -> GangFailed:
+    """The one cause as an error: where it failed first, what happened, the lines that show it, the fix."""
+    cause = view.cause
+    if cause is None:
+        return GangFailed(why or "it ended without a known cause", where=f"gang {view.name}", fix="l40s-deploy logs")
+    place = f"gang {view.name}: {cause.node}" + (f" TP{cause.tp_rank}" if cause.tp_rank is not None else "")
+    what = cause.text + "".join(f"\n    | {line}" for line in cause.lines)
+    lost = ", ".join(node.name for node in view.unreachable)
+    if lost:
+        what += f"\n    {lost} can't be reached; it stops its own ranks when its lease expires"
+    return GangFailed(what, where=place, fix=cause.fix or "l40s-deploy logs")
+
+
+def everybody_answers(views: Sequence[GangView]) -> None:
+    """Nothing is started unless every node can be reached. Raises the failure; one for all if there are several."""
+    lost = {node.name: node.error for view in views for node in view.nodes if node.error is not None}
+    if lost:
+        raise together(lost)

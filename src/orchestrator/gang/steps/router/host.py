@@ -1,0 +1,89 @@
+"""The machine that the router runs on: its agent's gang of one node, and HTTP requests made there.
+
+Our own machine needs to reach SSH only, so the router is asked on its host.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.engines.router import CERTIFICATE_FILE, WORKERS_HEALTH
+from orchestrator.gang.steps.status.reports import where
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
+from orchestrator.remote.asking import ask_http, ask_staged
+from orchestrator.remote.fleet import Fleet
+
+GANG = "router"
+"""Its name among the gangs on its host."""
+
+
+def router_gang(spec: RouterSpec) -> GangSpec:
+    """The router as a gang of one node."""
+    agent = spec.node.ports.agent + 1  # a gang's leader may live on the same machine
+    ports = replace(spec.node.ports, agent=agent)
+    return GangSpec(name=GANG, nodes=(replace(spec.node, gang=GANG, ports=ports),))
+
+
+def gangs_and_router(inventory: Inventory, names: Sequence[str]) -> tuple[tuple[GangSpec, ...], ...]:
+    """The gangs of these names, and the router's own where it is named or nothing is: apart from each other, since its
+    host may be a gang's node too, with other settings. Raises InputError for an unknown name."""
+    gangs = tuple(name for name in names if inventory.router is None or name != GANG)
+    chosen = chosen_gangs(inventory, gangs) if gangs or not names else ()
+    routers = () if inventory.router is None or (names and GANG not in names) else (router_gang(inventory.router),)
+    return tuple(filter(None, (chosen, routers)))
+
+
+def local_url(spec: RouterSpec) -> str:
+    """Where the router is asked by its own host."""
+    host = spec.node.http_host
+    local = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104 - compared, not bound
+    return f"{spec.scheme}://[{local}]:{spec.port}" if ":" in local else f"{spec.scheme}://{local}:{spec.port}"
+
+
+def certificate_file(spec: RouterSpec) -> str:
+    """The secret file of its gang with the certificate that it shows; '' where it speaks plain HTTP."""
+    return CERTIFICATE_FILE if spec.tls_cert else ""
+
+
+def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:
+    """A request to the router's own interface as the verb `ask` takes it, in the name of `router_gang`."""
+    text = None if body is None else json.dumps(body)
+    return HttpRequest(
+        method=method,
+        url=f"{local_url(spec)}{path}",
+        body=text,
+        timeout_s=timeout_s,
+        certificate=certificate_file(spec),
+    )
+
+
+def health_path(fleet: Fleet, spec: RouterSpec) -> str:
+    """Where the running router was started to ask its workers for their health; '' where its node can't tell."""
+    request = GangRequest(**where(spec.node, GANG))
+    answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
+    answer = answers.values.get(spec.node.name)
+    staged = None if answer is None else StagingRequest.read(answer.request)
+    return staged.watch.http.get(WORKERS_HEALTH, "") if isinstance(staged, StagingRequest) else ""
+
+
+def ask_router(fleet: Fleet, spec: RouterSpec, asked: HttpRequest) -> HttpAnswer:
+    """One such request, with the router's admin key, which never leaves its host."""
+    return ask_from(fleet, spec.node.name, [asked], **where(spec.node, GANG))[0]
+
+
+def ask_from(
+    fleet: Fleet, node: str, asks: Sequence[HttpRequest], *, state_dir: str | None = None, gang: str = ""
+) -> tuple[HttpAnswer, ...]:
+    """HTTP requests made on a node. Raises what the node's answer raises; a refused connection is an answer.
+
+    gang: on that node, whose key each request carries; '' for none
+    """
+    deadline_s = sum(ask.timeout_s for ask in asks) + 10.0
+    request = AskRequest(state_dir=state_dir, gang=gang, asks=tuple(asks))
+    answers = fleet.on_every(lambda session: ask_http(session, request, deadline_s=deadline_s), only=[node])
+    return answers.all()[node]

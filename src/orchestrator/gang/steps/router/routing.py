@@ -1,0 +1,474 @@
+"""The router before the gangs: started like a gang of one node without ranks, configured over its own REST interface.
+
+All HTTP goes through the node's verb `ask`: the router's host must reach the gangs, we need to reach only SSH.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import quote
+
+from orchestrator.engines import router as words
+from orchestrator.engines.engine import STUB_FILE, Engine
+from orchestrator.engines.registry import engine_of, load_paths, newest
+from orchestrator.engines.router import Worker
+from orchestrator.gang.steps.down import StopResult, stop_gangs
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.raising import Rising, Watcher, raise_all
+from orchestrator.gang.steps.router.host import (
+    GANG,
+    ask_from,
+    ask_router,
+    certificate_file,
+    health_path,
+    local_url,
+    router_ask,
+    router_gang,
+)
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
+from orchestrator.gang.view import GangView
+from orchestrator.loading.resources import template
+from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
+from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.planning.digest import short_digest
+from orchestrator.planning.redaction import fingerprint
+from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
+from orchestrator.remote.fleet import Fleet, StragglerWait
+
+POLL_S = 0.25
+_ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterState:
+    """The router's state. workers: empty where it does not run."""
+
+    view: GangView
+    url: str
+    workers: tuple[Worker, ...] = ()
+
+    @property
+    def exit_code(self) -> Exit:
+        """As `status` ends for a gang: it failed, its host did not answer, it answers every request with an error."""
+        if self.view.state is GangState.FAILED:
+            return Exit.GANG_FAILED
+        if self.view.unreachable:
+            return Exit.UNREACHABLE
+        sick = self.workers and not any(worker.healthy for worker in self.workers)
+        return Exit.FINDINGS if sick or self.view.state is GangState.DEGRADED else Exit.DONE
+
+
+class Router:
+    """A router that can be configured. A context manager: it holds a connection to its host."""
+
+    def __init__(self, spec: RouterSpec) -> None:
+        self.spec = spec
+        self.gang = router_gang(spec)
+        self.fleet = Fleet(self.gang.nodes)
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.fleet.close()
+
+    def state(self) -> RouterState:
+        """Look at its agent, and at its workers where it serves."""
+        view = self.view()
+        serves = bool(view.service_healthy)
+        return RouterState(view=view, url=self.spec.url, workers=self.workers() if serves else ())
+
+    def view(self) -> GangView:
+        """Look at its agent."""
+        (view,) = see(self.fleet, [self.gang])
+        return view
+
+    def workers(self) -> tuple[Worker, ...]:
+        """Every gang that it sends requests to."""
+        answer = self.ask("GET", "/workers")
+        if not answer.ok:
+            raise self._trouble("does not list its workers", answer)
+        try:
+            return words.workers(answer.body)
+        except ValueError as wrong:
+            raise self._trouble(str(wrong), answer) from None
+
+    def take_in(self, url: str) -> None:
+        """Have requests go there; returns once the engine answers what the router asks for its health, and the
+        router counts it as healthy: a new worker counts as healthy until the router's checks of it have failed."""
+        self._wait_for_health_path(url)
+        if not any(worker.url == url for worker in self.workers()):
+            answer = self.ask("POST", "/workers", {"url": url, **self._key_of_gangs()})
+            if answer.status not in (200, 201, 202):
+                raise self._trouble(f"does not accept {url}", answer)
+        healthy = self._until(lambda: any(one.url == url and one.healthy for one in self.workers()), TAKE_IN_S)
+        if not healthy:
+            raise self._trouble(f"did not report {url} as healthy within {TAKE_IN_S:.0f} s", HttpAnswer())
+
+    def _key_of_gangs(self) -> dict[str, str]:
+        """What the router sends to a gang in place of its clients' key, where it asks them for one."""
+        return {"api_key": gang_key} if (gang_key := _key(self.spec.gang_key_file, "gangs")) else {}
+
+    def _wait_for_health_path(self, url: str) -> None:
+        path = self._health_path()
+        if not path:
+            return
+        answer = HttpAnswer()
+
+        def settled() -> bool:
+            nonlocal answer
+            (answer,) = ask_from(self.fleet, self.spec.node.name, [HttpRequest(url=f"{url}{path}", timeout_s=HEALTH_S)])
+            return answer.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+
+        self._until(settled, TAKE_IN_S)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            failure = self._trouble(
+                f"checks the health of gangs at {url}{path}, but this engine has no such path", answer
+            )
+            failure.fix = f"{_ANEW} makes it use the right path"
+            raise failure
+        if answer.status != HTTPStatus.OK:
+            raise self._trouble(
+                f"checks the health of gangs at {url}{path}, without success within {TAKE_IN_S:.0f} s", answer
+            )
+
+    def _health_path(self) -> str:
+        """What the running router was started to ask its workers for; '' where its node can't tell."""
+        return health_path(self.fleet, self.spec)
+
+    def take_out(self, url: str) -> None:
+        """Have no new request go there; those that run are not touched."""
+        for worker in self.workers():
+            if worker.url == url:
+                self.ask("DELETE", f"/workers/{quote(worker.id, safe='')}")
+        if not self._until(lambda: all(worker.url != url for worker in self.workers()), TAKE_OUT_S):
+            raise self._trouble(f"does not remove {url}", HttpAnswer())
+
+    def ask(self, method: str, path: str, body: object = None) -> HttpAnswer:
+        """One request to the router's own interface, made on its host."""
+        return ask_router(self.fleet, self.spec, router_ask(self.spec, method, path, body, timeout_s=ROUTER_ASK_S))
+
+    def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        end = time.monotonic() + deadline_s
+        while not done():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _trouble(self, what: str, answer: HttpAnswer) -> NodeError:
+        status = f" (HTTP {answer.status})" if answer.status else ""
+        return NodeError(
+            f"the router {what}{status} {(answer.error or answer.body)[:200]}".strip(),
+            where=self.spec.node.name,
+            fix="run `l40s-deploy router up`, which starts it unless it serves; read its log with"
+            f" `l40s-deploy logs {GANG}`",
+        )
+
+
+def wanted_router(inventory: Inventory) -> RouterSpec:
+    """The inventory's router; raises InputError if it has none."""
+    if inventory.router is None:
+        raise InputError(
+            "has no router, so requests cannot be sent to another gang",
+            where=inventory.path,
+            fix="add a group `router` with one host beside `gangs` (inventory/reference.yml shows it)",
+        )
+    return inventory.router
+
+
+def router_state(inventory: Inventory) -> RouterState:
+    """Look at the router."""
+    with Router(wanted_router(inventory)) as router:
+        return router.state()
+
+
+def start_router(
+    inventory: Inventory, watcher: Watcher, *, command: str, timeout_s: float = ROUTER_START_S
+) -> RouterState:
+    """Have the router running, with every gang that serves behind it; one that serves is left alone.
+
+    timeout_s: for its own start.
+
+    Raises why a gang could not be taken in once the others are.
+    """
+    with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
+        now = router.view()
+        refuse_elsewhere([now])
+        gangs = see(fleet, inventory.gangs)
+        path, front = _health_path(router, inventory, gangs), _front(router.spec)
+        if not now.serves:
+            _refuse_expired(router.spec)
+            with GangLock(router.fleet, router.gang, command):
+                wanted = _or_what_runs(_rising(router, path, front), router.view())
+                raise_all(router.fleet, [wanted], watcher, timeout_s=timeout_s)
+            gangs = see(fleet, inventory.gangs)  # one that became ready meanwhile found no router
+        suiting = {_plan_id(_argv(router.spec, one), front) for one in (path, words.ANY_HEALTH)}
+        suits = router.view().plan_id in suiting
+        if not suits:
+            watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
+        failure = next(iter(take_in_all(router, gangs).values()), None)
+        if failure is None:
+            return router.state()
+        if not suits:
+            failure.fix = f"it checks the gangs' health at a path that some gangs may not have: {_ANEW} fixes that"
+        raise failure
+
+
+def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> GangView:
+    """Start a router of which nothing is left, and whose lock is held, with every gang that serves behind it. Raises as
+    `up` does; why a gang could not be taken in is said."""
+    with Fleet(inventory.nodes) as fleet:
+        _refuse_expired(router.spec)
+        gangs = see(fleet, inventory.gangs, patience=StragglerWait())
+        rising = _rising(router, _health_path(router, inventory, gangs), _front(router.spec))
+        raise_all(router.fleet, [rising], watcher, timeout_s=ROUTER_START_S)
+        take_in_serving(router, fleet, inventory, watcher)
+    return router.view()
+
+
+def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
+    """Have requests go to every gang that serves; by its name, why one could not be taken in."""
+    tried = {view.name: _why_not_in(router, view.service_url) for view in gangs if view.serves}
+    return {name: failure for name, failure in tried.items() if failure is not None}
+
+
+def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
+    """Have requests go to every gang of the inventory that serves, one that came up without the router too.
+
+    The names of those where they go now; why one could not be taken in is said.
+    """
+    views = [view for view in see(fleet, inventory.gangs) if view.serves]
+    failures = take_in_all(router, views)
+    say_failures(failures, watcher)
+    return {view.name for view in views} - set(failures)
+
+
+def _why_not_in(router: Router, url: str) -> DeployError | None:
+    try:
+        router.take_in(url)
+    except DeployError as failure:
+        return failure
+    return None
+
+
+def stop_router(
+    inventory: Inventory, *, command: str, now: bool = False, timeout_s: float = STOP_S
+) -> tuple[StopResult, ...]:
+    """Stop it; requests that run get up to 60 s. timeout_s: how long its end is waited for. Raises RunsElsewhere."""
+    with Router(wanted_router(inventory)) as router, ExitStack() as opened:
+        refuse_elsewhere([router.view()])
+        opened.enter_context(GangLock(router.fleet, router.gang, command))
+        return stop_gangs(router.fleet, [router.gang], now=now, timeout_s=timeout_s)
+
+
+def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
+    """After an `up`: the router runs and knows the gangs that are ready. Nothing where there is no router."""
+    if inventory.router is None or not any(view.service_healthy for view in views):
+        return
+    watcher.step(GANG, "starting, and adding the gangs that became ready")
+    start_router(inventory, watcher, command=command)
+
+
+def rejoin(inventory: Inventory, views: Iterable[GangView], watcher: Watcher) -> None:
+    """After a `restart`: add these gangs to the router, if one serves; a failure is only reported."""
+    if inventory.router is None:
+        return
+    with Router(inventory.router) as router:
+        now = router.view()
+        lost = next((node.error for node in now.nodes if node.error is not None), None)
+        if lost is not None:
+            say_failures({GANG: lost}, watcher)
+        if now.serves:
+            say_failures(take_in_all(router, views), watcher)
+
+
+def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
+    """What went wrong beside the work, by the gang's name."""
+    for name, failure in failures.items():
+        watcher.step(name, f"{failure.where}: {failure.what}")
+
+
+def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
+    """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run."""
+    if inventory.router is None:
+        return
+    with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+        if not router.state().view.service_healthy:
+            return
+        for view in see(fleet, chosen_gangs(inventory, tuple(gangs))):
+            if view.service_url:
+                router.take_out(view.service_url)
+
+
+def drained(fleet: Fleet, node: str, url: str) -> bool | None:
+    """Whether an engine has no request any more, asked on its leader; None where it does not tell."""
+    answers = ask_from(fleet, node, [HttpRequest(url=f"{url}{path}") for path in load_paths()])
+    left = requests_left(answers)
+    return None if left is None else left == 0
+
+
+def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
+    """Requests that an engine has, by the first of its answers to `load_paths` that tells; None where none does."""
+    told = (words.running_requests(answer.body) for answer in answers if answer.ok)
+    return next((count for count in told if count is not None), None)
+
+
+def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float) -> None:
+    """Wait until two checks in a row see no request: one may be in flight when the router removes the gang.
+
+    Raises GangFailed when the deadline passes; nothing was stopped then. An engine that does not tell is left to
+    its own drain.
+    """
+    end = time.monotonic() + deadline_s
+    quiet = 0
+    while quiet < 2:
+        state = drained(fleet, gang.leader.name, url)
+        if state is None:
+            return
+        quiet = quiet + 1 if state else 0
+        if time.monotonic() > end:
+            raise GangFailed(
+                f"still has running requests {deadline_s:.0f} s after it was removed from the router; nothing was"
+                " stopped",
+                where=f"gang {gang.name}",
+                fix=f"allow more time with --drain-timeout, or abort them with `l40s-deploy restart {gang.name}`",
+            )
+        time.sleep(POLL_S)
+
+
+def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
+    """By the versions of the gangs' stacks; /health where an engine that serves lacks what its version should have."""
+    family = newest()
+    engines = [engine for name in _stacks(inventory, gangs) if (engine := _engine(name))]
+    path = words.health_path(engines, family.engine(family.versions[-1]))
+    urls = [view.service_url for view in gangs if view.serves]
+    if path == words.ANY_HEALTH or not urls:
+        return path
+    asks = [HttpRequest(url=f"{url}{path}", timeout_s=ROUTER_ASK_S) for url in urls]
+    answers = ask_from(router.fleet, router.spec.node.name, asks)
+    return words.ANY_HEALTH if any(answer.status == HTTPStatus.NOT_FOUND for answer in answers) else path
+
+
+def _engine(stack: str) -> Engine | None:
+    """None for a stack whose file is gone: what runs by it is asked."""
+    try:
+        return engine_of(load_stack(stack))
+    except InputError:
+        return None
+
+
+def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:
+    """Those that the gangs run, and those that the inventory names for gangs that run none now."""
+    named = {node.stack for node in inventory.nodes if node.stack}
+    return named | {view.stack for view in gangs if view.stack}
+
+
+def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
+    """Wait for a router that is starting, whatever its settings."""
+    return replace(wanted, plan_id=now.plan_id) if now.running else wanted
+
+
+def plan_wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
+    """The id of the plan that a start would carry out now."""
+    return _plan_id(_argv(router.spec, _health_path(router, inventory, gangs)), _front(router.spec))
+
+
+def _plan_id(argv: Sequence[str], front: words.Front) -> str:
+    """The same for every start with the same settings: the admin key, generated for each, is not part of it."""
+    return short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
+
+
+def _argv(spec: RouterSpec, health_path: str) -> list[str]:
+    python, tls = f"{spec.venv}/bin/python3", spec.tls_cert is not None
+    return words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
+
+
+def _rising(router: Router, health_path: str, front: words.Front) -> Rising:
+    spec = router.spec
+    argv = _argv(spec, health_path)
+    plan_id = _plan_id(argv, front)
+    listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
+
+    def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
+        request = StagingRequest(
+            state_dir=spec.node.state_dir,
+            gang=GANG,
+            run_id=run_id,
+            node=spec.node.name,
+            node_rank=0,
+            nnodes=1,
+            members=(spec.node.name,),
+            plan_id=plan_id,
+            model="all gangs",
+            stack=f"sglang-router-{words.VERSION}",
+            device="cpu",
+            engine_user=spec.node.engine_user,
+            argv=tuple(argv),
+            venv_python=argv[0],
+            python_fix=words.PYTHON_FIX,
+            ports=Ports(check_free=(Endpoint(address=listens, port=spec.port),)),
+            leader=Endpoint(address="127.0.0.1", port=router.gang.leader.ports.agent),
+            key=key,
+            lease_s=spec.node.lease_s,
+            service=ServiceOrder(url=local_url(spec), certificate=certificate_file(spec)),
+            watch=words.watch(health_path),
+            secrets=_secrets(replace(front, admin_key=secrets.token_hex(24))),
+            launch_script=words.launch_script(argv),
+        )
+        return {spec.node.name: request}
+
+    return Rising(gang=router.gang, plan_id=plan_id, document={"plan_id": plan_id, "argv": argv}, requests=requests)
+
+
+def _front(spec: RouterSpec) -> words.Front:
+    """What guards its port, as the controller's files say now; without an admin key, which each start makes."""
+    tls = _certified_key(spec)
+    return words.Front(
+        api_key=_key(spec.node.api_key_file, GANG),
+        certificate=tls.certificate if tls else "",
+        key=tls.key if tls else "",
+    )
+
+
+def _certified_key(spec: RouterSpec) -> CertifiedKey | None:
+    if spec.tls_cert is None or spec.tls_key is None:
+        return None
+    cert, key = (Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key))
+    return read_certified_key(cert, key, where=f"inventory: {spec.node.name}: l40s_router_tls_cert")
+
+
+def _refuse_expired(spec: RouterSpec) -> None:
+    tls = _certified_key(spec)
+    if tls is not None and tls.until < datetime.now(timezone.utc):
+        raise InputError(
+            f"{spec.tls_cert} expired on {tls.until:%Y-%m-%d}, so clients would refuse the router",
+            where=f"inventory: {spec.node.name}: l40s_router_tls_cert",
+            fix="put a new certificate and its key there, then run the command again",
+        )
+
+
+def _key(file: str | None, whose: str) -> str:
+    return "" if file is None else read_api_key(Path(file).expanduser(), where=f"inventory: {whose}: l40s_api_key_file")
+
+
+def _secrets(front: words.Front) -> Secrets:
+    """The agent asks its router as its administrator does."""
+    return Secrets(
+        files=tuple(SecretFile(name=name, text=text) for name, text in front.files(template(STUB_FILE))),
+        redact=tuple(one for one in (front.admin_key, front.api_key) if one),
+        authorization=f"Bearer {front.admin_key}",
+    )

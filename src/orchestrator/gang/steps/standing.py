@@ -1,0 +1,96 @@
+"""Whether a gang of the inventory runs as one engine or as replicas, by its nodes' reports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from orchestrator.gang.replicas import LastRun, last_run, stands_as_replicas
+from orchestrator.gang.steps.status.reports import everything, views_of
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.replicas import concerned, replicas_of, split
+from orchestrator.model.survivors import with_spares
+from orchestrator.protocol.report import Report
+from orchestrator.protocol.verbs import ReportAnswer
+from orchestrator.remote.fleet import Fleet, StragglerWait
+
+
+def as_standing(inventory: Inventory) -> Inventory:
+    """The inventory with the gangs that were last started with `up --replicas` as their replicas, and with spares that
+    have a part in a gang's run among its nodes; only gangs with several nodes or a spare are asked."""
+    answers = _told(_of_several(inventory))
+    runs = tuple(run for answer in answers.values.values() for run in runs_in(answer))
+    manned = replace(inventory, gangs=tuple(_manned(gang, answers) for gang in inventory.gangs))
+    return split(manned, [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)])
+
+
+def _manned(gang: GangSpec, told: PerNode[ReportAnswer]) -> GangSpec:
+    if not gang.spares:
+        return gang
+    (seen,) = views_of([gang], told.values, told.failures)
+    return with_spares(gang, seen.stand_ins)
+
+
+def standing_gangs(gangs: Iterable[GangSpec], answers: Iterable[ReportAnswer]) -> tuple[GangSpec, ...]:
+    """These gangs, or their replicas, by what their nodes have answered of all that they know."""
+    runs = tuple(run for answer in answers for run in runs_in(answer))
+    return tuple(one for gang in gangs for one in (replicas_of(gang) if stands_as_replicas(gang, runs) else (gang,)))
+
+
+def as_replicas(inventory: Inventory, names: Collection[str]) -> Inventory:
+    """The inventory with the gangs of these names (none: all) as replicas, whatever runs now."""
+    return split(inventory, [gang.name for gang in inventory.gangs if concerned(gang, names)])
+
+
+def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) -> Inventory:
+    """The inventory as a start means it: the gangs of these names (none: all) as replicas or as one engine each, the
+    others as they stand.
+
+    Raises InputError where one of them runs the other way.
+    """
+    several = _of_several(inventory)
+    runs = tuple(run for answer in _told(several).values.values() for run in runs_in(answer))
+    chosen = [gang for gang in several if concerned(gang, names)]
+    for gang in chosen:
+        last = last_run(gang, runs)
+        if last is not None and last.alive and (last.gang != gang.name) is not replicas:
+            raise _the_other_way(gang, replicas=replicas)
+    others = [gang.name for gang in several if gang not in chosen and stands_as_replicas(gang, runs)]
+    return split(inventory, [*others, *(gang.name for gang in chosen if replicas)])
+
+
+def _of_several(inventory: Inventory) -> list[GangSpec]:
+    return [gang for gang in inventory.gangs if len(gang.machines) > 1]
+
+
+def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
+    if replicas:
+        runs, asked = f"runs as one engine on {len(gang.nodes)} nodes", "--replicas was given"
+    else:
+        runs, asked = "runs as replicas, one a node", "--replicas was not given"
+    return InputError(
+        f"this gang {runs}, and {asked}",
+        where=f"gang {gang.name}",
+        fix=f"stop it first: `l40s-deploy down {gang.name}`"
+        + ("" if replicas else ", or add --replicas to keep its replicas"),
+    )
+
+
+def _told(gangs: Collection[GangSpec]) -> PerNode[ReportAnswer]:
+    """What the nodes of these gangs report; one that does not answer tells nothing. Whoever asked goes on over the
+    same connections."""
+    if not gangs:
+        return PerNode(values={}, failures={})
+    with Fleet([node for gang in gangs for node in gang.machines], hands_over=True) as fleet:
+        return everything(fleet, patience=StragglerWait())
+
+
+def runs_in(answer: ReportAnswer) -> Iterator[LastRun]:
+    """The last run of each gang on a node; a report that can't be read still says whose it is."""
+    for raw in answer.reports:
+        if isinstance(raw, Mapping):
+            report = Report.read(raw)
+            alive = report.alive and not report.state.over if isinstance(report, Report) else raw.get("alive") is True
+            yield LastRun(alive, str(raw.get("run_id") or ""), str(raw.get("gang") or ""))

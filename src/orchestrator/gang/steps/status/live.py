@@ -1,0 +1,221 @@
+"""What `status --watch` and the page show: the gangs now, what they are busy with, and what has happened.
+
+Each source is asked on a thread of its own, at its own pace, over the same connections: a GPU driver that hangs or a
+router that is gone makes its own figures old, and delays nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from orchestrator.engines.serving import METRICS, Serving, serving
+from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.rates import growth, port_rates
+from orchestrator.gang.steps.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
+from orchestrator.gang.steps.status.overview import Overview, RouterGlance, glance, overview_json
+from orchestrator.gang.steps.status.reports import ask_report, views_of, where
+from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.status.why import run_events
+from orchestrator.gang.timeline import TimelineEvent
+from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_S
+from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.protocol.verbs import AskRequest, HttpRequest, ReportAnswer
+from orchestrator.remote.asking import ask_http
+from orchestrator.remote.fleet import Fleet
+
+LOOK_S = 0.7
+"""Between two questions to a node: a death shows within 2 s, the agent's own look and the drawing included."""
+RETRY_S = 2.0
+GAUGES_S = 3.0
+SERVING_S = 2.0
+ROUTER_S = 5.0
+EVENTS_S = 0.5
+INTERRUPTED_S = 15.0
+MOST_EVENTS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Everything at one time. taken_at: our epoch seconds; nodes by name; gangs and events by gang."""
+
+    taken_at: float
+    seen: Overview
+    nodes: Mapping[str, NodeLoad] = field(default_factory=dict)
+    gangs: Mapping[str, GangLoad] = field(default_factory=dict)
+    events: Mapping[str, tuple[TimelineEvent, ...]] = field(default_factory=dict)
+
+
+class Watching:
+    """A context that looks at an inventory's gangs again and again; `look` gives the newest moment."""
+
+    def __init__(self, inventory: Inventory, gangs: tuple[str, ...] = ()) -> None:
+        self._gangs = chosen_gangs(inventory, gangs)
+        self._router = inventory.router
+        self._fleet = Fleet([node for gang in self._gangs for node in gang.machines])
+        self._over = threading.Event()
+        self._began = time.monotonic()
+        self._marks: dict[str, str] = {}
+        self._answers: dict[str, ReportAnswer] = {}
+        self._failures: dict[str, DeployError] = {}
+        self._asked: dict[str, float] = {}
+        self._glance: RouterGlance | None = None
+        self._begun: tuple[GangOperation, ...] = ()
+        self._nodes: dict[str, NodeLoad] = {}
+        self._loads: dict[str, GangLoad] = {}
+        self._events: dict[str, tuple[TimelineEvent, ...]] = {}
+        self._defects: list[BaseException] = []
+
+    def __enter__(self) -> Watching:
+        for name in self._fleet.nodes:
+            self._start(partial(self._read_report, name), LOOK_S)
+            self._start(partial(self._read_gauges, name), GAUGES_S)
+        for gang in self._gangs:
+            self._start(partial(self._read_serving, gang), SERVING_S)
+            self._start(partial(self._read_events, gang), EVENTS_S)
+        self._start(self._read_interrupted, INTERRUPTED_S)
+        if self._router is not None:
+            self._start(partial(self._read_router, self._router), ROUTER_S)
+        end = time.monotonic() + WATCH_FIRST_S
+        while len({*self._answers, *self._failures}) < len(self._fleet.nodes) and time.monotonic() < end:
+            time.sleep(0.02)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._fleet.close()
+
+    def look(self) -> Moment:
+        """The newest of everything, at once. Raises what was our defect in a source."""
+        if self._defects:
+            raise self._defects[0]
+        return Moment(
+            taken_at=time.time(),
+            seen=Overview(views=self._views(), router=self._glance, interrupted=self._begun),
+            nodes=dict(self._nodes),
+            gangs=dict(self._loads),
+            events=dict(self._events),
+        )
+
+    def _views(self) -> tuple[GangView, ...]:
+        asked = {name: self._asked.get(name, self._began) for name in self._fleet.nodes}
+        failures = dict(self._failures)
+        failures = overdue(asked, self._answers, time.monotonic()) | failures
+        values = {name: answer for name, answer in dict(self._answers).items() if name not in failures}
+        return views_of(self._gangs, values, failures)
+
+    def _start(self, job: Callable[[], None], every_s: float) -> None:
+        threading.Thread(target=self._again, args=(job, every_s), daemon=True).start()
+
+    def _again(self, job: Callable[[], None], every_s: float) -> None:
+        """A source's thread. A node's failure is a value; anything else is our defect, and ends the watching."""
+        try:
+            while not self._over.is_set():
+                job()
+                self._over.wait(every_s)
+        except BaseException as defect:
+            if not self._over.is_set():
+                self._defects.append(defect)
+
+    def _read_report(self, name: str) -> None:
+        self._asked[name] = time.monotonic()
+        answers = self._fleet.on_every(ask_report, only=[name])
+        self._asked[name] = time.monotonic()
+        if name in answers.values:
+            self._answers[name] = answers.values[name]
+            self._failures.pop(name, None)
+        else:
+            self._failures[name] = answers.failures[name]
+            self._over.wait(RETRY_S)
+
+    def _read_gauges(self, name: str) -> None:
+        answers = self._fleet.on_every(read_gauges, only=[name])
+        before, now = self._nodes.get(name), time.monotonic()
+        if name in answers.values:
+            rates = port_rates(before.gauges if before else None, answers.values[name])
+            self._nodes[name] = NodeLoad(gauges=answers.values[name], ports=rates, at=now)
+        else:
+            self._nodes[name] = NodeLoad(at=now, failure=answers.failures[name])
+
+    def _read_router(self, spec: RouterSpec) -> None:
+        self._glance = glance(spec)
+
+    def _read_interrupted(self) -> None:
+        self._begun = interrupted(self._fleet, self._gangs, only=[*self._answers])
+
+    def _read_serving(self, gang: GangSpec) -> None:
+        view = self._view(gang)
+        found = self._serving(gang, view.service_url) if view.service_url and view.running else None
+        before, now = self._loads.get(gang.name), time.monotonic()
+        if found is None:
+            self._loads.pop(gang.name, None)
+        elif before is None:
+            self._loads[gang.name] = GangLoad(now=found, at=now)
+        else:
+            passed = now - before.at
+            self._loads[gang.name] = GangLoad(
+                now=found,
+                at=now,
+                tokens_s=growth(before.now.generation_tokens, found.generation_tokens, passed),
+                prompt_tokens_s=growth(before.now.prompt_tokens, found.prompt_tokens, passed),
+            )
+
+    def _serving(self, gang: GangSpec, url: str) -> Serving | None:
+        asks = (HttpRequest(url=f"{url.rstrip('/')}{METRICS}", timeout_s=METRICS_S),)
+        request = AskRequest(**where(gang.leader, gang.name), asks=asks)
+        asked = partial(ask_http, request=request, deadline_s=ANSWER_S)
+        answers = self._fleet.on_every(asked, only=[gang.leader.name]).values.get(gang.leader.name)
+        return serving(answers[0].body) if answers and answers[0].ok else None
+
+    def _read_events(self, gang: GangSpec) -> None:
+        """Asked for after a change only: an agent writes an event beside its report."""
+        view = self._view(gang)
+        if view.run_id and self._changed(view):
+            self._events[gang.name] = run_events(self._fleet, gang, view.run_id)[-MOST_EVENTS:]
+
+    def _changed(self, view: GangView) -> bool:
+        mark = repr((view.run_id, view.state, view.cause, [(one.state, one.phase.name) for one in view.nodes]))
+        changed = self._marks.get(view.name) != mark
+        self._marks[view.name] = mark
+        return changed
+
+    def _view(self, gang: GangSpec) -> GangView:
+        return next(view for view in self._views() if view.name == gang.name)
+
+
+def overdue(asked: Mapping[str, float], answered: Collection[str], now: float) -> dict[str, DeployError]:
+    """Nodes that owe their answer for longer than WATCH_S, or have not given a first one, as failures.
+
+    asked: when each was last asked or answered, in the seconds of `now`; answered: those whose last answer was one
+    """
+    return {
+        name: Unreachable(
+            f"no answer for {now - since:.0f} s", where=name, fix=f"check that it responds: ssh {name} uptime"
+        )
+        for name, since in asked.items()
+        if now - since > WATCH_S or name not in answered
+    }
+
+
+def live_json(moment: Moment) -> dict[str, Any]:
+    """The document of `status --json`, and what moves beside it."""
+    document = overview_json(moment.seen)
+    add_loads(document, moment.nodes)
+    for gang in document["gangs"]:
+        load = moment.gangs.get(gang["name"])
+        gang["serving"] = load.as_json() if load else None
+        gang["events"] = [
+            {"at": one.at, "node": one.node, "event": one.what, "words": one.words}
+            for one in moment.events.get(gang["name"], ())
+        ]
+    return {"at": moment.taken_at, **document}

@@ -1,0 +1,223 @@
+"""What `status` shows: all gangs, and the router before them, asked at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from orchestrator.gang.degraded import degraded_reason
+from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.steps.standing import standing_gangs
+from orchestrator.gang.steps.status.reports import everything, see, views_of
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.view import GangView
+from orchestrator.model.chosen import chosen_gangs, named_gangs
+from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S
+from orchestrator.model.errors import DeployError, Exit, NodeError, RunsElsewhere, Unreachable
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.model.replicas import concerned
+from orchestrator.remote.fleet import Fleet, StragglerWait
+
+if TYPE_CHECKING:
+    from orchestrator.engines.router import Worker
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterGlance:
+    """The router as it was seen. state: of its agent, None where that could not be asked; workers: None where
+    the router does not report them; error: why something could not be read."""
+
+    url: str
+    node: str
+    state: GangState | None = None
+    workers: tuple[Worker, ...] | None = None
+    error: DeployError | None = None
+
+    @property
+    def condition(self) -> GangState | None:
+        """Its state; degraded where it runs and finds none of its workers healthy: every request gets HTTP 503."""
+        sick = self.state is GangState.READY and self.workers and not any(one.healthy for one in self.workers)
+        return GangState.DEGRADED if sick else self.state
+
+    @property
+    def healthy(self) -> bool:
+        """It runs under its agent, answers, and has a gang to send requests to."""
+        return self.state is GangState.READY and any(one.healthy for one in self.workers or ())
+
+    def worker(self, url: str) -> Worker | None:
+        """The gang that serves there, as the router has it."""
+        return next((one for one in self.workers or () if url and one.url == url.rstrip("/")), None)
+
+    def place(self, url: str) -> str | None:
+        """in, unhealthy (the router sends nothing there until it is well) or out; None if unknown."""
+        if self.workers is None:
+            return None if self.error is not None or self.state is GangState.READY else "out"
+        worker = self.worker(url)
+        return "out" if worker is None else "in" if worker.healthy else "unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All gangs; the router where the inventory has one."""
+
+    views: tuple[GangView, ...]
+    router: RouterGlance | None = None
+    interrupted: tuple[GangOperation, ...] = ()
+    """What was begun on these gangs and no command works on any more."""
+
+    def begun(self, view: GangView) -> GangOperation | None:
+        """What was interrupted on this gang."""
+        return next((begun for begun in self.interrupted if begun.gang == view.name), None)
+
+    def reason(self, view: GangView) -> str:
+        """Why this gang is degraded, in one word; '' where it is not."""
+        begun = self.begun(view)
+        place = self.router.place(view.service_url) if self.router else None
+        return degraded_reason(view, place, half_way=begun is not None and begun.turning)
+
+    @property
+    def exit_code(self) -> Exit:
+        """The worst of all gangs: failed, degraded, a node or the router's host that did not answer; else DONE."""
+        if any(view.state is GangState.FAILED for view in self.views):
+            return Exit.GANG_FAILED
+        if any(self.reason(view) for view in self.views):
+            return Exit.FINDINGS
+        lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere)
+        return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE
+
+
+def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
+    """Look once at everything, or at the chosen gangs and the router before them. A router that does not answer in
+    time keeps nobody waiting."""
+    spec = inventory.router
+    chosen = [gang for gang in inventory.gangs if concerned(gang, gangs)] or chosen_gangs(inventory, gangs)
+    if spec is None:
+        return status(chosen, gangs)
+    begin = time.monotonic()
+    aside = _Aside(lambda: glance(spec))
+    seen = status(chosen, gangs)
+    try:
+        router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
+    except TimeoutError:
+        failure = Unreachable(
+            f"its host did not answer within {GLANCE_S:.0f} s",
+            where=spec.node.name,
+            fix="run `l40s-deploy router status`, which waits longer",
+        )
+        router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
+    return replace(seen, router=router)
+
+
+def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
+    """Look once at these gangs, or at their replicas where they stand as such; a node that does not answer is
+    unreachable in its gang's view. names: only gangs and replicas that are called so. Raises InputError for others."""
+    with Fleet([node for gang in gangs for node in gang.machines]) as fleet:
+        answers = everything(fleet, patience=StragglerWait())
+        standing = named_gangs(standing_gangs(gangs, answers.values.values()), names, where="l40s-deploy status")
+        views = views_of(standing, answers.values, answers.failures)
+        answering = [node.name for view in views for node in view.nodes if node.error is None]
+        begun = {name for answer in answers.values.values() for name in answer.begun}
+        unfinished = [gang for gang in standing if gang.name in begun]
+        return Overview(views=views, interrupted=interrupted(fleet, unfinished, only=answering))
+
+
+def glance(spec: RouterSpec) -> RouterGlance:
+    """Look at the router's agent and ask for its workers, at the same time."""
+    from orchestrator.engines import router as words  # most clusters have none, and it takes 5 ms of a short command
+    from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
+
+    gang = router_gang(spec)
+    with Fleet(gang.nodes) as fleet:
+        asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=GLANCE_ASK_S)))
+        (view,) = see(fleet, [gang])
+        if view.unreachable:
+            error = view.unreachable[0].error
+            known = None if isinstance(error, Unreachable) else view.state
+            return RouterGlance(url=spec.url, node=spec.node.name, state=known, error=error)
+        try:
+            answer = asked.result(GLANCE_S)
+            workers = words.workers(answer.body) if answer.ok else None
+            why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
+        except (DeployError, ValueError, TimeoutError) as failure:
+            workers, why = None, str(failure) or "it did not answer in time"
+    wrong = _wrong(spec, view, workers, why)
+    if workers is not None and not view.running:
+        workers = None
+    return RouterGlance(url=spec.url, node=spec.node.name, state=view.state, workers=workers, error=wrong)
+
+
+def _wrong(spec: RouterSpec, view: GangView, workers: Sequence[Worker] | None, why: str) -> NodeError | None:
+    """What an operator should know of a router that was seen; None for nothing. why: there are no workers."""
+    fix = "l40s-deploy router up"
+    if workers is not None and not view.running:
+        what = f"another router, not started by l40s-deploy, answers on port {spec.port}"
+        fix = "find it there with `ss -ltnp`, or set another l40s_router_port"
+    elif view.state is GangState.FAILED:
+        what = view.cause.text if view.cause else "it ended without a known cause"
+    elif workers is None and view.state is GangState.READY:
+        what = f"it does not list its workers: {why[:200]}"
+    else:
+        return None
+    return NodeError(what, where=spec.node.name, fix=fix)
+
+
+def overview_json(seen: Overview) -> dict[str, Any]:
+    """The document of `status --json`."""
+    document = status_json(seen.views)
+    for gang, view in zip(document["gangs"], seen.views, strict=True):
+        gang["router"] = seen.router.place(view.service_url) if seen.router else None
+        gang["degraded_reason"] = seen.reason(view) or None
+        begun = seen.begun(view)
+        gang["interrupted"] = {**begun.as_json(), "fix": "l40s-deploy restart --resume"} if begun else None
+    return {**document, "router": _router(seen.router, seen.views) if seen.router else None}
+
+
+def _router(router: RouterGlance, views: Sequence[GangView]) -> dict[str, Any]:
+    names = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
+    error = router.error
+    workers = None
+    if router.workers is not None:
+        workers = [
+            {"url": one.url, "gang": names.get(one.url), "healthy": one.healthy, "load": one.load}
+            for one in router.workers
+        ]
+    return {
+        "url": router.url,
+        "node": router.node,
+        "state": None if router.condition is None else router.condition.value,
+        "healthy": router.healthy,
+        "workers": workers,
+        "error": error.as_json() if error else None,
+    }
+
+
+class _Aside(Generic[T]):
+    """Work on a thread of its own, which keeps no process from ending."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._values: list[T] = []
+        self._failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._values.append(work())
+        except BaseException as failure:
+            self._failures.append(failure)
+
+    def result(self, timeout_s: float) -> T:
+        """What it came to. Raises what it raised, TimeoutError where it is not done by then."""
+        self._thread.join(timeout_s)
+        if self._failures:
+            raise self._failures[0]
+        if not self._values:
+            raise TimeoutError
+        return self._values[0]

@@ -1,0 +1,191 @@
+"""Ask every node what its agents say, and see the gangs in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.gang.view import Answer, GangView, view
+from orchestrator.model.deadlines import ANSWER_S
+from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
+from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.survivors import in_order
+from orchestrator.protocol.message import Unreadable, is_newer, side
+from orchestrator.protocol.report import Cause, Report
+from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
+from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
+
+WAIT_S = 0.2
+OLD_S = 1.0
+"""Who answered so long before another node was given up is asked again: what it said of that one is old."""
+
+
+def where(node: NodeSpec, gang: str | None = None) -> dict[str, Any]:
+    """The keys that every request to a gang verb begins with."""
+    return {"state_dir": node.state_dir, "gang": gang or node.gang}
+
+
+def because(cause: Cause | None) -> Because | None:
+    """What tells an order to stop which failure the gang is ended for; None for none."""
+    return None if cause is None else Because(node=cause.node, text=cause.text, fix=cause.fix)
+
+
+def see(
+    fleet: Fleet,
+    gangs: Iterable[GangSpec],
+    *,
+    seen: dict[str, str] | None = None,
+    patience: StragglerWait | None = None,
+) -> tuple[GangView, ...]:
+    """Every gang as it is now, one question a node.
+
+    seen: what each node said last, kept here from call to call: a node then answers when something has changed, or
+    after WAIT_S. One node's news waits for the others' answers, so that is short.
+    patience: with a node that does not answer while the others do.
+    """
+    chosen = tuple(gangs)
+    names = [node.name for gang in chosen for node in gang.machines if node.name in fleet.nodes]
+    answers = _told(fleet, names, partial(ask_report, seen=seen), ask_report, patience)
+    return views_of(chosen, answers.values, answers.failures)
+
+
+def everything(fleet: Fleet, *, patience: StragglerWait | None = None) -> PerNode[ReportAnswer]:
+    """What every node of the fleet reports of all gangs that it knows."""
+    return _told(fleet, list(fleet.nodes), _ask_all, _ask_all, patience)
+
+
+def _told(
+    fleet: Fleet,
+    names: Sequence[str],
+    question: Callable[[Session], ReportAnswer],
+    once_more: Callable[[Session], ReportAnswer],
+    patience: StragglerWait | None,
+) -> PerNode[ReportAnswer]:
+    began = time.monotonic()
+    answers = fleet.on_every(question, only=names, patience=patience)
+    if answers.failures and answers.values and time.monotonic() - began > OLD_S + WAIT_S:
+        again = fleet.on_every(once_more, only=list(answers.values))
+        return PerNode(values=again.values, failures={**answers.failures, **again.failures})
+    return answers
+
+
+def as_they_run(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangSpec, ...]:
+    """Each gang on the nodes of its newest run: a gang that goes on without a node restarts without it."""
+    chosen = tuple(gangs)
+    views = see(fleet, chosen, patience=StragglerWait())
+    return tuple(as_it_runs(gang, view) for gang, view in zip(chosen, views, strict=True))
+
+
+def as_it_runs(gang: GangSpec, seen: GangView) -> GangSpec:
+    """The gang on the nodes of its newest run as it was seen, in their node-rank order, without the spares that wait:
+    whoever works on it then waits for none of them."""
+    known = {node.name for node in gang.machines}
+    members = [name for name in seen.members if name in known]
+    if members and members != [node.name for node in gang.nodes]:
+        return in_order(gang, members)
+    return replace(gang, spares=())
+
+
+def views_of(
+    gangs: Iterable[GangSpec], values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
+) -> tuple[GangView, ...]:
+    """The gangs in what their nodes answered; a report that can't be read is that node's failure."""
+    return tuple(
+        view(
+            gang.name,
+            _answers(gang, values, failures),
+            tuple(node.name for node in gang.machines if node.spare),
+        )
+        for gang in gangs
+    )
+
+
+def words_before(fleet: Fleet, gang_of: Mapping[str, str]) -> dict[str, str]:
+    """The state of each node's part of its gang in one word, before something is done to it; raises nothing."""
+    asked = fleet.on_every(ask_report, only=gang_of, patience=StragglerWait()).values
+    return {node: _word_of(fleet.nodes[node], gang, asked.get(node)) for node, gang in gang_of.items()}
+
+
+def _word_of(node: NodeSpec, gang: str, answer: ReportAnswer | None) -> str:
+    if answer is None:
+        return "unreachable"
+    report = _report(node, gang, answer)
+    if isinstance(report, Report):
+        return report.word
+    return "absent" if report is None else "unreadable"
+
+
+def ask_report(session: Session, seen: dict[str, str] | None = None) -> ReportAnswer:
+    """One node's reports; seen as of `see`."""
+    name = session.spec.name
+    request = ReportRequest(**where(session.spec))
+    if seen is not None:
+        request = replace(request, seen=seen.get(name), wait_s=WAIT_S)
+    answer = ask(session, "report", request, ReportAnswer, deadline_s=ANSWER_S)
+    if seen is not None:
+        seen[name] = answer.seen
+    return answer
+
+
+def _ask_all(session: Session) -> ReportAnswer:
+    return ask(session, "report", ReportRequest(state_dir=session.spec.state_dir), ReportAnswer, deadline_s=ANSWER_S)
+
+
+def _answers(
+    gang: GangSpec, values: Mapping[str, ReportAnswer], failures: Mapping[str, DeployError]
+) -> dict[str, Answer]:
+    return {
+        node.name: failures[node.name] if node.name in failures else _report(node, gang.name, values[node.name])
+        for node in gang.machines
+        if not node.spare or node.name in values or node.name in failures
+    }
+
+
+def refuse_elsewhere(views: Iterable[GangView]) -> None:
+    """Raises RunsElsewhere where one of these gangs runs with its state in another place."""
+    for node in (node for seen in views for node in seen.nodes):
+        if isinstance(node.error, RunsElsewhere):
+            raise node.error
+
+
+def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
+    """Its report; an agent of the same node and port that has another state directory is said unless this one lives."""
+    found = _own_report(node, gang, answer)
+    mine = (node.name, node.ports.agent)
+    other = next((one for one in answer.others if (one.node, one.port) == mine), None)
+    if other is None or (isinstance(found, Report) and found.alive):
+        return found
+    return RunsElsewhere(
+        other.what(answer.state_dir, answer.user), where=f"gang {gang}: {node.name}", fix=other.fix(answer.user)
+    )
+
+
+def _own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
+    for raw in answer.reports:
+        if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node.name:
+            report = Report.read(raw)
+            return unreadable(node.name, raw, report) if isinstance(report, Unreadable) else report
+    return None
+
+
+def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeError:
+    """A report that this release can't read, as that node's failure: whose fault it is, and what to do."""
+    theirs, gang = str(raw.get("agent_version") or ""), str(raw.get("gang") or "GANG")
+    if is_newer(theirs, __version__):
+        return NodeError(
+            f"its agent is {side(theirs, __version__)}, which can't read its report: {wrong}",
+            where=node,
+            fix=f"use l40s-deploy {theirs} or newer. `l40s-deploy down {gang}` of this version still stops it",
+        )
+    return NodeError(
+        f"its agent's report can't be read: {wrong}",
+        where=node,
+        fix=f"stop it with `l40s-deploy down {gang}`, then start it again with `up`",
+    )

@@ -1,0 +1,152 @@
+"""`why`: the last failure of every gang, as its nodes have kept it; `logs --around-failure`: the lines around it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict
+from orchestrator.gang.steps.router.host import gangs_and_router
+from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.status import cause_json
+from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
+from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
+from orchestrator.model.errors import DeployError, InputError, NodeError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.report import Report
+from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for."""
+
+    gang: str
+    verdict: FailureVerdict | None
+    events: tuple[TimelineEvent, ...] = ()
+    failures: Mapping[str, DeployError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Log lines of the node that failed first. marked: which of them shows the failure, -1 for none of them."""
+
+    verdict: FailureVerdict
+    lines: tuple[str, ...]
+    marked: int
+
+
+def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False) -> tuple[Explanation, ...]:
+    """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run."""
+    accounts: list[Explanation] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            accounts += [_account(fleet, gang, events=events) for gang in chosen]
+    return tuple(accounts)
+
+
+def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int) -> tuple[Excerpt, ...]:
+    """The log of the node that failed first, around the line that shows it; an excerpt a gang that has failed.
+
+    Raises InputError where none has, and what the node's answer raises.
+    """
+    found: list[Excerpt] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            accounts = [_account(fleet, gang, events=False) for gang in chosen]
+            found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+    if not found:
+        raise InputError(
+            "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"
+        )
+    return tuple(found)
+
+
+def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Explanation:
+    answers = fleet.on_every(
+        lambda session: ask(
+            session, "history", HistoryRequest(**where(session.spec, gang.name)), HistoryAnswer, deadline_s=ANSWER_S
+        ),
+        only=[node.name for node in gang.nodes],
+    )
+    kept: dict[str, Kept] = {
+        node.name: answers.failures[node.name] if node.name in answers.failures else _reports(answers.values[node.name])
+        for node in gang.nodes
+    }
+    verdict = last_verdict(gang.name, kept)
+    return Explanation(
+        gang=gang.name,
+        verdict=verdict,
+        events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
+        failures=answers.failures,
+    )
+
+
+def _reports(answer: HistoryAnswer) -> list[Report]:
+    """A report that can't be read tells nothing; the others still do."""
+    return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
+
+
+def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[TimelineEvent, ...]:
+    """What the nodes have written down of one run, by our clock; a node that does not answer is left out."""
+
+    def one(session: Session) -> NodeEvents:
+        sent = time.time()
+        request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
+        answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
+        answered = time.time()
+        ahead_s = answer.now - (sent + answered) / 2
+        return NodeEvents(events=answer.events, ahead_s=ahead_s, doubt_s=(answered - sent) / 2)
+
+    return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
+
+
+def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:
+    def one(session: Session) -> ExcerptAnswer:
+        request = ExcerptRequest(
+            **where(session.spec, verdict.gang),
+            run_id=verdict.run_id,
+            lines=verdict.cause.lines,
+            before=before,
+            after=after,
+        )
+        return ask(session, "excerpt", request, ExcerptAnswer, deadline_s=EXCERPT_S)
+
+    node = verdict.cause.node
+    if node not in fleet.nodes:
+        raise NodeError(
+            f"the failure is reported on {node!r}, which is not a node of this gang",
+            where=f"gang {verdict.gang}",
+            fix="see the reports of all nodes with `l40s-deploy why --all`",
+        )
+    answer = fleet.on_every(one, only=[node]).all()[node]
+    return Excerpt(verdict=verdict, lines=answer.lines, marked=answer.marked)
+
+
+def why_json(accounts: Sequence[Explanation]) -> dict[str, Any]:
+    """The document of `why --json`."""
+    return {"gangs": [_json(account) for account in accounts]}
+
+
+def _json(account: Explanation) -> dict[str, Any]:
+    verdict = account.verdict
+    return {
+        "name": account.gang,
+        "run_id": verdict.run_id if verdict else "",
+        "plan_id": verdict.plan_id if verdict else "",
+        "model": verdict.model if verdict else "",
+        "stack": verdict.stack if verdict else "",
+        "newest": verdict.newest if verdict else None,
+        "ago_s": verdict.ago_s if verdict else None,
+        "cause": cause_json(verdict.cause) if verdict else None,
+        "secondary": [cause_json(cause) for cause in verdict.secondary] if verdict else [],
+        "events": [
+            {"at": event.at, "node": event.node, "event": event.what, "words": event.words} for event in account.events
+        ],
+        "unreachable": sorted(account.failures),
+    }

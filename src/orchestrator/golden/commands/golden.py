@@ -1,0 +1,107 @@
+"""`l40s-deploy golden`: is it still the right text? Answers that were accepted, asked for again."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import Exit
+
+if TYPE_CHECKING:
+    from orchestrator.golden.compare import AnswerComparison
+    from orchestrator.golden.steps.golden import Golden
+
+_VERBS = (
+    ("accept", "send a dozen prompts and store the answers as correct for this model, stack and layout"),
+    ("check", "send the same prompts again and show the first token that differs"),
+    ("show", "show the accepted answers and the file that has them"),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words after `golden`."""
+    add_examples(parser, "l40s-deploy golden accept", "l40s-deploy golden check", "l40s-deploy golden show")
+    verbs = parser.add_subparsers(dest="golden_verb", required=True, metavar="accept | check | show")
+    for name, summary in _VERBS:
+        verb = verbs.add_parser(name, help=summary, description=summary)
+        add_examples(verb, f"l40s-deploy golden {name}")
+        add_inventory(verb)
+        add_gangs(verb)
+        add_json(verb)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when all answers are the accepted ones, 7 when one differs, 2 when nothing was accepted to check against."""
+    from orchestrator.cli.progress import counting
+    from orchestrator.golden.steps import golden
+
+    inventory = open_cluster(args, screen)
+    gangs = tuple(args.gang)
+    if args.golden_verb == "show":
+        return _show(golden.show(inventory, gangs), args, screen)
+    work = golden.accept_now if args.golden_verb == "accept" else golden.check_now
+    with counting(screen, "prompts") as at:
+        found = work(inventory, gangs, at)
+    if args.json:
+        screen.json(golden.golden_json(found))
+    else:
+        for one in found:
+            _print(one, screen, accepted=args.golden_verb == "accept")
+    return _code(found)
+
+
+def _code(found: Sequence[Golden]) -> int:
+    verdicts = {one.verdict.value for one in found}
+    if "differs" in verdicts:
+        return Exit.DIFFERS
+    return Exit.INPUT if "none" in verdicts else Exit.DONE
+
+
+def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
+    say = screen.out.print
+    if accepted:
+        say(printable(f"{one.gang}: accepted for {one.subject}"))
+        say(printable(f"  stored in {one.file}"))
+    elif one.verdict.value == "none":
+        say(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
+        say("  fix: check a few answers yourself, then run l40s-deploy golden accept")
+        return
+    else:
+        wrong = [each for each in one.compared if not each.same]
+        right = len(one.compared) - len(wrong)
+        say(printable(f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})"))
+        for each in wrong:
+            _print_difference(each, screen)
+        if wrong:
+            say("  fix: verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor")
+    for prompt in one.varies:
+        say(printable(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"))
+
+
+def _print_difference(each: AnswerComparison, screen: Screen) -> None:
+    screen.out.print(printable(f"  {each.id}: differs from token {(each.position or 0) + 1} on"))
+    screen.out.print(printable(f"    accepted: {each.expected!r}"))
+    screen.out.print(printable(f"    found:    {each.found!r}"))
+
+
+def _show(shown: Sequence[tuple[Golden, object]], args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.golden.document import Baseline, to_json
+
+    if args.json:
+        documents = [to_json(baseline) if isinstance(baseline, Baseline) else None for _, baseline in shown]
+        screen.json({"gangs": [{"name": one.gang, "file": one.file, "baseline": doc}
+                               for (one, _), doc in zip(shown, documents, strict=True)]})  # fmt: skip
+        return Exit.DONE
+    for one, baseline in shown:
+        if not isinstance(baseline, Baseline):
+            screen.out.print(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
+            continue
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.accepted_at))
+        screen.out.print(printable(f"{one.gang}: accepted for {one.subject} on {when}, {one.file}"))
+        for prompt, accepted in baseline.prompts.items():
+            screen.out.print(printable(f"  {prompt}: {accepted.answer.text!r}"))
+    return Exit.DONE

@@ -1,0 +1,203 @@
+"""`init`: from hosts to an inventory: who they are, whether we may log in and use sudo, which network they share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.doctor.steps.look import look
+from orchestrator.hosts.steps.first_inventory import FirstNode, first_inventory
+from orchestrator.loading.host_pattern import BadPattern, expand
+from orchestrator.loading.resources import data_dir
+from orchestrator.model.deadlines import ANSWER_S, INIT_CONNECT_S
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.topology import NETWORKS, Area, Topology
+from orchestrator.planning.choices import not_read
+from orchestrator.records.files import write_whole
+from orchestrator.remote import host_key_scan
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.host_key_scan import ShownKey
+from orchestrator.remote.session import Session
+from orchestrator.remote.ssh_target import target_of
+from orchestrator.topology.build import build
+from orchestrator.topology.network import tcp_interface
+
+__all__ = [
+    "InitRequest",
+    "Login",
+    "NodeNetworks",
+    "ShownKey",
+    "log_in",
+    "nodes_of",
+    "refuse_existing",
+    "remember",
+    "scan",
+    "see",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequest:
+    """What an operator says of the hosts.
+
+    hosts: NAME, NAME=ADDRESS, or a range such as l40s-[0:3], the leader first
+    """
+
+    hosts: tuple[str, ...]
+    gang: str = "gang0"
+    user: str = ""
+    port: int | None = None
+    key_file: str = ""
+    jump: str = ""
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who we are there. sudo: '' where we are root or become it without a password, else what sudo says."""
+
+    user: str
+    root: bool
+    sudo: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetworks:
+    """network: why these addresses; '' if the nodes share none."""
+
+    nodes: tuple[FirstNode, ...]
+    network: str
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises InputError: an existing inventory is never overwritten."""
+    if path.exists() or path.is_symlink():
+        raise InputError("already exists; init never overwrites a file", where=str(path), fix="use --out ANOTHER.yml")
+
+
+def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
+    """The hosts as nodes of one gang. Raises InputError for a word that is not a host."""
+    named: dict[str, Reach] = {}
+    options = (("proxyjump", request.jump),) if request.jump else ()
+    for word in request.hosts:
+        pattern, _, address = word.partition("=")
+        try:
+            names, port = expand(pattern)
+        except BadPattern as wrong:
+            raise InputError(
+                f"{word!r} {wrong}", where="HOST", fix="name hosts as l40s-0, l40s-[0:3] or l40s-0=10.0.0.1"
+            ) from None
+        for name in names:
+            if name in named or not name or (address and len(names) > 1):
+                raise InputError(
+                    f"{word!r} names {name!r} twice" if name in named else f"{word!r} is not a host",
+                    where="HOST",
+                    fix="name each host once, as NAME or NAME=ADDRESS",
+                )
+            named[name] = Reach(
+                host=address or name,
+                port=port or request.port,
+                user=request.user or None,
+                key_file=request.key_file or None,
+                ssh_options=options,
+            )
+    return tuple(
+        NodeSpec(name=name, gang=request.gang, node_rank=rank, reach=reach)
+        for rank, (name, reach) in enumerate(named.items())
+    )
+
+
+def usual_user(node: NodeSpec) -> str:
+    """The default login: ~/.ssh/config's user, else this process's."""
+    return target_of(node).user
+
+
+def scan(nodes: Sequence[NodeSpec]) -> PerNode[ShownKey]:
+    """The host key that each node shows."""
+    return host_key_scan.scan(nodes, deadline_s=INIT_CONNECT_S)
+
+
+def remember(nodes: Sequence[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
+    """Trust these keys from now on; the file that has them."""
+    return host_key_scan.remember(nodes, keys)
+
+
+def log_in(nodes: Sequence[NodeSpec]) -> PerNode[Login]:
+    """Log in everywhere, and try sudo where we are not root."""
+    with Fleet(nodes, connect_deadline_s=INIT_CONNECT_S) as fleet:
+        return fleet.on_every(_who)
+
+
+def see(nodes: Sequence[NodeSpec], logins: Mapping[str, Login]) -> NodeNetworks:
+    """GPUs and the shared network of nodes on which we can log in. Raises the failure of a node that can't be read."""
+    able = [replace(node, reach=replace(node.reach, become=_becomes(logins.values()))) for node in nodes]
+    with Fleet(able, connect_deadline_s=INIT_CONNECT_S) as fleet:
+        topologies = {name: build(snapshot) for name, snapshot in look(fleet, able).all().items()}
+    for name, topology in topologies.items():
+        if lacking := topology.lacks(*NETWORKS, Area.PCI, Area.GPUS):
+            raise not_read(name, lacking, "what to write of it", "write the inventory by hand")
+    return _seen(nodes, topologies)
+
+
+def write(path: Path, request: InitRequest, seen: NodeNetworks, logins: Mapping[str, Login]) -> None:
+    """The annotated inventory, complete or not at all; an existing file stays. Raises InputError."""
+    refuse_existing(path)
+    chosen: dict[str, object] = {
+        "ansible_user": request.user,
+        "ansible_port": request.port,
+        "ansible_ssh_private_key_file": request.key_file,
+        "ansible_ssh_common_args": f"-o ProxyJump={request.jump}" if request.jump else "",
+        "ansible_become": _becomes(logins.values()),
+        "l40s_stack": request.stack,
+    }
+    text = first_inventory(
+        (data_dir("inventory") / "reference.yml").read_text("utf-8"),
+        path=str(path),
+        gang=request.gang,
+        nodes=seen.nodes,
+        variables={name: value for name, value in chosen.items() if value},
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"can't be written: {error.strerror}", where=str(path), fix="use --out FILE in a writable directory"
+        ) from None
+    write_whole(path, text, over=False)
+
+
+def _becomes(logins: Collection[Login]) -> bool:
+    """Whether to run commands through sudo: if no login is root, and sudo asks for a password on no node."""
+    return not all(login.root for login in logins) and not any(login.sudo for login in logins)
+
+
+def _who(session: Session) -> Login:
+    told = session.run(["id", "-u", "-n"], deadline_s=ANSWER_S, become=False)
+    user = told.out.decode("utf-8", "replace").strip()
+    if told.status or not user:
+        raise NodeError("`id -u -n` gives no answer", where=session.spec.name, fix="check the login shell of that user")
+    root = session.run(["id", "-u"], deadline_s=ANSWER_S, become=False).out.strip() == b"0"
+    if root:
+        return Login(user, root=True, sudo="")
+    try:
+        tried = session.run(["true"], deadline_s=ANSWER_S, become=True)
+    except NodeError as refused:
+        return Login(user, root=False, sudo=refused.what)
+    return Login(user, root=False, sudo="" if tried.status == 0 else tried.err.decode("utf-8", "replace").strip())
+
+
+def _seen(nodes: Sequence[NodeSpec], topologies: Mapping[str, Topology]) -> NodeNetworks:
+    choices = tcp_interface(topologies)
+    first = tuple(
+        FirstNode(
+            name=node.name,
+            host=node.reach.host,
+            address=choices[node.name].address if choices else "",
+            gpus=len(topologies[node.name].gpus),
+        )
+        for node in nodes
+    )
+    return NodeNetworks(first, next(iter(choices.values())).reason if choices else "")

@@ -1,0 +1,329 @@
+"""`prepare`: set hosts up for `up`, and undo it. Ansible does it; this decides what to run on which host."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.doctor.steps.look import look
+from orchestrator.gang.steps.router.routing import Router
+from orchestrator.gang.steps.standing import as_standing
+from orchestrator.gang.steps.status.reports import see
+from orchestrator.hosts.steps import locks
+from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, stack_in
+from orchestrator.hosts.steps.runner import HostEvent, HostResult, count_tasks, run_playbook
+from orchestrator.hosts.steps.stack import ROUTER_STACK
+from orchestrator.loading.stacks import load_stack, stack_lock
+from orchestrator.model.chosen import no_such
+from orchestrator.model.deadlines import PREPARE_S
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.inventory import Inventory, NodeSpec, RouterSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Stack
+from orchestrator.model.survivors import all_machines
+from orchestrator.planning.choices import tcp_choices
+from orchestrator.planning.places import venv
+from orchestrator.planning.ports import firewall
+from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.build import build
+
+__all__ = ["TAGS", "HostEvent", "PrepareRequest", "PrepareResult", "play_variables", "prepare"]
+
+TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
+"""What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
+
+ON_REQUEST = ("firewall",)
+"""Roles that run only where --tags names them."""
+
+ENGINE_USER = "l40s"
+"""The engine's user if the inventory names none."""
+
+_DEBS = "debs.tar"
+_IMAGE = "image.tar"
+_VOCABULARIES = "vocabularies.tar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareRequest:
+    """What an operator asks for. () means all, None the inventory's.
+
+    install_containers: install the distribution's own Docker or podman where the stack wants it and there is none
+    become:          over the inventory: use sudo
+    become_password: what sudo wants to hear
+    find_links:      one more place where pip on the nodes looks
+    """
+
+    nodes: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    check: bool = False
+    remove: bool = False
+    stack: str | None = None
+    bundle: Path | None = None
+    router_bundle: Path | None = None
+    install_containers: bool = False
+    become: bool = False
+    become_password: str | None = None
+    find_links: str = ""
+    timeout_s: float = PREPARE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareResult:
+    """What came of it. nodes: the names that were asked for, in the inventory's order."""
+
+    nodes: tuple[str, ...]
+    results: PerNode[HostResult]
+    seconds: float
+
+
+def tasks_of(inventory: Inventory, request: PrepareRequest) -> dict[str, int]:
+    """How many tasks each chosen node's run has; empty where Ansible can't tell. Slow: ask beside the run."""
+    plays = count_tasks(_playbook(request), inventory=Path(inventory.path), tags=request.tags)
+    if not plays:
+        return {}
+    names = _chosen(inventory, request.nodes)
+    gangs = {node.name for node in inventory.nodes}
+    routers = set() if inventory.router is None else {inventory.router.node.name}
+    if len(plays) == 1:
+        return dict.fromkeys(names, plays[0])
+    return {name: plays[0] * (name in gangs) + plays[1] * (name in routers) for name in names}
+
+
+def _playbook(request: PrepareRequest) -> str:
+    return "remove.yml" if request.remove else "prepare.yml"
+
+
+def prepare(
+    inventory: Inventory, request: PrepareRequest, on_step: Callable[[HostEvent], None] = lambda _: None
+) -> PrepareResult:
+    """Run prepare.yml, or remove.yml, on the chosen nodes; a node's failure is a value beside the others' results.
+
+    Raises InputError for what can't be done anywhere (unknown node, tag or stack, a bundle of another stack), and
+    NodeError where a stack is to be removed below a running engine.
+    """
+    began = time.monotonic()
+    names = _chosen(inventory, request.nodes)
+    nodes = tuple(node for node in inventory.nodes if node.name in names)
+    _refuse_tags(request)
+    with tempfile.TemporaryDirectory(prefix="l40s-prepare-") as folder:
+        if request.remove:
+            _refuse_below_an_engine(inventory, names)
+        variables = play_variables(nodes, request, Path(folder), router=_router(inventory, names))
+        for name, rules in _firewalls(inventory, nodes, request).items():
+            variables["prepare_hosts"][name]["firewall"] = rules
+        results = run_playbook(
+            _playbook(request),
+            inventory=Path(inventory.path),
+            variables=variables,
+            only=names,
+            tags=request.tags,
+            check=request.check,
+            forks=len(names),
+            become_password=request.become_password,
+            deadline_s=request.timeout_s,
+            on_step=on_step,
+        )
+    return PrepareResult(nodes=names, results=results, seconds=time.monotonic() - began)
+
+
+def play_variables(
+    nodes: Sequence[NodeSpec], request: PrepareRequest, folder: Path, *, router: RouterSpec | None = None
+) -> dict[str, Any]:
+    """What the playbook is given. folder: where files that it reads on this machine may be put. router: where it
+    gets its virtual environment, from the router's bundle, or from an index where no bundle is given at all."""
+    if request.remove:
+        return _become(request)
+    bundle = read_bundle(request.bundle) if request.bundle else None
+    if bundle and bundle.debian:
+        copy_part(bundle, "debs", folder / _DEBS)
+    if bundle and bundle.vocabularies:
+        copy_part(bundle, "vocabularies", folder / _VOCABULARIES)
+    if bundle and bundle.image:
+        copy_part(bundle, "image", folder / _IMAGE)
+    hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
+    variables = {"prepare_hosts": hosts, **_become(request)}
+    if router is not None and request.router_bundle:
+        variables["prepare_router"] = _router_from(read_bundle(request.router_bundle), router, folder)
+    elif router is not None and not request.bundle:
+        variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
+    return variables
+
+
+def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: PrepareRequest) -> dict[str, str]:
+    """Each node's rules, where they were asked for: they name the addresses of all nodes of its gang.
+
+    Raises why a node can't be looked at, and InputError where a gang's nodes share no network.
+    """
+    if "firewall" not in request.tags:
+        return {}
+    wanted = {node.name for node in nodes}
+    gangs = [all_machines(gang) for gang in inventory.gangs if any(node.name in wanted for node in gang.machines)]
+    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
+        looked = look(fleet, list(fleet.nodes.values())).all()
+    topologies = {name: build(snapshot) for name, snapshot in looked.items()}
+    found: dict[str, str] = {}
+    for gang in gangs:
+        addresses = {name: choice.address for name, choice in tcp_choices(gang, topologies).items()}
+        found |= {node.name: firewall(gang, node, addresses) for node in gang.nodes if node.name in wanted}
+    return found
+
+
+def sorted_bundles(files: Sequence[Path]) -> tuple[Path | None, Path | None]:
+    """The stack's bundle and the router's, of those that were named. Raises InputError for two of a kind."""
+    found: dict[bool, Path] = {}
+    for file in files:
+        is_router = stack_in(file) == ROUTER_STACK.name
+        if is_router in found:
+            kind = "the router's" if is_router else "a stack's"
+            raise InputError(
+                f"is {kind} packages, as {found[is_router]} is", where=str(file), fix="name one bundle of each kind"
+            )
+        found[is_router] = file
+    return found.get(False), found.get(True)
+
+
+def _router_from(bundle: StackBundle, router: RouterSpec, folder: Path) -> dict[str, Any]:
+    lock = folder / "router-requirements.txt"
+    lock.write_text(bundle.lock)
+    return {
+        "venv": router.venv,
+        "find_links": "",
+        "bundle": str(bundle.path.absolute()),
+        "lock": str(lock),
+        "python": bundle.python,
+    }
+
+
+def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the gangs' nodes and of the router's host, which may be one of them."""
+    known = dict.fromkeys(node.name for node in inventory.nodes)
+    if inventory.router is not None:
+        known[inventory.router.node.name] = None
+    for name in names:
+        if name not in known:
+            raise no_such("node", name, known, where="--node")
+    return tuple(name for name in known if not names or name in names)
+
+
+def _router(inventory: Inventory, names: Sequence[str]) -> RouterSpec | None:
+    spec = inventory.router
+    return spec if spec is not None and spec.node.name in names else None
+
+
+def _refuse_tags(request: PrepareRequest) -> None:
+    if request.remove and request.tags:
+        raise InputError("--remove undoes everything", where="--tags", fix="omit --tags")
+    for tag in request.tags:
+        if tag not in (*TAGS, *ON_REQUEST):
+            raise InputError(
+                f"found {tag!r}, wanted one or more of {', '.join((*TAGS, *ON_REQUEST))}",
+                where="--tags",
+                fix="--tags limits",
+            )
+
+
+def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
+    """A node that does not answer here will not answer Ansible either, which reports it."""
+    gangs = [gang for gang in as_standing(inventory).gangs if any(node.name in names for node in gang.nodes)]
+    with Fleet(node for gang in gangs for node in gang.nodes) as fleet:
+        views = see(fleet, gangs)
+    for view in views:
+        alive = [node.name for node in view.nodes if node.alive and node.name in names]
+        if alive:
+            raise NodeError(
+                f"gang {view.name} is running there on the stack that would be removed",
+                where=", ".join(alive),
+                fix=f"l40s-deploy down {view.name}",
+            )
+    if (spec := _router(inventory, names)) is not None:
+        with Router(spec) as router:
+            (view,) = see(router.fleet, [router.gang])
+        if view.running:
+            raise NodeError(
+                "the router is running there", where=spec.node.name, fix="stop it with `l40s-deploy router down`"
+            )
+
+
+def _host(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None, folder: Path) -> dict[str, Any]:
+    """What prepare.yml wants to know of a node, beside its Ansible variables."""
+    name = _stack_name(node, request, bundle)
+    stack = load_stack(name)
+    if bundle and bundle.stack != stack.name:
+        raise InputError(
+            f"contains the stack {bundle.stack}, but {node.name} needs {stack.name}",
+            where=str(bundle.path),
+            fix=f"build one with `l40s-deploy stack build {stack.name} --out FILE`",
+        )
+    _refuse_another_kind(stack, bundle)
+    up_becomes = node.reach.become_user if node.reach.become else ""
+    return {
+        "stack": stack.name,
+        **_what_to_install(stack, name, bundle, folder),
+        "install_containers": request.install_containers,
+        "python": bundle.python if bundle else stack.python,
+        "packages": list(stack.system_packages),
+        "debian": str(folder / _DEBS) if bundle and bundle.debian else "",
+        "debian_release": bundle.debian if bundle else "",
+        "find_links": request.find_links,
+        "venv": venv(node, stack.name),
+        "engine_user": node.engine_user or (up_becomes if up_becomes != "root" else "") or ENGINE_USER,
+        "up_becomes": up_becomes,
+        "model_root": node.model_root,
+        "state_dir": node.state_dir or "",
+        "firewall": "",
+    }
+
+
+def _refuse_another_kind(stack: Stack, bundle: StackBundle | None) -> None:
+    """Packages for a stack in a container, or an image for one in a virtual environment: nothing would be installed."""
+    if bundle and bundle.image != (stack.install != "venv"):
+        holds = "a container image" if bundle.image else "packages"
+        raise InputError(
+            f"contains {holds}, but the file of the stack {stack.name} has `install: {stack.install}`",
+            where=str(bundle.path),
+            fix="use the stack file that the bundle was built from with --stack, or build the bundle again with"
+            " `l40s-deploy stack build`",
+        )
+
+
+def _what_to_install(stack: Stack, name: str, bundle: StackBundle | None, folder: Path) -> dict[str, Any]:
+    """The packages of a virtual environment, or an image: what the one wants is '' for the other."""
+    shared = {"install": stack.install, "gpus": stack.device == "cuda", "image": stack.image}
+    if stack.install != "venv":
+        archive = str(folder / _IMAGE) if bundle and bundle.image else ""
+        return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
+    if bundle is None:
+        locks.refuse_without(stack)
+    lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
+    return {
+        **shared,
+        "image_archive": "",
+        "vocabularies": str(folder / _VOCABULARIES) if bundle and bundle.vocabularies else "",
+        "lock": str(lock),
+        "bundle": str(bundle.path.absolute()) if bundle else "",
+    }
+
+
+def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None) -> str:
+    name = request.stack or node.stack or (bundle.stack if bundle else None)
+    if name is None:
+        raise InputError(
+            "no stack is set for it", where=node.name, fix="use --stack NAME, or set l40s_stack in the inventory"
+        )
+    return name
+
+
+def _unpacked_lock(bundle: StackBundle, folder: Path) -> Path:
+    file = folder / "requirements.txt"
+    file.write_text(bundle.lock)
+    return file
+
+
+def _become(request: PrepareRequest) -> dict[str, Any]:
+    """prepare needs root, also where the inventory lets all else run as another user."""
+    asked = request.become or request.become_password is not None
+    return {"ansible_become_user": "root", **({"ansible_become": True} if asked else {})}

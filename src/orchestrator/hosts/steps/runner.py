@@ -1,0 +1,361 @@
+"""Runs one of our playbooks; its progress, and what became of each host, are values.
+
+Ansible runs with our settings: of the user's ansible.cfg, only what is needed to read the inventory counts (vaults,
+plugins). Nothing is written to the user's home, and a connection that stays silent is given up (`ServerAliveInterval`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ansible_runner
+
+from orchestrator.hosts.results import advice, diff_text, failure_message, unreachable_message
+from orchestrator.loading.ansible_settings import reading_settings
+from orchestrator.loading.resources import data_dir
+from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
+from orchestrator.model.per_node import PerNode
+
+LOCALHOST: Mapping[str, Any] = {
+    "all": {
+        "hosts": {"localhost": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}},
+    }
+}
+"""An inventory of this machine alone."""
+
+SSH_ARGUMENTS = (
+    "-o ControlMaster=auto -o ControlPersist=30s -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "
+    "-o ConnectTimeout=10 -o BatchMode=yes"
+)
+"""A connection ends after 15 s of silence, also that of a shared master whose host has gone away."""
+
+GRACE_S = 10.0
+"""Seconds that Ansible has to end its workers, and the workers to end their modules, before it is killed."""
+
+Outcome = Literal["started", "ok", "changed", "skipped", "remark", "failed", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvent:
+    """Something that happened on a host.
+
+    role:    the role that the task is part of, '' for none
+    outcome: `remark` is a message of the playbook's own
+    seconds: how long the task took there; 0 for `started`
+    diff:    what the task changed, as lines of a unified diff; '' where it reported none
+    """
+
+    host: str
+    task: str
+    outcome: Outcome
+    message: str = ""
+    seconds: float = 0.0
+    role: str = ""
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """How many tasks ended in which way, on a host where none failed."""
+
+    ok: int
+    changed: int
+    skipped: int
+
+
+def run_playbook(
+    playbook: str,
+    *,
+    inventory: Path | Mapping[str, Any] = LOCALHOST,
+    variables: Mapping[str, Any] | None = None,
+    only: Collection[str] = (),
+    tags: Collection[str] = (),
+    check: bool = False,
+    forks: int = 16,
+    become_password: str | None = None,
+    deadline_s: float,
+    on_step: Callable[[HostEvent], None] = lambda _: None,
+) -> PerNode[HostResult]:
+    """Run `playbooks/<playbook>` and give each host's result or failure.
+
+    inventory: an Ansible inventory file, or the same as a mapping
+    only:      names of the hosts to run on; empty for all
+    check:     change nothing, say what would change
+    forks:     how many hosts are worked on at a time
+    become_password: for sudo; it travels in a file that only we can read, for as long as the run lasts
+    deadline_s: seconds for the whole run; hosts that are not done by then are failures (`Unreachable`)
+    on_step:   called from another thread, one call at a time; an exception in it ends the run and is raised here
+
+    Raises InputError where Ansible could not start at all (a broken inventory, no such host). An interrupt ends
+    the run on every host and is raised again.
+    """
+    report = _AnsibleReport(on_step)
+    with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
+        run = _PlaybookRun(report, deadline_s)
+        run.start(
+            private_data_dir=folder,
+            # Ansible works where we do: relative paths in an inventory (keys, known_hosts) mean the same to both
+            project_dir=str(Path.cwd()),
+            playbook=str(data_dir("playbooks") / playbook),
+            inventory=str(inventory.absolute()) if isinstance(inventory, Path) else dict(inventory),
+            extravars=dict(variables or {}),
+            envvars=_settings(Path(folder), forks, become_password),
+            limit=",".join(sorted(only)) or None,
+            cmdline=_options(tags, check),
+        )
+        run.wait()
+        return report.outcome(run)
+
+
+def count_tasks(playbook: str, *, inventory: Path, tags: Collection[str] = (), deadline_s: float = 60.0) -> list[int]:
+    """How many tasks each play of a playbook has, by `ansible-playbook --list-tasks`; [] where it can't tell."""
+    with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
+        words = [
+            "ansible-playbook",
+            "--list-tasks",
+            "-i",
+            str(inventory.absolute()),
+            str(data_dir("playbooks") / playbook),
+        ]
+        words[0] = str(Path(sys.executable).with_name(words[0]))
+        try:
+            listed = subprocess.run(
+                [*words, *([f"--tags={','.join(sorted(tags))}"] if tags else [])],
+                env=_settings(Path(folder), 1, None),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=deadline_s,
+                check=False,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return []
+    return [len(re.findall(r"^ {6}\S.*\tTAGS: ", play, re.MULTILINE)) for play in listed.split("\n  play #")[1:]]
+
+
+class _PlaybookRun:
+    """One ansible-playbook process, run by a thread so that this one can handle an interrupt."""
+
+    def __init__(self, report: _AnsibleReport, deadline_s: float) -> None:
+        self.timed_out = False
+        self.output = ""
+        self.deadline_s = deadline_s
+        self._report = report
+        self._ends_at = time.monotonic() + deadline_s
+        self._interrupted = threading.Event()
+        self._term_sent_at: float | None = None
+
+    def start(self, **arguments: Any) -> None:
+        self._thread, self._runner = ansible_runner.run_async(
+            quiet=True,
+            event_handler=self._report.hear,
+            cancel_callback=self._should_be_killed,
+            **arguments,
+        )
+
+    def wait(self) -> None:
+        """Waits until the process has ended, whatever happens; raises what ended it early."""
+        try:
+            while self._thread.is_alive():
+                self._thread.join(0.2)
+        except BaseException:
+            self._interrupted.set()
+            self._thread.join(GRACE_S + 5)
+            raise
+        self.output = self._output()
+        if self._report.broken is not None:
+            raise self._report.broken
+
+    def _should_be_killed(self) -> bool:
+        """ansible-runner asks this again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
+
+        Its workers have sessions of their own: only Ansible itself, when asked to end, ends them and their modules.
+        """
+        self.timed_out = self.timed_out or time.monotonic() > self._ends_at
+        if not (self.timed_out or self._interrupted.is_set() or self._report.broken is not None):
+            return False
+        if self._term_sent_at is None:
+            self._term_sent_at = time.monotonic()
+            if self._report.pid:
+                os.kill(self._report.pid, signal.SIGTERM)
+        return time.monotonic() - self._term_sent_at > (GRACE_S if self._report.pid else 0.0)
+
+    def _output(self) -> str:
+        with self._runner.stdout as stream:
+            return str(stream.read())
+
+    def never_began(self) -> DeployError:
+        """Why no task was started on any host."""
+        if self.timed_out:
+            return Unreachable(f"no task started within {self.deadline_s:.0f} s", where="ansible-playbook", fix=_AGAIN)
+        said = failure_message({"stdout": self.output})
+        return InputError(said, where="ansible-playbook", fix="fix what the message names")
+
+    def left_unfinished(self, host: str, task: str) -> DeployError:
+        """What became of a host that was at `task` when the run ended."""
+        if self.timed_out:
+            return Unreachable(
+                f"did not end within {self.deadline_s:.0f} s; last task: {task!r}", where=host, fix=_AGAIN
+            )
+        said = failure_message({"stdout": self.output})
+        return NodeError(f"Ansible ended at {task!r}: {said}", where=host, fix=_AGAIN)
+
+
+class _AnsibleReport:
+    """What Ansible's events say, host by host."""
+
+    def __init__(self, on_step: Callable[[HostEvent], None]) -> None:
+        self.pid = 0
+        self.broken: BaseException | None = None
+        self._on_step = on_step
+        self._at: dict[str, str] = {}
+        self._failures: dict[str, DeployError] = {}
+        self._counts: dict[str, HostResult] | None = None
+
+    def hear(self, event: Mapping[str, Any]) -> bool:
+        """ansible-runner's event handler; False: keep no file of the event."""
+        kind, data = event.get("event", ""), event.get("event_data") or {}
+        try:
+            if kind == "playbook_on_start":
+                self.pid = int(data.get("pid") or event.get("pid") or 0)
+            elif kind == "playbook_on_stats":
+                self._counts = _counts(data)
+            elif kind.startswith("runner_on_"):
+                self._host_event(kind.removeprefix("runner_on_"), data)
+        except BaseException as failure:  # raised again by the thread that asked for the run
+            self.broken = failure
+        return False
+
+    def outcome(self, run: _PlaybookRun) -> PerNode[HostResult]:
+        if not self._at:
+            raise run.never_began()
+        counts = self._counts or {}
+        for host in self._at.keys() - self._failures.keys() - counts.keys():
+            self._failures[host] = run.left_unfinished(host, self._at[host])
+        return PerNode({host: counts[host] for host in counts if host not in self._failures}, self._failures)
+
+    def _host_event(self, kind: str, data: Mapping[str, Any]) -> None:
+        step = _step(kind, data)
+        if step is None:
+            return
+        if step.outcome == "started":
+            self._at[step.host] = step.task
+        elif step.outcome in ("failed", "unreachable"):
+            self._failures[step.host] = _failure(step)
+        self._on_step(step)
+
+
+_AGAIN = "fix what the message names, then run it again; finished tasks are skipped"
+
+
+_OUTCOMES: Mapping[str, Outcome] = {
+    "start": "started",
+    "ok": "ok",
+    "skipped": "skipped",
+    "failed": "failed",
+    "unreachable": "unreachable",
+}
+"""By kind of event; other kinds are of no interest."""
+_MESSAGES: Mapping[Outcome, Callable[[Mapping[str, Any]], str]] = {
+    "remark": lambda result: str(result.get("msg") or ""),
+    "failed": failure_message,
+    "unreachable": unreachable_message,
+}
+"""By outcome: what of a task's result an operator reads."""
+
+
+def _step(kind: str, data: Mapping[str, Any]) -> HostEvent | None:
+    """What an event `runner_on_<kind>` says, None where it is of no interest."""
+    result = data.get("res") or {}
+    outcome = _outcome(kind, data, result)
+    if outcome is None:
+        return None
+    return HostEvent(
+        host=str(data.get("host")),
+        task=str(data.get("task") or ""),
+        outcome=outcome,
+        message=_MESSAGES[outcome](result) if outcome in _MESSAGES else "",
+        seconds=float(data.get("duration") or 0.0),
+        role=str(data.get("role") or ""),
+        diff=diff_text(result) if outcome in ("ok", "changed") else "",
+    )
+
+
+def _outcome(kind: str, data: Mapping[str, Any], result: Mapping[str, Any]) -> Outcome | None:
+    if kind == "ok" and str(data.get("task_action")).endswith("debug"):
+        return "remark"
+    if kind == "ok" and result.get("changed"):
+        return "changed"
+    return None if kind == "failed" and data.get("ignore_errors") else _OUTCOMES.get(kind)
+
+
+def _failure(step: HostEvent) -> DeployError:
+    if step.outcome == "unreachable":
+        return Unreachable(step.message, where=step.host, fix=f"check the login: `ssh {step.host}`")
+    fix = advice(step.message) or _AGAIN
+    return NodeError(f"{step.task!r} failed: {step.message}", where=step.host, fix=fix)
+
+
+def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:
+    return {
+        host: HostResult(
+            ok=stats.get("ok", {}).get(host, 0),
+            changed=stats.get("changed", {}).get(host, 0),
+            skipped=stats.get("skipped", {}).get(host, 0),
+        )
+        for host in stats.get("processed") or ()
+    }
+
+
+def _options(tags: Collection[str], check: bool) -> str | None:
+    words = ["--check", "--diff"] if check else []
+    if tags:
+        words.append("--tags=" + ",".join(sorted(tags)))
+    return " ".join(words) or None
+
+
+def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:
+    """Ansible's environment. Only how the inventory is read comes from the user's own configuration: a run depends on
+    nothing else there."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    if become_password is not None:
+        secret = folder / "become"
+        secret.touch(mode=0o600)
+        secret.write_text(become_password)
+        inherited["ANSIBLE_BECOME_PASSWORD_FILE"] = str(secret)
+    return (
+        inherited
+        | reading_settings()
+        | {
+            # ansible-playbook is beside our interpreter, in a folder that need not be on PATH
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+            "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
+            "ANSIBLE_CONFIG": str(_empty_file(folder / "ansible.cfg")),
+            "ANSIBLE_HOME": str(folder / "home"),
+            "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_PIPELINING": "1",
+            "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
+            "ANSIBLE_FORKS": str(forks),
+            "ANSIBLE_TIMEOUT": "10",
+            "ANSIBLE_RETRY_FILES_ENABLED": "0",
+            "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
+        }
+    )
+
+
+def _empty_file(path: Path) -> Path:
+    path.touch()
+    return path

@@ -1,0 +1,40 @@
+"""`l40s-deploy notify`: who is notified about events of a gang; `--test` sends each recipient a message."""
+
+from __future__ import annotations
+
+import argparse
+
+from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import Exit, InputError
+from orchestrator.monitoring.steps.notify import send, shown, trial
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(parser, "l40s-deploy notify", "l40s-deploy notify --test")
+    add_inventory(parser)
+    parser.add_argument("--test", action="store_true", help="send a test message to every recipient of l40s_notify")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0, or 4 where a recipient did not accept the test message."""
+    inventory = open_inventory(args, screen)
+    if not inventory.notify:
+        raise InputError(
+            "l40s_notify lists no recipient",
+            where=inventory.path,
+            fix="add a list below vars:, for example `l40s_notify: [{kind: slack, url_file: ~/.config/l40s/slack}]`",
+        )
+    results = []
+    for recipient in inventory.notify:
+        error = send(recipient, trial()) if args.test else ""
+        events = sorted(event.value for event in recipient.events)
+        results.append({"recipient": shown(recipient), "events": events, "error": error or None})
+        if not args.json:
+            outcome = f": {error}" if error else ": sent" if args.test else f": {', '.join(events)}"
+            screen.out.print(printable(f"{shown(recipient)}{outcome}"))
+    if args.json:
+        screen.json({"recipients": results, "tested": args.test})
+    return Exit.UNREACHABLE if any(one["error"] for one in results) else 0

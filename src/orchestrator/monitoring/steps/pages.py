@@ -1,0 +1,207 @@
+"""What the page of `web` shows, as HTML. Reads only; each slow source is read again once it is old, aside."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from orchestrator import __version__
+from orchestrator.bench.steps.bench import listed
+from orchestrator.bench.steps.page import bench_html, newest_curves
+from orchestrator.bench.steps.page import page_of as bench_of
+from orchestrator.doctor.steps.doctor import examine_inventory
+from orchestrator.doctor.steps.report import page_of as report_of
+from orchestrator.doctor.steps.report import pictures, report_html
+from orchestrator.gang.history import PastRun
+from orchestrator.gang.steps.status.history import history
+from orchestrator.gang.steps.status.live import Moment, Watching, live_json
+from orchestrator.gang.steps.status.loads import NodeLoad
+from orchestrator.gang.steps.status.why import why, why_json
+from orchestrator.gang.view import NodeView
+from orchestrator.loading.resources import templates
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.steps.lights import lights
+from orchestrator.rendering import report_page
+from orchestrator.topology.live_drawing import lit
+from orchestrator.topology.picture import Picture
+
+RECORDS_S = 10.0
+DOCTOR_S = 600.0
+"""How old what was kept of past runs, and of the hardware, may get before it is read again."""
+MOST_RUNS = 20
+MOST_EVENTS = 12
+MOST_DRAWINGS = 16
+"""Nodes whose inside is on the page; of the others there is the row of their GPUs."""
+
+
+class CachedValue:
+    """A value that is read on a thread of its own, at most once in `every_s`; callers never wait for it."""
+
+    def __init__(self, read: Callable[[], Any], every_s: float) -> None:
+        self._read, self._every_s = read, every_s
+        self._value: Any = None
+        self._error = ""
+        self._at = float("-inf")
+        self._free = threading.Lock()
+
+    def value(self) -> tuple[Any, str]:
+        """The newest one, None before the first; and why reading failed, '' where it did not."""
+        if time.monotonic() - self._at > self._every_s and self._free.acquire(blocking=False):
+            threading.Thread(target=self._again, daemon=True).start()
+        return self._value, self._error
+
+    def _again(self) -> None:
+        try:
+            self._value, self._error = self._read(), ""
+        except DeployError as failure:
+            self._error = f"{failure.where}: {failure.what}"
+        finally:
+            self._at = time.monotonic()
+            self._free.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What an examination of the hardware gave: the page of `doctor --report`, and each node's drawing."""
+
+    page: dict[str, Any]
+    drawings: Mapping[str, Picture]
+
+
+class Pages:
+    """HTML of everything that is served."""
+
+    def __init__(self, inventory: Inventory, gangs: tuple[str, ...], source: Watching) -> None:
+        self._source = source
+        self._style = templates("page.css", "node_drawing.css", "curves.css", "live.css", "dark.css")
+        self._part = templates("node_drawing.html.j2", "curves.html.j2", "live_part.html.j2")
+        self._runs = CachedValue(lambda: history(inventory, gangs), RECORDS_S)
+        self._why = CachedValue(lambda: why_json(why(inventory, gangs))["gangs"], RECORDS_S)
+        self._inside = CachedValue(lambda: _inside(inventory), DOCTOR_S)
+        self._bench = CachedValue(lambda: newest_curves(listed()), RECORDS_S)
+
+    def page(self, nonce: str) -> str:
+        """The page, with its first picture in it. nonce: what lets its one script run."""
+        shown = {"version": __version__, "nonce": nonce, "part": Markup(self.part())}  # noqa: S704 - escaped there
+        return report_page(shown, templates("live.html.j2"), self._style)
+
+    def part(self) -> str:
+        """What the page puts in the place of its picture: blocks with an id each, of which it takes what changed."""
+        return report_page(self._now(), self._part, "")
+
+    def document(self) -> dict[str, Any]:
+        """As `status --watch --json`."""
+        return live_json(self._source.look())
+
+    def doctor(self) -> str:
+        """The page of `doctor --report`; a placeholder while the nodes are examined."""
+        inside, error = self._inside.value()
+        if inside is None:
+            return _soon("The nodes are being examined.", error)
+        return report_html(inside.page)
+
+    def bench(self) -> str:
+        """The page of `bench --html`, of every run recorded on this machine. Raises InputError where there is none."""
+        records = listed()
+        if not records:
+            raise InputError("no benchmark is recorded", where="bench", fix="measure one: l40s-deploy bench")
+        return bench_html(bench_of(records))
+
+    def _now(self) -> dict[str, Any]:
+        moment = self._source.look()
+        document = live_json(moment)
+        runs, _ = self._runs.value()
+        told, _ = self._why.value()
+        inside, error = self._inside.value()
+        bench, _ = self._bench.value()
+        causes = {one["name"]: one for one in told or ()}
+        shown = _nodes(moment, inside.drawings if inside else {})
+        gangs = [
+            {
+                **gang,
+                "why": causes.get(gang["name"]),
+                "events": gang["events"][-MOST_EVENTS:],
+                "nodes": [{**node, **shown[gang["name"], node["name"]]} for node in gang["nodes"]],
+            }
+            for gang in document["gangs"]
+        ]
+        past = [run for kept in runs or () for run in kept.runs]
+        past.sort(key=lambda run: run.started, reverse=True)
+        return {
+            "clock": time.strftime("%H:%M:%S", time.localtime(document["at"])),
+            "gangs": gangs,
+            "router": document["router"],
+            "runs": _timeline(past[:MOST_RUNS], document["at"]),
+            "examined": inside is not None,
+            "not_examined": error,
+            "bench": bench or {},
+            "time_of": lambda at: time.strftime("%H:%M:%S", time.localtime(at)),
+        }
+
+
+def _inside(inventory: Inventory) -> Inside:
+    examination = examine_inventory(inventory)
+    return Inside(report_of(examination), pictures(examination))
+
+
+def _nodes(moment: Moment, drawings: Mapping[str, Picture]) -> dict[tuple[str, str], dict[str, Any]]:
+    """By gang and node: lights of its GPUs and ports, and its drawing with them where one is there."""
+    nodes = [(view.name, node) for view in moment.seen.views for node in view.nodes]
+    drawn = [node.name for _, node in nodes if node.name in drawings][:MOST_DRAWINGS]
+    return {
+        (gang, node.name): _lit(node, moment.nodes.get(node.name), drawings[node.name] if node.name in drawn else None)
+        for gang, node in nodes
+    }
+
+
+def _lit(node: NodeView, load: NodeLoad | None, drawing: Picture | None) -> dict[str, Any]:
+    now = lights(node, load or NodeLoad())
+    return {
+        "gpus_now": now.gpus,
+        "ports_now": list(now.ports.values()),
+        "drawing": lit(drawing, now.gpus, now.ports, old=now.old) if drawing else None,
+    }
+
+
+def _timeline(runs: list[PastRun], now: float) -> list[dict[str, Any]]:
+    """A row a run. start, served: (where it begins, how long it is) in per cent of the time since the oldest began; a
+    start that never came to ready is all start."""
+    first = min((run.started for run in runs), default=now)
+    all_s = max(1.0, now - first)
+
+    def share(begin: float, end: float) -> tuple[float, float]:
+        return round(100 * (begin - first) / all_s, 2), round(100 * max(0.0, end - begin) / all_s, 2)
+
+    def row(run: PastRun) -> dict[str, Any]:
+        end = max(run.started, min(now, run.ended or now))
+        ready = min(end, run.started + run.start.seconds) if run.start else end
+        return {
+            "gang": run.gang,
+            "end": run.end,
+            "by": run.by,
+            "when": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+            "took_s": round(run.start.seconds) if run.start else None,
+            "start": share(run.started, ready),
+            "served": share(ready, end),
+            "failed_at": share(end, end)[0] if run.end == GangState.FAILED.value else None,
+            "cause": f"{run.cause.node}: {run.cause.text}" if run.cause else "",
+        }
+
+    return [row(run) for run in runs]
+
+
+def _soon(words: str, error: str) -> str:
+    page = (
+        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="3">'
+        '<meta name="color-scheme" content="light dark">'
+        "<title>doctor</title>"
+        "<style>{{ style }}</style><main><p>{{ words }}</p><p>{{ error }}</p></main></html>"
+    )
+    return report_page({"words": words, "error": error}, page, templates("page.css", "dark.css"))

@@ -1,0 +1,209 @@
+"""`l40s-deploy nettest`: measures the network in place of the engine, and names the link or node that is slow or
+corrupts data."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.options import (
+    add_examples,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_timeout,
+    command_line,
+    open_inventory,
+)
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.deadlines import NETTEST_S
+from orchestrator.model.errors import Exit
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from orchestrator.nettest.report import NettestResult
+    from orchestrator.nettest.steps.nettest import TestedGang
+    from orchestrator.nettest.verdict import LinkResult
+    from orchestrator.nettest.verification import Verification
+
+ENOUGH_PERCENT = 80.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy nettest",
+        "l40s-deploy nettest --model DeepSeek-V3-0324-Block64x64 --json",
+        "l40s-deploy nettest --verify     # only whether data arrives as it was sent: seconds",
+        "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest     # before every rank starts",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument(
+        "--model", metavar="MODEL", help="model whose decode sizes to measure (default: the last one that ran)"
+    )
+    parser.add_argument(
+        "--stack", metavar="STACK", help="stack whose torch and NCCL to use (default: as `plan` chooses)"
+    )
+    parser.add_argument("--verify", action="store_true", help="compare data between all ranks, and time nothing")
+    add_nettest_min(parser)
+    add_timeout(parser, "give up if the measurements of a gang take longer than this", NETTEST_S)
+    add_json(parser)
+
+
+def add_nettest_min(parser: argparse.ArgumentParser) -> None:
+    """--nettest-min PERCENT."""
+    parser.add_argument(
+        "--nettest-min",
+        type=_percent,
+        default=ENOUGH_PERCENT,
+        metavar="PERCENT",
+        help="a figure below this share of the expected one is slow (80)",
+    )
+
+
+def _percent(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%"))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 100:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted per cent, more than 0 and at most 100")
+    return found
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when nothing is slow or wrong, 7 when something is."""
+    from orchestrator.cli.progress import counting
+    from orchestrator.nettest.steps import nettest
+
+    inventory = open_inventory(args, screen)
+    order = nettest.NettestOptions(
+        gangs=tuple(args.gang),
+        model=args.model,
+        stack=args.stack,
+        enough=args.nettest_min / 100,
+        command=command_line(),
+        timeout_s=args.timeout,
+        verify_only=args.verify,
+    )
+    with counting(screen, "measurements") as at:
+        found = nettest.run_now(inventory, order, at)
+    if args.json:
+        screen.json(nettest.nettest_json(found))
+    else:
+        for one in found:
+            show(one, screen)
+    return Exit.DIFFERS if any(one.result.verdict.value in ("slow", "failed") for one in found) else Exit.DONE
+
+
+def show(tested: TestedGang, screen: Screen) -> None:
+    """Figures, then what they mean."""
+    from orchestrator.nettest.report import findings
+
+    say, result = screen.out.print, tested.result
+    say(printable(f"{result.gang}: {result.ranks} ranks on {len(result.nodes)} nodes, {result.seconds:.1f} s"))
+    for words in sorted({f"{node}: {words}" for node, words in result.transport.items()}):
+        say(printable(f"  {words}"))
+    if not result.verification.corrupt:
+        say(printable(f"  {_right(result.verification)}"))
+    _tests(result, screen)
+    _links(result, screen)
+    _rails(result, screen)
+    for finding in findings(result):
+        say(printable(f"  {finding.id}: {finding.title}"))
+        if finding.effect:
+            say(printable(f"    cost: {finding.effect}"))
+        say(printable(f"    fix: {finding.fix}"))
+    verdict = f"verdict: {result.verdict.value}" if result.tests or findings(result) else "nothing was timed"
+    say(printable(f"  {verdict}; kept in {tested.file}"))
+
+
+def _right(found: Verification) -> str:
+    size = f"{found.least >> 20} MiB" if found.least >> 20 else f"{found.least >> 10} KiB"
+    return f"data: right in {found.pairs} pairs, {size} and more each, and in every sum ({found.seconds:.1f} s)"
+
+
+def _tests(result: NettestResult, screen: Screen) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not result.tests:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("  all-reduce")
+    for title in ("bytes", "us", "expected"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for test in result.tests:
+        where = "" if test.where == "all" else f", {test.where}"
+        size = f"{test.bytes}" if test.bytes == test.wanted else f"{test.bytes} (of {test.wanted})"
+        expected = f"{test.expected.value:.0f} {test.expected.basis}" if test.expected else "-"
+        graph = " in CUDA graphs" if test.captured else ", not in CUDA graphs" if test.uncaptured else ""
+        cells = (f"  {test.between.value}{where}{graph}", size, f"{test.us:.0f}", expected)
+        table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(test.verdict.value))
+    screen.out.print(table)
+
+
+def _links(result: NettestResult, screen: Screen) -> None:
+    """Of many links of a kind the slowest; each slow one."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("  link")
+    for title in ("Gb/s", "expected"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for kind in dict.fromkeys(link.between for link in result.links if not link.start.port):
+        links = [link for link in result.links if link.between is kind]
+        for link in _shown(links):
+            expected = f"{link.expected.value:.3g} {link.expected.basis}" if link.expected else "-"
+            cells = (f"  {link.start} to {link.end}", f"{link.best:.3g}", expected)
+            table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(link.verdict.value))
+        bests = [link.best for link in links]
+        table.add_row(Text(f"  {kind.value}, {len(links)} links"), Text(f"{min(bests):.3g} to {max(bests):.3g}"))
+    if result.links:
+        screen.out.print(table)
+
+
+def _rails(result: NettestResult, screen: Screen) -> None:
+    """A row for each RDMA port: the slowest of its measurements in each direction."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestrator.nettest.rails import rails
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("  RDMA port, by ib_write_bw in host memory")
+    for title in ("sends Gb/s", "receives", "expected"):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    rows = rails(result.links)
+    for rail in rows:
+        expected = f"{rail.expected.value:.3g} {rail.expected.basis}" if rail.expected else "-"
+        cells = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", expected)
+        table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(rail.verdict.value))
+    if rows:
+        screen.out.print(table)
+    if result.rails_note:
+        screen.out.print(printable(f"  {result.rails_note}"))
+
+
+MOST_LINKS = 12
+
+
+def _shown(links: Sequence[LinkResult]) -> Sequence[LinkResult]:
+    if len(links) <= MOST_LINKS:
+        return links
+    slow = [link for link in links if link.verdict.value == "slow"]
+    return (slow or [min(links, key=lambda link: link.best)])[:MOST_LINKS]
+
+
+def _verdict(verdict: str) -> Text:
+    from rich.text import Text
+
+    return Text("" if verdict == "not judged" else verdict, "bold red" if verdict == "slow" else "")

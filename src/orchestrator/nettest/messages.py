@@ -1,0 +1,84 @@
+"""A network test between nodes: the controller's order, and the messages of a node's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.jobs.messages import JobLine
+from orchestrator.protocol.message import Message
+
+ALL_REDUCE = "all-reduce"
+PAIRS = "pairs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NettestStep(Message):
+    """One measurement that all ranks come to together.
+
+    kind:     ALL_REDUCE of each group, or PAIRS: the first rank of a group sends to the second
+    between:  what is measured, in the schedule's words
+    groups:   ranks; no rank is in two groups
+    bytes:    sizes, one after the other; as many of them as fit into the box
+    box_s:    seconds that one size may take
+    captured: in CUDA graphs, as an engine decodes, where they fit into the box
+    verify:   what arrives is compared with what was sent, and not timed
+    """
+
+    id: int
+    kind: str
+    between: str
+    groups: tuple[tuple[int, ...], ...]
+    bytes: tuple[int, ...]
+    box_s: float
+    captured: bool = False
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOrder(Message):
+    """What templates/nettest.py reads.
+
+    ranks:     of this node, in the order of its GPUs; world: of all nodes
+    host:      of the rendezvous, which rank 0 serves
+    reach_s:   how long the ranks wait for each other there; timeout_s: for each other in a step
+    """
+
+    ranks: tuple[int, ...]
+    world: int
+    host: str
+    port: int
+    device: str
+    steps: tuple[NettestStep, ...]
+    reach_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NettestLine(JobLine):
+    """One line of a node. A measurement has `step`, a rank's end `died` or `failed`, which says `what` in words.
+
+    group:   place in the step's groups; us: of one operation on the slowest rank
+    uncaptured: why an all-reduce that should be in a CUDA graph was not, in words
+    beside_us: of the same transfer over another link of its kind, measured just before
+    wrong:   bytes that differ, in a step that verifies; bytes: of its largest transfer; rank: the one that compared
+    done:    the step that all ranks have behind them (the number of steps: the whole test), after so many seconds
+    died:    rank that a signal ended; failed: one that ended with an error
+    started: process ids by rank
+    """
+
+    step: int = -1
+    group: int = -1
+    bytes: int = 0
+    us: float = 0.0
+    beside_us: float = 0.0
+    captured: bool = False
+    uncaptured: str = ""
+    wrong: int = -1
+    rank: int = -1
+    done: int = -1
+    seconds: float = 0.0
+    died: int = -1
+    signal: int = 0
+    failed: int = -1
+    started: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,122 @@
+"""Verb `rails`: this node's ends of a bandwidth test of RDMA ports, in place of the engine and as its user.
+
+Request: {"state_dir", "gang", "order": RailsOrder}. Lines: RailsLine, a run at a time; {} twice a second. The receiving
+end of a run listens for the other one. A run whose other end does not come is the last one: the nodes are no longer at
+the same place in the order. When nobody reads any more, or the deadline has passed, the program is ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from functools import partial
+from typing import Any
+
+from orchestrator.jobs.on_node import job
+from orchestrator.node import files, kernel
+from orchestrator.node.agent.run import Run
+from orchestrator.node.engine import guardian, helper_process
+from orchestrator.node.os_failure import os_failures
+from orchestrator.node.requests import request_of
+from orchestrator.node.telling import reader_is_gone, tell
+from orchestrator.node.verbs import lock
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+
+PROGRAM = "ib_write_bw"
+_PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BYTES, TIMES = 1 << 20, 250
+"""2.1 Gbit: 21 ms at 100 Gb/s, two seconds at 1 Gb/s."""
+AGAIN_S = 0.1
+RELEASE_S = 3.0
+"""For the other end to begin to wait. Where it has failed too, this time is lost."""
+STOPPED = -1
+_NOBODY_LISTENS = "Couldn't connect to"
+"""src/perftest_communication.c, ethernet_client_connect."""
+
+
+def stream(request: dict[str, Any]) -> None:
+    """Run this node's ends, one after the other."""
+    asked = request_of(RailsRequest, request)
+    order = asked.order
+    lock.refuse_a_former_holder(asked)
+    state = files.state_dir(asked.state_dir)
+    fix = f"stop it with `l40s-deploy down {asked.gang}`"
+    run = job.in_place(order.run.as_json(), state, asked.gang, "rails", fix)
+    program = shutil.which(PROGRAM, path=_PLACES)
+    if program is None:
+        tell(RailsLine(missing=PROGRAM, ended=True).as_json())
+        return
+    with os_failures(state):
+        kernel.adopt_orphans()
+        for name, least in run.limits.items():
+            guardian.raise_limit(name, least)
+        left = _all(run, order, program)
+    tell(RailsLine(left=left, ended=True).as_json())
+
+
+def _all(run: Run, order: RailsOrder, program: str) -> int:
+    """How many runs were given up."""
+    end = time.monotonic() + order.deadline_s
+    for number, rail in enumerate(order.runs):
+        until = min(end, time.monotonic() + order.wait_s)
+        status, text = _one(run, _words(program, order, rail), until)
+        tell(RailsLine(run=rail.id, text=text, status=status).as_json())
+        if status == STOPPED or _NOBODY_LISTENS in text:
+            return len(order.runs) - number - 1
+        if status and rail.peer:
+            _release(rail.peer, order.tcp_port, min(end, time.monotonic() + RELEASE_S))
+    return 0
+
+
+def _words(program: str, order: RailsOrder, rail: RailRun) -> list[str]:
+    words = [program, "-d", rail.device, "-i", str(rail.port), "-p", str(order.tcp_port)]
+    words += ["-s", str(BYTES), "-n", str(TIMES), "-F", "--report_gbits"]
+    words += ["-x", str(rail.gid)] if rail.gid >= 0 else []
+    words += [f"--tclass={order.traffic_class}"] if order.traffic_class >= 0 else []
+    words += ["-S", str(order.service_level)] if order.service_level >= 0 else []
+    return [*words, "--", rail.peer] if rail.peer else words
+
+
+def _one(run: Run, words: list[str], until: float) -> tuple[int, str]:
+    """Exit status, or STOPPED, and what it printed; again where the other end does not listen yet."""
+    while True:
+        status, text = _program(run, words, until)
+        if _NOBODY_LISTENS not in text or time.monotonic() + AGAIN_S > until:
+            return status, text
+        if reader_is_gone(AGAIN_S):
+            raise BrokenPipeError
+
+
+def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={"PATH": _PLACES, "LANG": "C.UTF-8"},
+        preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+    )
+    output = job.Output()
+    try:
+        over = job.follow(child, output, until, results=False)
+    finally:
+        helper_process.end(child)
+    return STOPPED if not over or child.returncode is None else child.returncode, output.last
+
+
+def _release(peer: str, port: int, until: float) -> None:
+    """The other end may still wait for a program that failed before it came, or not wait yet: a connection that says
+    nothing ends it."""
+    while True:
+        with contextlib.suppress(OSError):
+            socket.create_connection((peer, port), timeout=1.0).close()
+            return
+        if time.monotonic() + AGAIN_S > until:
+            return
+        if reader_is_gone(AGAIN_S):
+            raise BrokenPipeError

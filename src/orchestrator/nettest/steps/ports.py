@@ -1,0 +1,186 @@
+"""The RDMA ports of a gang, two at a time, by perftest's `ib_write_bw` on the nodes themselves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+
+from orchestrator.gang.steps.locks import fence
+from orchestrator.gang.steps.status.reports import where
+from orchestrator.jobs.run import in_place_of
+from orchestrator.model.deadlines import RAILS_ROUND_S
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import GangSpec
+from orchestrator.model.per_node import lost_first
+from orchestrator.model.topology import Topology
+from orchestrator.nettest.rails import PerftestOutput, PortPair, RailPort, alone, judge, played, ways
+from orchestrator.nettest.verdict import LinkResult
+from orchestrator.protocol.network import takes
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import messages
+from orchestrator.remote.session import Session
+
+WAIT_S = 20.0
+"""For one run: the other end may be in an earlier one, or on its way. At 1 Gb/s a run takes two seconds."""
+PACKAGE = "perftest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailMeasurements:
+    """links: every path that was measured; note: what was not, and what to do, as text"""
+
+    links: tuple[LinkResult, ...] = ()
+    note: str = ""
+
+
+def measure(
+    fleet: Fleet,
+    gang: GangSpec,
+    requests: Mapping[str, StagingRequest],
+    topologies: Mapping[str, Topology],
+    *,
+    enough: float,
+) -> RailMeasurements:
+    """Between every two nodes port after port, where there are RDMA ports and perftest. Raises the failure of a node
+    that is lost, before that of one that refuses."""
+    ports = {name: _ports(name, request, topologies.get(name)) for name, request in requests.items()}
+    addresses = {name: address for request in requests.values() for address, name in request.addresses.items()}
+    if (without := _without(ports, addresses)) is not None:
+        return RailMeasurements(note=without)
+    order = ways(ports)
+    heard = _RailsAnswers(order)
+    fenced = fence(fleet, gang.name)
+
+    def one(session: Session, turn: Sequence[PortPair]) -> None:
+        name = session.spec.name
+        runs = tuple(
+            RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid,
+                    peer=addresses[way.end.node] if ours is way.start else "")
+            for way in turn
+            for ours in (way.start, way.end)
+            if ours.node == name
+        )  # fmt: skip
+        network = requests[name].network
+        asked = RailsOrder(
+            run=in_place_of(requests[name]),
+            tcp_port=gang.leader.ports.dist_init,
+            runs=runs,
+            traffic_class=_or_none_said(network.traffic_class),
+            service_level=_or_none_said(network.service_level),
+            wait_s=WAIT_S,
+            deadline_s=RAILS_ROUND_S,
+        )
+        _follow(session, RailsRequest(**where(session.spec, gang.name), token=fenced, order=asked), heard)
+
+    for number in sorted({way.round for way in order}):
+        turn = [way for way in order if way.round == number]
+        nodes = {end.node for way in turn for end in (way.start, way.end)}
+        done = fleet.on_every(partial(one, turn=turn), only=sorted(nodes))
+        if done.failures:
+            raise lost_first(done.failures)
+        if heard.missing:
+            break
+    return RailMeasurements(links=judge(order, heard.said, enough=enough), note=heard.note())
+
+
+def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tuple[RailPort, ...]:
+    """Those that NCCL takes by the plan, all that are up where it names none."""
+    if topology is None:
+        return ()
+    network = request.network
+    up = [port for port in topology.rdma if port.active and not port.virtual]
+    return tuple(
+        RailPort(
+            node=node,
+            device=port.device,
+            port=port.port,
+            rate_gbps=port.rate_gbps,
+            gid=_or_none_said(network.gid_index),
+        )
+        for port in up
+        if takes(network.hca, port.device, port.port)
+    )
+
+
+def _or_none_said(number: int | None) -> int:
+    """-1 where the plan says nothing."""
+    return -1 if number is None else number
+
+
+def _without(ports: Mapping[str, tuple[RailPort, ...]], addresses: Mapping[str, str]) -> str | None:
+    """Why there is nothing to measure."""
+    if len(ports) < 2:
+        return "RDMA ports are measured between nodes, and this gang has one"
+    lacking = [name for name, found in ports.items() if not found]
+    if lacking:
+        return (
+            f"no RDMA port of the plan is up on {', '.join(lacking)}: the ports' own bandwidth was not measured. Where "
+            "there should be one: l40s-deploy doctor"
+        )
+    if any(":" in addresses.get(name, ":") for name in ports):
+        return "ib_write_bw needs IPv4 here, and these nodes have IPv6 addresses: set l40s_address to an IPv4 address"
+    return None
+
+
+@dataclass
+class _RailsAnswers:
+    """What the nodes have said, together. Written by one thread a node."""
+
+    order: tuple[PortPair, ...]
+    said: dict[int, PerftestOutput] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    left: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, node: str, line: RailsLine) -> None:
+        """The sender's word counts; where it has none, the receiver's."""
+        with self._lock:
+            if line.missing:
+                self.missing.add(node)
+            left = line.left + (line.run >= 0 and alone(line.text, line.status))
+            if left:
+                self.left[node] = self.left.get(node, 0) + left
+            if line.run < 0:
+                return
+            way = next((way for way in self.order if way.id == line.run), None)
+            if way is None or node not in (way.start.node, way.end.node):
+                raise NodeError(
+                    f"it reported run {line.run}, which is not one of its runs",
+                    where=node,
+                    fix="l40s-deploy nettest again",
+                )
+            if node == way.start.node or (line.status and way.id not in self.said):
+                self.said[way.id] = PerftestOutput(line.text, line.status)
+
+    def note(self) -> str:
+        """What was not measured; '' where all was."""
+        if self.missing:
+            return (
+                f"RDMA ports were not measured: ib_write_bw is not installed on {', '.join(sorted(self.missing))}; "
+                f"install it there: sudo apt-get install -y {PACKAGE}"
+            )
+        words = []
+        if played(self.said):
+            words.append("these figures come from a stand-in: there is no RDMA here")
+        if self.left:
+            nodes = ", ".join(f"{node} ({count})" for node, count in sorted(self.left.items()))
+            words.append(
+                f"measurements given up: {nodes}; the other end did not connect, or the time limit was reached"
+            )
+        return "; ".join(words)
+
+
+def _follow(session: Session, request: RailsRequest, heard: _RailsAnswers) -> None:
+    """Until the node's runs are over, or a node turns out to lack the program: it ends ours when we stop reading."""
+    with closing(messages(session, "rails", request, RailsLine)) as lines:
+        for line in lines:
+            heard.take(session.spec.name, line)
+            if line.ended or heard.missing:
+                return
+    raise NodeError("its part of the test of RDMA ports ended without a result", where=session.spec.name,
+                    fix="l40s-deploy nettest again; if it persists, check the memory of that node")  # fmt: skip

@@ -1,0 +1,81 @@
+"""`plan --diff`: what `up` would change compared with what was last staged on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from orchestrator.gang.steps.replay import staged_request
+from orchestrator.gang.steps.staging import staging_requests
+from orchestrator.gang.steps.status.reports import see, where
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.plan import GangPlan, Plan
+from orchestrator.planning.diff import GangDiff, changes
+from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.verbs import GangRequest
+from orchestrator.remote.asking import ask_staged
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.session import Session
+
+
+def diff_inventory(inventory: Inventory, request: PlanRequest) -> tuple[Plan, tuple[GangDiff, ...]]:
+    """The plan, and what it would change, over connections of its own."""
+    gangs = chosen_gangs(inventory, request.gangs)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        plan = make_plan(inventory, request, fleet).plan
+        return plan, compare(fleet, gangs, plan)
+
+
+def compare(fleet: Fleet, gangs: Sequence[GangSpec], plan: Plan) -> tuple[GangDiff, ...]:
+    """One difference per gang. Raises the failure of the first node that does not report what was staged."""
+    scripts = launch_scripts(plan)
+    plans = {gang.name: gang for gang in plan.gangs}
+    states = {view.name: view.state.value for view in see(fleet, gangs)}
+    return tuple(_compare(fleet, gang, plans[gang.name], plan.plan_id, scripts, states[gang.name]) for gang in gangs)
+
+
+def _compare(
+    fleet: Fleet, gang: GangSpec, plan: GangPlan, plan_id: str, scripts: dict[str, str], state: str
+) -> GangDiff:
+    was = _staged(fleet, gang.nodes)
+    will = staging_requests(gang, plan, scripts, plan_id=plan_id, run_id="", key="")
+    running = next((request.plan_id for request in was.values()), "")
+    found = changes(was, will) if was else ()
+    return GangDiff(name=gang.name, state=state, running=running, changes=found)
+
+
+def _staged(fleet: Fleet, nodes: Iterable[NodeSpec]) -> Mapping[str, StagingRequest]:
+    """What was last staged on each node; a node where nothing was ever staged is left out."""
+
+    def one(session: Session) -> StagingRequest | None:
+        try:
+            answer = ask_staged(session, GangRequest(**where(session.spec)))
+        except NodeRefusal as refusal:
+            if refusal.kind == "no-run":
+                return None
+            raise
+        return staged_request(session.spec, session.spec.gang, answer)
+
+    answers = fleet.on_every(one, only={node.name for node in nodes}).all()
+    return {name: request for name, request in answers.items() if request is not None}
+
+
+def diff_json(plan: Plan, found: Sequence[GangDiff]) -> dict[str, Any]:
+    """The document of `plan --diff --json`."""
+    return {
+        "plan_id": plan.plan_id,
+        "gangs": [
+            {
+                "name": gang.name,
+                "state": gang.state,
+                "running_plan_id": gang.running,
+                "restart": gang.restart,
+                "changes": [asdict(change) for change in gang.changes],
+            }
+            for gang in found
+        ],
+    }

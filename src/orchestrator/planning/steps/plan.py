@@ -1,0 +1,207 @@
+"""`plan`: look at the nodes, build their topologies, compute what would run. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.doctor.steps.look import look
+from orchestrator.engines.registry import dialect, newest
+from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.resources import template
+from orchestrator.loading.secret_file import read_api_key
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.deadlines import PREREQUISITES_S
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
+from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Topology
+from orchestrator.node.verbs.arm import PROPERTIES
+from orchestrator.planning import places
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.config_match import check_checkpoint
+from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.plan_file import SavedPlan, refuse_changes
+from orchestrator.planning.redaction import fingerprint
+from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
+from orchestrator.protocol.message import Unreadable, parsed
+from orchestrator.remote.background import ahead
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
+from orchestrator.rendering import launch_script, launch_template, unit_file
+from orchestrator.topology.build import build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan.
+
+    replicas: one gang a node; whoever makes the plan is given an inventory that is split so
+    without: names of nodes that are left out, of an inventory that no longer has them (model.survivors); where no spare
+        takes their places, the layout is then one that fits those that are left
+    """
+
+    model: str
+    stack: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    attn_dp: int | None = None
+    layout: str = ""
+    replicas: bool = False
+    extra_args: tuple[str, ...] = ()
+    gangs: tuple[str, ...] = ()
+    saved: SavedPlan | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult:
+    """A plan with what it was made from, by node name."""
+
+    plan: Plan
+    topologies: Mapping[str, Topology]
+    snapshots: Mapping[str, Snapshot]
+
+
+def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanResult:
+    """Look at the nodes of the gangs that were asked for, and plan them.
+
+    Raises InputError and FindingsError (see planning.build), VerificationDiffers where a saved plan no longer
+    holds, and the failure of the first node that can't be read.
+    """
+    gangs = chosen_gangs(inventory, request.gangs)
+    profile = load_profile(request.model)
+    stack = load_stack(stack_name(gangs, profile, request.stack))
+    nodes = [node for gang in gangs for node in gang.nodes]
+    told = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
+    snapshots = look(fleet, nodes, stack).all()
+    topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    hosts = facts_of_hosts(snapshots, told.result())
+    for node in nodes:
+        if (config := hosts[node.name].config) is not None:
+            check_checkpoint(node, profile, config, _built_in())
+    options = PlanOptions(
+        tensor_parallel=request.tp,
+        pipeline_parallel=request.pp,
+        expert_parallel=request.ep,
+        attention_data_parallel=request.attn_dp,
+        layout=request.layout,
+        adapt=any(gang.short for gang in gangs),
+        extra_args=request.extra_args,
+        hosts=hosts,
+        api_keys={gang.name: fingerprint(key) for gang in gangs if (key := api_key(gang))},
+    )
+    plan = build_plan(gangs, profile, stack, topologies, options)
+    if request.saved is not None:
+        refuse_changes(request.saved, plan)
+    return PlanResult(plan=plan, topologies=topologies, snapshots=snapshots)
+
+
+def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:
+    """The same over connections of its own."""
+    nodes = [node for gang in chosen_gangs(inventory, request.gangs) for node in gang.nodes]
+    with Fleet(nodes) as fleet:
+        return make_plan(inventory, request, fleet)
+
+
+def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | None) -> str:
+    """The stack: what was asked for, else the inventory's, else that of the first dialect that the profile was tried
+    with, else that of the newest dialect."""
+    if asked:
+        return asked
+    named = {node.stack for gang in gangs for node in gang.nodes}
+    if len(named) > 1:
+        raise InputError(
+            "the nodes use different stacks: " + ", ".join(sorted(str(name or "none") for name in named)),
+            where="inventory: l40s_stack",
+            fix="set the same l40s_stack for these gangs, or choose with --stack or --gang",
+        )
+    if stack := next(iter(named), None):
+        return stack
+    return (dialect(profile.tried[0]) if profile.tried else newest()).stack
+
+
+def api_key(gang: GangSpec) -> str:
+    """What the gang's service asks of its clients, '' for nothing. Raises InputError for a file that is no key's."""
+    file = gang.leader.api_key_file
+    if file is None:
+        return ""
+    return read_api_key(Path(file).expanduser(), where=f"inventory: {gang.leader.name}: l40s_api_key_file")
+
+
+def prerequisites(
+    fleet: Fleet, nodes: Iterable[NodeSpec], profile: ModelProfile, stack: Stack
+) -> Mapping[str, PrerequisitesAnswer]:
+    """What the engine will find on each node beside the hardware; a node that can't say is left out."""
+
+    def one(session: Session) -> PrerequisitesAnswer:
+        spec = session.spec
+        request = PrerequisitesRequest(
+            model_path=places.model_path(spec, profile),
+            venv=places.venv(spec, stack.name),
+        )
+        return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
+
+    return fleet.on_every(one, only={node.name for node in nodes}).values
+
+
+def facts_of_hosts(snapshots: Mapping[str, Snapshot], told: Mapping[str, PrerequisitesAnswer]) -> dict[str, HostFacts]:
+    """What a plan needs to know of each node beside its hardware, taken with care: it comes from outside."""
+    return {name: host_facts(snapshot, told.get(name, PrerequisitesAnswer())) for name, snapshot in snapshots.items()}
+
+
+def host_facts(snapshot: Snapshot, told: PrerequisitesAnswer) -> HostFacts:
+    """From the probe and the verb `prerequisites`; what is missing or misshapen counts as not read."""
+    host = snapshot.host
+    home, count = host.get("home"), host.get("cpu_count")
+    config, wrong = config_of(told)
+    return HostFacts(
+        user=_text(host.get("user")),
+        home=home if isinstance(home, str) and home.startswith("/") else None,
+        cpu_count=count if isinstance(count, int) and count > 0 else None,
+        glibc=told.glibc or None,
+        engine=told.engine,
+        engine_python=told.engine_python or None,
+        vocabularies=told.vocabularies,
+        config=config,
+        config_error=wrong,
+    )
+
+
+def config_of(told: PrerequisitesAnswer) -> tuple[Mapping[str, Any] | None, str]:
+    """A checkpoint's config.json, or None and why it could not be read."""
+    if told.config is None:
+        return None, told.config_error
+    config = parsed(told.config)
+    if isinstance(config, Unreadable):
+        return None, "it is not JSON"
+    return (config, "") if isinstance(config, dict) else (None, "it is not a JSON object")
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _built_in() -> Iterator[ModelProfile]:
+    return map(load_profile, profile_names())
+
+
+def unit(node: NodePlan) -> str:
+    """The transient unit that `up` starts on a node with systemd."""
+    return unit_file(node, PROPERTIES, template("agent.service.j2"))
+
+
+def launch_scripts(plan: Plan) -> dict[str, str]:
+    """The launch script of every node, by node name: what the agent starts, and what a human can read and run."""
+    return {
+        node.name: launch_script(node, gang, plan.plan_id, template(launch_template(node)))
+        for gang in plan.gangs
+        for node in gang.nodes
+    }

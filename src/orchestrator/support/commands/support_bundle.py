@@ -1,0 +1,42 @@
+"""`l40s-deploy support-bundle`: one file for a bug report, without secrets, names and addresses."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.model.errors import Exit
+from orchestrator.support.steps.bundle import bundle
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy support-bundle",
+        "l40s-deploy support-bundle gang0 --out report.tar.gz",
+        "tar -xzOf report.tar.gz l40s-deploy-support/manifest.json   # what is in it, and what is missing",
+    )
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument(
+        "--out", metavar="FILE", help="the archive (default: l40s-deploy-support-DATE-TIME.tar.gz in this directory)"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 with everything in it, 4 where something could not be read."""
+    out = Path(args.out or time.strftime("l40s-deploy-support-%Y%m%d-%H%M%S.tar.gz"))
+    made = bundle(open_inventory(args, screen), tuple(args.gang), out, lambda name: screen.say(f"reading {name}"))
+    if args.json:
+        screen.json({"file": str(made.path), "bytes": made.bytes, "files": list(made.files), "missing": made.missing})
+    else:
+        screen.out.print(printable(f"{made.path}: {len(made.files)} files, {made.bytes / 1024:.0f} KiB"))
+        for name, why in made.missing.items():
+            screen.out.print(printable(f"  missing: {name}: {why}"))
+        screen.say("secrets, names and addresses were replaced; read it before you send it")
+    return Exit.UNREACHABLE if made.missing else Exit.DONE

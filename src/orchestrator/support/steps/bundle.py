@@ -1,0 +1,227 @@
+"""`support-bundle`: one file for a bug report. It names what can't be read, and has the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import io
+import json
+import os
+import platform
+import secrets
+import socket
+import tarfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.doctor.steps.look import look
+from orchestrator.doctor.steps.recordings import file_name
+from orchestrator.gang.steps.status.history import history
+from orchestrator.gang.steps.status.loads import add_loads, node_loads
+from orchestrator.gang.steps.status.logs import logs
+from orchestrator.gang.steps.status.overview import overview, overview_json
+from orchestrator.gang.steps.status.versions import versions
+from orchestrator.gang.steps.status.why import around_failure, why, why_json
+from orchestrator.loading.secret_file import read_api_key
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.planning.redaction import is_secret
+from orchestrator.remote.fleet import Fleet
+from orchestrator.topology.pseudonyms import Pseudonyms
+from orchestrator.topology.redaction import redact
+from orchestrator.topology.scrubbing import Scrubber, long_enough
+
+LOG_LINES = 400
+"""Of each node's newest log, in addition to those around the failure."""
+AROUND = 200
+KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupportBundle:
+    """What was written. missing: what is not in it, with the reason."""
+
+    path: Path
+    files: tuple[str, ...]
+    missing: Mapping[str, str]
+    bytes: int
+
+
+def bundle(
+    inventory: Inventory, gangs: tuple[str, ...], out: Path, step: Callable[[str], None] = lambda _: None
+) -> SupportBundle:
+    """Ask the nodes, remove secrets and names, and write one archive of mode 0600.
+
+    Raises InputError if the file can't be written, VerificationDiffers if it would contain a secret; nothing is
+    written then.
+    """
+    if out.exists():
+        raise InputError("exists already", where=str(out), fix="name another file with --out")
+    nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
+    key = secrets.token_bytes(KEY_BYTES)
+    known = known_secrets(inventory, os.environ)
+    scrubber = Scrubber(Pseudonyms(key), known, _names(nodes, inventory))
+    found, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
+    scrubbed = scrubber.value(missing)
+    found["manifest.json"] = _json({
+        "format": 1, "version": __version__, "python": platform.python_version(), "kernel": platform.release(),
+        "taken_at": time.time(), "nodes": len(nodes), "files": sorted(found), "missing": scrubbed,
+    })  # fmt: skip
+    for name, text in found.items():
+        # `redact` has checked the names in snapshots, where NUMA domains are called node0, as machines often are
+        judge = Scrubber(scrubber.pseudonyms, known) if name.startswith("snapshots/") else scrubber
+        if left := judge.left(f"{name}\n{text}"):
+            raise VerificationDiffers(
+                f"{name} would still contain {'a secret' if left in known else left!r}",
+                where="support-bundle",
+                fix="nothing was written. Report this bug without the bundle",
+            )
+    return SupportBundle(path=out, files=tuple(sorted(found)), missing=scrubbed, bytes=_write(out, found))
+
+
+def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """API keys of all nodes and of the router, and secrets in this process's environment. A key that can't be read
+    can't get into the bundle either."""
+    every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
+    found = [value for name, value in environment.items() if is_secret(name, value)]
+    for file in {node.api_key_file for node in every if node.api_key_file}:
+        with contextlib.suppress(DeployError):
+            found.append(read_api_key(Path(file).expanduser(), where=file))
+    return long_enough(found)
+
+
+def _names(nodes: list[NodeSpec], inventory: Inventory) -> dict[str, str]:
+    """What hosts and people are called in the bundle, by name. Nodes have the names of their snapshots."""
+    names = _numbered("machine", [node.name for node in nodes])
+    names |= _numbered("other", [node.name for node in inventory.nodes if node.name not in names])
+    for node in inventory.nodes:
+        if not _is_address(node.reach.host):
+            names.setdefault(node.reach.host, f"{names[node.name]}-host")
+    names.setdefault(socket.gethostname(), "controller")
+    users = {user or "" for node in nodes for user in (node.reach.user, node.engine_user)} | {getpass.getuser()}
+    names = _numbered("user", sorted(users - {"", "root"})) | names
+    return {name: word for name, word in names.items() if name not in ("", "localhost")}
+
+
+def _numbered(word: str, names: Sequence[str]) -> dict[str, str]:
+    return {name: f"{word}{number}" for number, name in enumerate(names, 1)}
+
+
+def _is_address(host: str) -> bool:
+    return host.replace(".", "").isdigit() or ":" in host
+
+
+def _gathered(
+    inventory: Inventory,
+    gangs: tuple[str, ...],
+    nodes: list[NodeSpec],
+    scrubber: Scrubber,
+    key: bytes,
+    step: Callable[[str], None],
+) -> tuple[dict[str, str], dict[str, str]]:
+    found: dict[str, str] = {}
+    missing: dict[str, str] = {}
+
+    def keep(name: str, made: Callable[[], Any]) -> None:
+        step(name)
+        try:
+            value = made()
+        except DeployError as failure:
+            missing[name] = f"{failure.where}: {failure.what}"
+            return
+        text = value if isinstance(value, str) else _json(scrubber.value(value))
+        found[name] = scrubber.text(text) if isinstance(value, str) else text
+
+    def state() -> dict[str, Any]:
+        document = overview_json(overview(inventory, gangs))
+        add_loads(document, node_loads(inventory, gangs))
+        return document
+
+    def records() -> list[dict[str, Any]]:
+        return [
+            {
+                "gang": kept.gang,
+                "runs": [
+                    {"run_id": run.run_id, "plan_id": run.plan_id, "model": run.model, "started": run.started,
+                     "ended": run.ended, "end": run.end, "by": run.by, "command": run.command}
+                    for run in kept.runs
+                ],
+                "audit": [dict(line) for line in kept.audit],
+                "unreachable": {name: failure.what for name, failure in kept.failures.items()},
+            }
+            for kept in history(inventory, gangs)
+        ]  # fmt: skip
+
+    def around() -> str:
+        parts = []
+        try:
+            excerpts = around_failure(inventory, gangs, before=AROUND, after=AROUND)
+        except InputError as none:
+            return f"{none.what}\n"
+        for excerpt in excerpts:
+            parts += [f"== {excerpt.verdict.gang}: {excerpt.verdict.cause.node}"]
+            parts += [("> " if at == excerpt.marked else "  ") + line for at, line in enumerate(excerpt.lines)]
+        return "\n".join(parts) + "\n"
+
+    keep("status.json", state)
+    keep("versions.json", lambda: [one.as_json() for one in versions(inventory, gangs)])
+    keep("why.json", lambda: why_json(why(inventory, gangs, events=True)))
+    keep("history.json", records)
+    keep("logs/around-failure.log", around)
+    lines: dict[str, list[str]] = {}
+    step("logs")
+    for line in logs(inventory, gangs=gangs, lines=LOG_LINES, nodes=(), follow=False):
+        if line.failure is not None:
+            missing[f"logs/{line.node}"] = line.failure.what
+        else:
+            lines.setdefault(line.node, []).append(line.text)
+    for node, told in lines.items():
+        found[f"logs/{scrubber.text(node)}.log"] = scrubber.text("\n".join(told) + "\n")
+    step("snapshots")
+    _snapshots(nodes, key, found, missing)
+    return found, missing
+
+
+def _snapshots(nodes: list[NodeSpec], key: bytes, found: dict[str, str], missing: dict[str, str]) -> None:
+    """Redacted as by `discover --redact`, under the names that the other files use."""
+    with Fleet(nodes) as fleet:
+        looked = look(fleet, nodes)
+    missing |= {f"snapshots/{name}": failure.what for name, failure in looked.failures.items()}
+    seen = [looked.values[node.name] for node in nodes if node.name in looked.values]
+    names = _numbered("machine", [node.name for node in nodes])
+    try:
+        redacted = redact(seen, key)
+    except ValueError as left:
+        missing["snapshots"] = f"left out: data that identifies a machine would remain ({left})"
+        return
+    for one, done in zip(seen, redacted, strict=True):
+        document = {**snapshot_json(done), "node": names[one.node]}
+        found[f"snapshots/{file_name(names[one.node])}.json"] = json.dumps(document, indent=1) + "\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=True, sort_keys=False) + "\n"
+
+
+def _write(out: Path, files: Mapping[str, str]) -> int:
+    draft = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for name, text in sorted(files.items()):
+                data = text.encode("utf-8", "backslashreplace")
+                entry = tarfile.TarInfo(f"l40s-deploy-support/{name}")
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                archive.addfile(entry, io.BytesIO(data))
+        draft.replace(out)
+    except OSError as failure:
+        draft.unlink(missing_ok=True)
+        where, fix = str(failure.filename or out), "name another file with --out"
+        raise InputError(f"can't be written: {failure.strerror}", where=where, fix=fix) from None
+    return out.stat().st_size

@@ -1,0 +1,411 @@
+"""`l40s-deploy tuning`: tuned kernel configs: which a model needs, what each node has, from one node onto all."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orchestrator.cli.arguments import count
+from orchestrator.cli.options import (
+    add_examples,
+    add_gang_option,
+    add_gangs,
+    add_inventory,
+    add_json,
+    add_layout,
+    add_time_limit,
+    command_line,
+    open_inventory,
+)
+from orchestrator.cli.progress import WordsInPlace, patience
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.time_limit import time_limit
+from orchestrator.doctor.rules.support.grouping import who
+from orchestrator.engines.tuned_holdings import Holding, State
+from orchestrator.engines.tuned_wanted import Wanted
+from orchestrator.model.errors import Exit, InputError
+from orchestrator.model.finding import Severity
+from orchestrator.model.inventory import Inventory
+from orchestrator.model.per_node import PerNode
+from orchestrator.planning.layout import degrees_of
+from orchestrator.tuning.commands import fetch as tuning_fetch
+from orchestrator.tuning.pack import INTERPRETED
+from orchestrator.tuning.search import BATCHES
+from orchestrator.tuning.steps.carry import (
+    PullRequest,
+    TuningPushRequest,
+    TuningPushResult,
+    pull,
+    pulled_json,
+    push,
+    push_json,
+)
+from orchestrator.tuning.steps.run import TunedGang, TuneOptions, TuningProgress, run_tuning, tuned_json
+from orchestrator.tuning.steps.tuning import Kit, TuningRequest, status_json, tuning_status
+
+_STATUS = (
+    "l40s-deploy tuning status --model DeepSeek-V3-0324-Block64x64",
+    "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --layout node-stages --offline",
+)
+
+_CARRY = (
+    "l40s-deploy tuning pull --from node0 --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
+    "l40s-deploy tuning push l40s.tuned.tar.gz --check",
+    "l40s-deploy tuning push l40s.tuned.tar.gz",
+    "l40s-deploy tuning push --remove",
+)
+
+
+LINE_EVERY_S = 30.0
+"""How often progress is printed if lines can't be updated in place."""
+_RUN = (
+    "l40s-deploy tuning run --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
+    "l40s-deploy tuning run --model MiniMax-M2 --batch 1,8,32 --candidates 100 quick.tuned.tar.gz",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The words after `tuning`."""
+    add_examples(parser, *_STATUS, *_RUN, *tuning_fetch.EXAMPLES, *_CARRY)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    status = actions.add_parser("status", help="show which configs a model looks for, and which each node has")
+    add_examples(status, *_STATUS)
+    _configure_status(status)
+    run = actions.add_parser("run", help="find the best configs on all GPUs of a gang that is down, and pack them")
+    add_examples(run, *_RUN)
+    _configure_run(run)
+    pull = actions.add_parser("pull", help="pack one node's configs for its GPU into a file")
+    add_examples(pull, *(line for line in _CARRY if " pull " in line))
+    _configure_pull(pull)
+    fetch = actions.add_parser("fetch", help="make a pack of published configs, verified by commit and digest")
+    tuning_fetch.configure(fetch)
+    push = actions.add_parser("push", help="install a pack on every node, or remove what was installed")
+    add_examples(push, *(line for line in _CARRY if " push " in line))
+    _configure_push(push)
+
+
+def _configure_status(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: every one for GPUs)")
+    add_layout(parser)
+    add_gangs(parser)
+    parser.add_argument("--offline", action="store_true", help="contact no node; show names and shapes only")
+    add_json(parser)
+
+
+def _configure_run(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument(
+        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
+    )
+    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    add_layout(parser)
+    add_gang_option(parser)
+    parser.add_argument(
+        "--batch",
+        type=_batches,
+        default=(),
+        metavar="N,N,...",
+        help=f"batch sizes (default: SGLang's own, {','.join(map(str, BATCHES))})",
+    )
+    parser.add_argument(
+        "--candidates", type=count, metavar="N", help="try only this many tiles per shape (default: all that fit)"
+    )
+    parser.add_argument("--again", action="store_true", help="discard the results of an earlier, interrupted run")
+    add_time_limit(parser)
+    add_json(parser)
+
+
+def _configure_pull(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument(
+        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
+    )
+    parser.add_argument("--from", dest="node", metavar="NODE", help="source node (default: the first)")
+    parser.add_argument(
+        "--model", metavar="NAME", help="only the configs that this model uses (default: all for the GPU)"
+    )
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    add_json(parser)
+
+
+def _configure_push(parser: argparse.ArgumentParser) -> None:
+    add_inventory(parser)
+    parser.add_argument("pack", metavar="PACK", type=Path, nargs="?", help="pack from `tuning pull`")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    add_gang_option(parser)
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--check", "--dry-run", action="store_true", help="show what would be written; write nothing")
+    ways.add_argument("--remove", action="store_true", help="remove what was installed and restore the originals")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """status, run, pull, fetch or push."""
+    verbs = {"status": _status, "run": _run, "pull": _pull, "fetch": tuning_fetch.run, "push": _push}
+    return verbs[args.action](args, screen)
+
+
+def _run(args: argparse.Namespace, screen: Screen) -> int:
+    """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
+    request = TuneOptions(
+        out=args.out,
+        model=args.model,
+        stack=args.stack,
+        **args.layout,
+        gangs=tuple(args.gang),
+        batches=args.batch,
+        most=args.candidates,
+        again=args.again,
+        command=command_line(),
+    )
+    inventory = open_inventory(args, screen)
+    with (
+        WordsInPlace(screen, "tuning", every_s=LINE_EVERY_S) as shown,
+        time_limit(args.timeout, fix="run the same command again to resume"),
+    ):
+        done = run_tuning(inventory, request, lambda pace: shown.update(_pace(pace)))
+    if screen.as_json:
+        screen.json(tuned_json(done, args.out))
+    else:
+        _show_tuned(done, args.out, screen)
+    if done.lost:
+        return Exit.UNREACHABLE
+    return Exit.FINDINGS if done.failed or done.left else 0
+
+
+def _pace(pace: TuningProgress) -> str:
+    left = "" if pace.left_s is None else f", about {_span(pace.left_s)} left"
+    trying = "; ".join(f"{place}: {words}" for place, words in sorted(pace.trying.items())[:2])
+    return f"tuned {pace.done} of {pace.jobs} jobs{left}" + (f" ({trying})" if trying else "")
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
+    for job in done.jobs:
+        result = done.results.get(job.id)
+        shape = f"{job.space} at batch {job.batch}"
+        if result is None:
+            screen.out.print(printable(f"{shape}: {done.failed.get(job.id, 'not tried')}"), style="bold red")
+            continue
+        before = f"{result['before_us']:.1f} us" if result["before_us"] else "wrong or not running"
+        words = "unchanged, nothing is faster" if result["kept"] else f"{result['us']:.1f} us"
+        screen.out.print(printable(f"{shape}: {before} -> {words}"), soft_wrap=True)
+    for name, why in done.left.items():
+        screen.out.print(printable(f"left out: {name}: {why}"))
+    for name, failure in done.lost.items():
+        screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
+    if done.before:
+        screen.say(f"{done.before} results are from an earlier run (--again discards them)")
+    if done.pack.made == INTERPRETED:
+        screen.say("tuned without a GPU, in Triton's interpreter: the products are checked, but the times say nothing")
+    if done.pack.texts:
+        screen.out.print(printable(f"{out}: {len(done.pack.texts)} configs; install: l40s-deploy tuning push {out}"))
+
+
+def _pull(args: argparse.Namespace, screen: Screen) -> int:
+    inventory = open_inventory(args, screen)
+    request = PullRequest(out=args.out, node=args.node, model=args.model, stack=args.stack)
+    with patience(screen, "reading the node's tuned configs"):
+        pulled = pull(inventory, request)
+    for part, why in pulled.left:
+        screen.say(f"left out: {part}: {why}")
+    if screen.as_json:
+        screen.json(pulled_json(pulled, args.out))
+    else:
+        pack = pulled.pack
+        made = f"{pack.device}, SGLang {pack.engine_version}, Triton {pack.triton or 'unknown'}"
+        screen.out.print(printable(f"{args.out}: {len(pack.texts)} configs from {pulled.node}: {made}"))
+    return 0
+
+
+def _push(args: argparse.Namespace, screen: Screen) -> int:
+    """0; the first failed node's exit code where one failed."""
+    if bool(args.pack) == args.remove:
+        raise InputError(
+            "found both or neither of PACK and --remove; wanted one",
+            where="command line",
+            fix="tuning push PACK | --remove",
+        )
+    inventory = open_inventory(args, screen)
+    request = TuningPushRequest(
+        pack=args.pack, stack=args.stack, gangs=tuple(args.gang), remove=args.remove, check=args.check
+    )
+    with patience(screen, "changing the nodes' tuned configs"):
+        done = push(inventory, request)
+    if screen.as_json:
+        screen.json(push_json(done, [node.name for node in inventory.nodes]))
+    else:
+        _show_push(done, check=args.check, screen=screen)
+    return next((failure.exit_code for failure in done.failures.values()), 0)
+
+
+def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) -> None:
+    would = "would be " if check else ""
+    for name, put in done.values.items():
+        counts = (("written", put.written), ("unchanged", put.unchanged), ("restored", put.restored),
+                  ("removed", put.removed))  # fmt: skip
+        parts = [f"{len(places)} {'' if word == 'unchanged' else would}{word}" for word, places in counts if places]
+        screen.out.print(printable(f"{name}: {', '.join(parts) or 'nothing installed by this tool'}"))
+        for place, why in put.left.items():
+            screen.out.print(printable(f"  {place}: {why}"))
+        for remark in put.remarks:
+            screen.out.print(printable(f"  {remark}"))
+    for name, failure in done.failures.items():
+        screen.out.print(printable(f"{name}: {failure.what}"), style="bold red")
+        screen.out.print(printable(f"  fix: {failure.fix}"))
+    if not check and any(put.written or put.restored or put.removed for put in done.values.values()):
+        screen.say("running engines keep the old configs. To use the new ones: l40s-deploy restart GANG")
+
+
+def _status(args: argparse.Namespace, screen: Screen) -> int:
+    """0; 3 where an engine would fail or answer wrongly with a config, 4 where a node did not answer."""
+    request = TuningRequest(
+        model=args.model,
+        stack=args.stack,
+        **args.layout,
+        gangs=tuple(args.gang),
+        offline=args.offline,
+    )
+    inventory = _inventory(args, screen)
+    with patience(screen, "inspecting the nodes' tuned configs"):
+        kits = tuning_status(inventory, request)
+    if screen.as_json:
+        screen.json(status_json(args.model, kits))
+    else:
+        for kit in kits:
+            _show(kit, screen)
+    return _verdict(kits)
+
+
+def _inventory(args: argparse.Namespace, screen: Screen) -> Inventory | None:
+    """None if no cluster is named and none is needed: the reference cluster gives names too."""
+    try:
+        return open_inventory(args, screen)
+    except InputError:
+        if args.inventory or args.gang:
+            raise
+        screen.say("no inventory: 4 nodes with 8 GPUs NVIDIA L40S each are assumed")
+        return None
+
+
+def _verdict(kits: Sequence[Kit]) -> int:
+    if any(holding.harms for kit in kits for rows in kit.rows.values() for holding in rows):
+        return Exit.FINDINGS
+    return Exit.UNREACHABLE if any(kit.failures for kit in kits) else 0
+
+
+def _show(kit: Kit, screen: Screen) -> None:
+    triton = f"Triton {kit.triton} ({kit.triton_source})" if kit.triton else "Triton of unknown version"
+    layout = str(degrees_of(kit.layout)) if kit.layout else "no layout"
+    screen.out.print(
+        printable(f"{kit.stack.name}: SGLang {kit.stack.engine_version}, {triton}, gang {kit.gang}, {layout}, "
+                  f"{kit.gpu} ({kit.gpu_source})"),
+        style="bold",
+    )  # fmt: skip
+    if kit.refusal:
+        screen.out.print(printable(f"  {kit.refusal.what}"))
+        screen.out.print(printable(f"  fix: {kit.refusal.fix}"))
+        return
+    for folder in dict.fromkeys(one.folder for one in kit.wanted):
+        screen.out.print(printable(f"  {folder}/"))
+        for place, one in enumerate(kit.wanted):
+            if one.folder == folder:
+                screen.out.print(printable(f"    {one.name}"), soft_wrap=True)
+                screen.out.print(printable(f"        {_row(kit, place)}"))
+    for line in _remarks(kit):
+        screen.out.print(printable(f"  {line}"))
+    screen.out.print()
+
+
+def _row(kit: Kit, place: int) -> str:
+    """`experts, E=257, N=64 (all 4 nodes: tuned)`."""
+    states = _states(kit, place)
+    return f"{kit.wanted[place].part}, {kit.wanted[place].words}" + (f" ({states})" if states else "")
+
+
+def _states(kit: Kit, place: int) -> str:
+    """`all 4 nodes: tuned`, or each state with its nodes."""
+    names: dict[str, list[str]] = {}
+    for name, rows in kit.rows.items():
+        names.setdefault(_word(rows[place], kit.wanted[place]), []).append(name)
+    return "; ".join(f"{who(nodes, len(kit.rows))}: {state}" for state, nodes in names.items())
+
+
+def _word(holding: Holding, wanted: Wanted) -> str:
+    if holding.harms:
+        return "UNUSABLE"
+    if holding.state is State.FALLBACK:
+        return f"taken from {holding.folder.rpartition('/')[2]}" if holding.name == wanted.name else "as the experts'"
+    return {State.TUNED: "tuned", State.DEFAULT: "none", State.FAILS: "FAILS"}[holding.state]
+
+
+def _remarks(kit: Kit) -> Iterator[str]:
+    yield from _of_nodes(kit)
+    yield from _of_files(kit)
+    if kit.compiled:
+        yield (
+            "the profile asks for torch.compile, and this version looks up no GEMM config while it compiles: what is "
+            "compiled runs with default tiles, tuned or not (torch_compile_max_bs in the profile; not measured)"
+        )
+    missing = [one for place, one in enumerate(kit.wanted) if not one.optional and _missing(kit, place)]
+    if missing:
+        yield (
+            f"none, on at least one node: {len(missing)} of {sum(not one.optional for one in kit.wanted)}; there the "
+            "engine takes its default tiles ('Using default ... kernel config' in its log); the cost is not measured"
+        )
+        yield (
+            "do not rename a larger GPU's file to this GPU's name: an L40S has 101376 bytes of shared memory per "
+            "block, an A100 166912; kernels fail with OutOfResources"
+        )
+
+
+def _of_nodes(kit: Kit) -> Iterator[str]:
+    for name, failure in kit.failures.items():
+        yield f"{name}: {failure.what} ({failure.fix})"
+    absent = [name for name, held in kit.holdings.items() if not held.root]
+    if absent:
+        yield f"not installed on {who(absent, len(kit.holdings))}: l40s-deploy prepare --stack {kit.stack.name}"
+    engines = {name: held.versions.get("sglang", "") for name, held in kit.holdings.items() if held.root}
+    odd = [name for name, version in engines.items() if version and version != kit.stack.engine_version]
+    if odd:
+        yield (
+            f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
+            f"{kit.stack.engine_version}: these rows are for the stack's version"
+        )
+    if len(_tritons(kit)) > 1:
+        yield f"the nodes have different Triton versions: {', '.join(_tritons(kit))}; each is judged by its own"
+    for name, held in kit.holdings.items():
+        yield from (f"{name}: {path} can't be read: {error}" for path, error in held.errors.items())
+
+
+def _tritons(kit: Kit) -> list[str]:
+    return sorted({version for held in kit.holdings.values() if (version := held.versions.get("triton", ""))})
+
+
+def _of_files(kit: Kit) -> Iterator[str]:
+    """Each flaw once, with its nodes; and files that differ between nodes."""
+    for place, one in enumerate(kit.wanted):
+        nodes: dict[tuple[Severity, str], list[str]] = {}
+        digests = {rows[place].sha256 for rows in kit.rows.values() if rows[place].sha256}
+        for name, rows in kit.rows.items():
+            for flaw in rows[place].flaws:
+                nodes.setdefault((flaw.severity, flaw.text), []).append(name)
+        for (severity, text), names in nodes.items():
+            yield f"{severity.value}: {one.words} on {who(names, len(kit.rows))}: {text}"
+        if len(digests) > 1:
+            yield f"slow: {one.words}: the nodes have different files of this name"
+
+
+def _missing(kit: Kit, place: int) -> bool:
+    return any(rows[place].state is State.DEFAULT for rows in kit.rows.values())
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    return tuple(count(part) for part in text.split(","))

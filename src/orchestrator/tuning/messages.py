@@ -1,0 +1,78 @@
+"""Tuning of an engine's kernels: the controller's order for a node, and its tuners' messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.jobs.messages import JobLine
+from orchestrator.protocol.message import Message
+
+Tile = Mapping[str, int]
+"""One config as an engine's file has it: BLOCK_SIZE_M, ..., num_stages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneJob(Message):
+    """One shape at one batch size.
+
+    kernel:  moe or linear
+    e, n, k: experts, an expert's width and the hidden size; 0, rows and columns of a linear layer's weight
+    top_k:   experts a token goes to; 0 for a linear layer
+    dtype:   as file names have it, '' for bf16; channel: scales are per channel
+    block:   the quantisation block (n, k), (0, 0) for none
+    space:   the candidates' name in the order
+    """
+
+    id: str
+    kernel: str
+    e: int = 0
+    n: int
+    k: int
+    top_k: int = 0
+    dtype: str = ""
+    block: tuple[int, int] = (0, 0)
+    channel: bool = False
+    batch: int
+    space: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunersOrder(Message):
+    """What templates/tune.py reads. gpus: so many tuners, one a GPU, take the jobs in their order"""
+
+    device: str
+    gpus: int
+    spaces: Mapping[str, tuple[Mapping[str, int], ...]]
+    jobs: tuple[TuneJob, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneLine(JobLine):
+    """One line of a node.
+
+    begun, trying: a job's id; tried of `of` candidates so far
+    job:     one that is done, with its config and microseconds, and those of what the engine takes today (0: wrong or
+             does not run); error: of the product, of its norm; kept: what the engine takes today is as fast
+    ran, wrong: candidates that ran, and fast ones whose product was wrong; unfit: of the others, by exception
+    failed:  a job that failed, or '' with `what` for a tuner; died: GPU whose tuner a signal ended
+    """
+
+    started: Mapping[str, int] = field(default_factory=dict)
+    begun: str = ""
+    trying: str = ""
+    tried: int = 0
+    of: int = 0
+    job: str = ""
+    gpu: int = -1
+    config: Mapping[str, int] = field(default_factory=dict)
+    us: float = 0.0
+    before_us: float = 0.0
+    error: float = 0.0
+    ran: int = 0
+    wrong: int = 0
+    unfit: Mapping[str, int] = field(default_factory=dict)
+    kept: bool = False
+    failed: str = ""
+    died: int = -1
+    signal: int = 0

@@ -1,0 +1,137 @@
+"""`tuning fetch`: makes a pack of published configs, by commit and digest."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.engines.registry import engine_of
+from orchestrator.engines.tuned_lookup import device_name
+from orchestrator.loading.published import load_published
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
+from orchestrator.model.published import Published
+from orchestrator.tuning.pack import DERIVED, LARGEST_PART, PUBLISHED, Pack
+from orchestrator.tuning.published import devices, parts_of
+from orchestrator.tuning.steps.packs import proved, save_pack
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """What to fetch. gpu: as NVML names it; checkout: a clone of the publisher's repository, None to download"""
+
+    name: str
+    out: Path
+    stack: str
+    gpu: str
+    checkout: Path | None = None
+    timeout_s: float = 3600.0
+
+
+def fetch(request: FetchRequest) -> tuple[Published, Pack]:
+    """Make a pack of what was published for a stack and GPU. Nothing is written before every file is proved.
+
+    Raises InputError where there is nothing for it, Unreachable for a file that can't be had, VerificationDiffers for
+    one with another digest.
+    """
+    published, stack = load_published(request.name), load_stack(request.stack)
+    lookup = engine_of(stack).tuned
+    wanted = parts_of(published, lookup, device_name(request.gpu))
+    if not wanted:
+        raise InputError(
+            f"{published.name} has no config for {request.gpu}",
+            where="--gpu",
+            fix="GPUs that it has some for: " + ", ".join(name.replace("_", " ") for name in devices(published)),
+        )
+    texts = _texts(published, dict(wanted.values()), request)
+    pack = Pack(
+        dialect=stack.dialect,
+        engine_version=stack.engine_version,
+        device=device_name(request.gpu),
+        triton=published.triton,
+        texts={part: texts[path] for part, (path, _) in sorted(wanted.items())},
+        made=DERIVED if lookup.by_triton else PUBLISHED,
+        origin=published.origin,
+    )
+    save_pack(request.out, proved(pack, str(request.out)))
+    return published, pack
+
+
+def fetched_json(published: Published, pack: Pack, out: Path) -> dict[str, Any]:
+    """The document of `tuning fetch --json`."""
+    return {
+        "pack": str(out),
+        "made": pack.made,
+        "origin": pack.origin,
+        "licence": published.licence,
+        "commit": published.commit,
+        "dialect": pack.dialect,
+        "engine_version": pack.engine_version,
+        "device": pack.device,
+        "triton": pack.triton,
+        "note": published.note,
+        "files": sorted(pack.texts),
+    }
+
+
+def _texts(published: Published, digests: Mapping[str, str], request: FetchRequest) -> dict[str, str]:
+    """By path, each proved."""
+    deadline = time.monotonic() + request.timeout_s
+
+    def one(path: str) -> str:
+        inside = f"{published.folder}/{path}"
+        if request.checkout is not None:
+            place = str(request.checkout / inside)
+            content = _read(request.checkout / inside)
+        else:
+            place = published.address.format(commit=published.commit, file=urllib.parse.quote(inside))
+            content = _download(place, deadline)
+        found = hashlib.sha256(content).hexdigest()
+        if found != digests[path]:
+            raise VerificationDiffers(
+                f"its SHA-256 is {found}, wanted {digests[path]}",
+                where=place,
+                fix=f"nothing was written. Use the file of commit {published.commit}",
+            )
+        return content.decode("utf-8")
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return dict(zip(digests, pool.map(one, digests), strict=True))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_PART + 1)
+    except OSError as error:
+        raise InputError(
+            f"can't be read: {error.strerror or error}",
+            where=str(path),
+            fix="name a checkout of that commit with --checkout DIR",
+        ) from None
+
+
+def _download(address: str, deadline: float) -> bytes:
+    left = deadline - time.monotonic()
+    try:
+        if left <= 0:
+            raise TimeoutError("the time limit was reached")
+        with urllib.request.urlopen(address, timeout=left) as answer:  # noqa: S310 - https, by the set's file
+            content: bytes = answer.read(LARGEST_PART + 1)
+    except (urllib.error.URLError, OSError) as error:
+        raise Unreachable(
+            f"can't be downloaded: {getattr(error, 'reason', error)}",
+            where=address,
+            fix="clone the repository on a machine with access, check out the commit, and use --checkout DIR",
+        ) from None
+    return content

@@ -1,0 +1,346 @@
+"""`tuning run`: find the tiles of a model's kernels on all GPUs of a gang, while it is down, and pack them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.engines.registry import engine_of
+from orchestrator.engines.tuned_lookup import device_name
+from orchestrator.engines.tuned_validity import flaws
+from orchestrator.engines.tuned_wanted import Wanted, wanted_files
+from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.jobs.messages import JobOrder
+from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.chosen import the_one_gang
+from orchestrator.model.deadlines import TUNE_RUN_S
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.finding import Severity
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.profile import Stack
+from orchestrator.planning.digest import short_digest
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+from orchestrator.tuning.messages import Tile, TuneJob, TuneLine, TunersOrder
+from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name
+from orchestrator.tuning.search import BATCHES, candidates, config_text, jobs_of
+from orchestrator.tuning.steps.packs import save_pack
+from orchestrator.tuning.steps.queue import JobQueue
+from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, moe_directory
+from orchestrator.tuning.store import forget_results, keep_result, kept_results
+
+PROGRAM = "tune.py"
+ROUNDS = 2
+"""Jobs a GPU that a node takes at a time: the next ones begin without another start of Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """What to tune.
+
+    out: the pack; batches: () for SGLang's own; most: candidates a job, None for all; again: forget earlier results
+    """
+
+    out: Path
+    model: str
+    stack: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    attn_dp: int | None = None
+    layout: str = ""
+    gangs: tuple[str, ...] = ()
+    batches: tuple[int, ...] = ()
+    most: int | None = None
+    again: bool = False
+    command: str = "tuning run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedGang:
+    """What came of it. results: by job; before: how many of them an earlier run had found; failed: job -> why; left:
+    file -> why it is not in the pack; lost: nodes that dropped out"""
+
+    pack: Pack
+    jobs: tuple[TuneJob, ...]
+    results: Mapping[str, Mapping[str, Any]]
+    before: int
+    failed: Mapping[str, str]
+    left: Mapping[str, str]
+    lost: Mapping[str, DeployError]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningProgress:
+    """How far it is. left_s: None before the first job is done; trying: what each tuner tries, as text"""
+
+    done: int
+    jobs: int
+    left_s: float | None
+    trying: Mapping[str, str]
+
+
+Progress = Callable[[TuningProgress], None]
+
+
+def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -> TunedGang:
+    """Tune on every GPU of one gang, and write the pack.
+
+    Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
+    where all have dropped out; what was found until then is kept for the next run.
+    """
+    gang = the_one_gang(inventory, request.gangs, command="tuning run --gang")
+    if request.out.exists():
+        raise InputError("already exists", where=str(request.out), fix="choose another path, or remove it")
+    with Fleet(gang.nodes) as fleet:
+        refuse_running(
+            fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}"
+        )
+        with GangLock(fleet, gang, request.command):
+            ground = _ground(inventory, fleet, gang, request)
+            return _tune(fleet, ground, request, progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TuningSetup:
+    """requests: as the engine would be staged, by node; wanted: the files; key: of the kept results"""
+
+    gang: GangSpec
+    stack: Stack
+    requests: Mapping[str, StagingRequest]
+    wanted: tuple[Wanted, ...]
+    jobs: tuple[TuneJob, ...]
+    spaces: Mapping[str, tuple[Tile, ...]]
+    gpu: str
+    versions: Mapping[str, str]
+    key: str
+
+
+def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOptions) -> _TuningSetup:
+    asked = PlanRequest(
+        model=request.model,
+        stack=request.stack,
+        tp=request.tp,
+        pp=request.pp,
+        ep=request.ep,
+        attn_dp=request.attn_dp,
+        layout=request.layout,
+        gangs=(gang.name,),
+    )
+    planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
+    plan = planned.plan.gangs[0]
+    stack, profile = load_stack(plan.stack), load_profile(request.model)
+    gpus = {name: gpu_of(snapshot) or ASSUMED_GPU for name, snapshot in planned.snapshots.items()}
+    held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus)
+    for failure in held.failures.values():
+        raise failure
+    tritons = {holdings.versions.get("triton", "") for holdings in held.holdings.values()}
+    if len(set(gpus.values())) > 1 or len(tritons) > 1:
+        raise InputError(
+            f"its nodes differ: GPUs {', '.join(sorted(set(gpus.values())))}; Triton {', '.join(sorted(tritons))}",
+            where=f"gang {gang.name}",
+            fix="tune on nodes with the same GPUs and the same stack: choose other gangs, or run `l40s-deploy prepare`",
+        )
+    versions = next(iter(held.holdings.values())).versions
+    gpu, own = next(iter(gpus.values())), moe_directory(gang.leader, stack)
+    wanted = wanted_files(
+        profile, plan.layout, engine_of(stack).tuned, gpu=gpu, triton=versions.get("triton", ""), moe_directory=own
+    )
+    jobs = jobs_of(profile, wanted, request.batches or BATCHES)
+    if not jobs:
+        raise InputError(
+            f"no kernel of {profile.name} reads a tuned config in {stack.name}",
+            where=f"profile {profile.name}",
+            fix="no tuning needed: its matrices do not run in Triton kernels",
+        )
+    spaces = {one.name: candidates(one.name, request.most) for one in wanted if not one.optional}
+    marks = (stack.engine_version, versions.get("triton", ""), gpu, stack.device, request.most, sorted(spaces))
+    return _TuningSetup(
+        gang=gang,
+        stack=stack,
+        requests=requests,
+        wanted=wanted,
+        jobs=jobs,
+        spaces=spaces,
+        gpu=gpu,
+        versions=versions,
+        key=f"{profile.name}-{short_digest([str(mark) for mark in marks])}",
+    )
+
+
+def _tune(fleet: Fleet, ground: _TuningSetup, request: TuneOptions, progress: Progress) -> TunedGang:
+    begin = time.monotonic()
+    if request.again:
+        forget_results(ground.key)
+    kept = kept_results(ground.key)
+    results = {job.id: kept[job.id] for job in ground.jobs if job.id in kept}
+    before = len(results)
+    run = _TuneRun(ground, results, progress, fence(fleet, ground.gang.name))
+    answers = fleet.on_every(run.on_node)
+    if run.open and answers.failures and not answers.values:
+        raise next(iter(answers.failures.values()))
+    pack, left = _pack(ground, results)
+    if pack.texts:
+        save_pack(request.out, pack)
+    return TunedGang(
+        pack=pack,
+        jobs=ground.jobs,
+        results=results,
+        before=before,
+        failed={**run.failed, **run.queue.lost},
+        left=left,
+        lost=answers.failures,
+        seconds=time.monotonic() - begin,
+    )
+
+
+@dataclass
+class _TuneRun:
+    """One run on all nodes. Written by one thread a node."""
+
+    ground: _TuningSetup
+    results: dict[str, Mapping[str, Any]]
+    progress: Progress
+    token: str
+    queue: JobQueue = field(init=False)
+    failed: dict[str, str] = field(default_factory=dict)
+    _trying: dict[str, str] = field(default_factory=dict)
+    _begin: float = field(default_factory=time.monotonic)
+    _found: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.queue = JobQueue(job for job in self.ground.jobs if job.id not in self.results)
+        self._say()
+
+    @property
+    def open(self) -> bool:
+        """Something is left to do."""
+        return len(self.results) + len(self.failed) + len(self.queue.lost) < len(self.ground.jobs)
+
+    def on_node(self, session: Session) -> int:
+        """Take jobs until there are none. Raises the node's failure; its jobs then go to other nodes."""
+        name, done = session.spec.name, 0
+        staged = self.ground.requests[name]
+        gpus = len(staged.gpus) or len(staged.tp_ranks)
+        while jobs := self.queue.take(ROUNDS * gpus):
+            why = f"{name}: its tuner exited twice without a result: check the node's kernel log (`journalctl -k`)"
+            try:
+                order = self._order(staged, jobs, gpus)
+                follow(session, self.ground.gang.name, order, TuneLine, partial(self._take, name), self.token)
+            except DeployError as failure:
+                why = f"{failure.where}: {failure.what}"
+                raise
+            finally:
+                self.queue.give_back(jobs, why)
+                self._idle(name)
+            done += len(jobs)
+        return done
+
+    def _order(self, staged: StagingRequest, jobs: tuple[TuneJob, ...], gpus: int) -> JobOrder:
+        names = {job.space for job in jobs}
+        spaces = {name: space for name, space in self.ground.spaces.items() if name in names}
+        return in_its_place(
+            PROGRAM,
+            "tuning",
+            in_place_of(staged),
+            TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
+            deadline_s=TUNE_RUN_S,
+            beside=f"stop it with `l40s-deploy down {self.ground.gang.name}`",
+            too_long="run the same command again: what is done is kept",
+        )
+
+    def _take(self, node: str, line: TuneLine) -> bool:
+        place = f"{node} GPU {line.gpu}"
+        with self._lock:
+            if line.job:
+                result = {**line.as_json(), "node": node}
+                keep_result(self.ground.key, result)
+                self.results[line.job] = result
+                self._found += 1
+                self.queue.end(line.job)
+            if line.failed:
+                self.failed[line.failed] = f"{place}: {line.what}"
+                self.queue.end(line.failed)
+            if line.begun:
+                self._trying[place] = line.begun
+            if line.trying:
+                self._trying[place] = f"{line.trying}: {line.tried} of {line.of}"
+        self._say()
+        return False
+
+    def _idle(self, node: str) -> None:
+        with self._lock:
+            self._trying = {place: words for place, words in self._trying.items() if not place.startswith(f"{node} ")}
+
+    def _say(self) -> None:
+        jobs, over = len(self.ground.jobs), len(self.results) + len(self.failed)
+        pace = (time.monotonic() - self._begin) / self._found if self._found else None
+        left = None if pace is None else pace * (jobs - over)
+        self.progress(TuningProgress(done=over, jobs=jobs, left_s=left, trying=dict(self._trying)))
+
+
+def _pack(ground: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:
+    """Every file with a result, judged once more as any other file is."""
+    texts, left = dict[str, str](), dict[str, str]()
+    rules, own = engine_of(ground.stack).tuned, moe_directory(ground.gang.leader, ground.stack)
+    for one in ground.wanted:
+        mine = [job for job in ground.jobs if job.space == one.name and job.id in results]
+        if one.optional or not mine:
+            continue
+        text = config_text({job.batch: results[job.id]["config"] for job in mine})
+        wrong = next((flaw for flaw in flaws(one.name, text) if flaw.severity is Severity.STOP), None)
+        if wrong is not None:
+            left[one.name] = wrong.text
+        else:
+            texts[part_name(one.folder, one.name, rules, own)] = text
+    pack = Pack(
+        dialect=ground.stack.dialect,
+        engine_version=ground.versions.get("sglang", ground.stack.engine_version),
+        device=device_name(ground.gpu),
+        triton=ground.versions.get("triton", ""),
+        texts=texts,
+        made=MEASURED if ground.stack.device == "cuda" else INTERPRETED,
+    )
+    return pack, left
+
+
+def tuned_json(done: TunedGang, out: Path) -> dict[str, Any]:
+    """The document of `tuning run --json`."""
+    return {
+        "pack": str(out) if done.pack.texts else None,
+        "made": done.pack.made,
+        "files": sorted(done.pack.texts),
+        "left": dict(done.left),
+        "jobs": [_job_json(job, done) for job in done.jobs],
+        "from_before": done.before,
+        "lost": {name: failure.as_json() for name, failure in done.lost.items()},
+        "seconds": round(done.seconds, 1),
+    }
+
+
+def _job_json(job: TuneJob, done: TunedGang) -> dict[str, Any]:
+    shape = {"kernel": job.kernel, "file": job.space, "batch": job.batch}
+    result = done.results.get(job.id)
+    if result is None:
+        return {**shape, "error": done.failed.get(job.id, "not tried")}
+    return {
+        **shape,
+        "us": result["us"],
+        "before_us": result["before_us"] or None,
+        "config": result["config"],
+        "unchanged": result["kept"],
+        "product_error": result["error"],
+        "refused": {"wrong": result["wrong"], **result["unfit"]},
+        "node": result["node"],
+    }

@@ -1,1 +1,0 @@
-"""The order of the steps of each verb. Workflows own the clock and the waiting; they print nothing."""

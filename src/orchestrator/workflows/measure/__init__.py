@@ -1,1 +1,0 @@
-"""A serving gang measured: is the text right, is the speed normal."""

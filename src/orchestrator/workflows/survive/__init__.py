@@ -1,1 +1,0 @@
-"""Going on without a node, and with the facts of now."""

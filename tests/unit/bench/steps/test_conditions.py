@@ -1,0 +1,45 @@
+"""What a benchmark's record says about its machines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.faults import fault
+from tests.support.healthy_cluster import cluster_of, healthy_nodes
+from tests.support.reference_cluster import gang
+
+from orchestrator.bench.steps import conditions
+from orchestrator.doctor.rules.support.cluster import gangs_of
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.protocol.looks import Holdings
+from orchestrator.protocol.report import RankReport
+
+
+def test_findings_are_those_of_the_doctor_for_what_runs() -> None:
+    nodes = healthy_nodes(2)
+    fault("all RDMA ports without a link").breaks(nodes["node1"])
+    cluster = cluster_of(nodes)
+    one = gangs_of(cluster.specs.values())[0]
+    ranks = tuple(RankReport(tp_rank=gpu, gpu=gpu) for gpu in range(8))
+    view = GangView(
+        name=one.name,
+        state=GangState.READY,
+        model="m",
+        nodes=tuple(NodeView(name=name, node_rank=0, state=NodeState.READY, alive=True, ranks=ranks) for name in nodes),
+    )
+    found = {item["id"]: item for item in conditions.findings_now(one, view, cluster.snapshots)}
+    assert found["TRAFFIC-ON-TCP"]["node"] == "node1"
+    assert found["TRAFFIC-ON-TCP"]["severity"] == "note", "stages of PP2 x TP8"
+
+
+def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {"node0": Holdings(folders={"/s/moe": {"b.json": "{}", "a.json": "{}"}, "/s/none": {}})}
+    monkeypatch.setattr(conditions, "ask_holdings", lambda *_: SimpleNamespace(holdings=held))
+    fleet: Any = None
+    assert conditions.tuned_now(fleet, gang(), "sglang-0.5.23", "NVIDIA L40S") == {
+        "node0": ["/s/moe/a.json", "/s/moe/b.json"]
+    }
+    assert conditions.tuned_now(fleet, gang(), "no-such-stack", "NVIDIA L40S") == {}

@@ -1,0 +1,254 @@
+"""A finer block changes no value, whatever the order and the shard of the scales; the official library agrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.checkpoint.on_node.prove import prove
+from orchestrator.checkpoint.on_node.reblock import plan, reblock
+from orchestrator.node.failure import Failure
+from orchestrator.protocol.jobs import Progress
+
+
+def silent(_: Progress) -> None:
+    """A progress watcher that does nothing."""
+
+
+def make(source: Path, target: Path, block: int = 64) -> Progress:
+    return reblock(plan(source, block), target, jobs=2, report=silent)
+
+
+@pytest.mark.parametrize("order", ["official", "weight first", "scale first", "reversed", "shuffled"])
+@pytest.mark.parametrize("scales_elsewhere", [False, True], ids=["together", "scales elsewhere"])
+def test_every_kind_of_layer_dequantises_to_the_same_bits(
+    maker: Any, real_shapes: Any, tmp_path: Path, order: str, scales_elsewhere: bool
+) -> None:
+    source = maker.write(tmp_path / "a", real_shapes, order=order, scales_elsewhere=scales_elsewhere)
+    before = maker.digest_of(source)
+    make(source, tmp_path / "b")
+    made = maker.read(tmp_path / "b")
+    assert made.keys() == real_shapes.keys()
+    for name, (dtype, shape, data) in real_shapes.items():
+        if not name.endswith("_scale_inv"):
+            assert made[name] == (dtype, shape, data), name
+    names = maker.weights if order == "official" else ("model.layers.0.self_attn.kv_a_proj_with_mqa.weight",)
+    for name in names:
+        old = maker.dequantised(real_shapes, name, (128, 128)).view(np.uint32)
+        assert np.array_equal(old, maker.dequantised(made, name, (64, 64)).view(np.uint32)), name
+        rows, columns = maker.weights[name]
+        assert made[f"{name}_scale_inv"][1] == (-(-rows // 64), -(-columns // 64))
+    assert maker.digest_of(source) == before
+    prove(plan(source, 64), tmp_path / "b", jobs=2, report=silent)
+
+
+def test_the_directory_is_one_that_an_engine_loads(maker: Any, small: Any, tmp_path: Path) -> None:
+    source = maker.write(tmp_path / "a", small)
+    (source / "model-old.safetensors").write_bytes(b"no shard of the index")
+    make(source, tmp_path / "b")
+    config = json.loads((tmp_path / "b/config.json").read_text())
+    assert config["quantization_config"].pop("weight_block_size") == [64, 64]
+    wanted = json.loads((source / "config.json").read_text())
+    wanted["quantization_config"].pop("weight_block_size")
+    assert config == wanted
+    index = json.loads((tmp_path / "b/model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in maker.read(tmp_path / "b").values())
+    assert index["weight_map"] == json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
+    assert sorted(str(p.relative_to(tmp_path / "b")) for p in (tmp_path / "b").rglob("*") if p.is_file()) == [
+        "config.json",
+        "inference/config.json",
+        "model-00001-of-000002.safetensors",
+        "model-00002-of-000002.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    ]
+
+
+def test_a_checkpoint_of_one_file_without_an_index(maker: Any, small: Any, tmp_path: Path) -> None:
+    make(maker.write(tmp_path / "a", small, single=True), tmp_path / "b")
+    assert not (tmp_path / "b/model.safetensors.index.json").exists()
+    prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
+
+
+@pytest.mark.parametrize("block", [1, 32, 64])
+def test_any_divisor(maker: Any, small: Any, tmp_path: Path, block: int) -> None:
+    source = maker.write(tmp_path / "a", small)
+    make(source, tmp_path / "b", block)
+    made = maker.read(tmp_path / "b")
+    for name in (name for name in small if f"{name}_scale_inv" in small):
+        old = maker.dequantised(small, name, (128, 128)).view(np.uint32)
+        assert np.array_equal(old, maker.dequantised(made, name, (block, block)).view(np.uint32)), name
+
+
+def test_files_behind_links_as_the_hub_cache_has_them(maker: Any, small: Any, tmp_path: Path) -> None:
+    blobs = maker.write(tmp_path / "blobs", small)
+    (tmp_path / "a").mkdir()
+    for path in blobs.glob("*.*"):
+        (tmp_path / "a" / path.name).symlink_to(path)
+    make(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b/config.json").is_file()
+    assert not any(path.is_symlink() for path in (tmp_path / "b").rglob("*"))
+    prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
+
+
+def test_a_finished_target_is_left_as_it_is(maker: Any, small: Any, tmp_path: Path) -> None:
+    source = maker.write(tmp_path / "a", small)
+    make(source, tmp_path / "b")
+    before = maker.digest_of(tmp_path / "b")
+    again = make(source, tmp_path / "b")
+    assert again.resumed == again.total == again.done
+    assert maker.digest_of(tmp_path / "b") == before
+
+
+def test_progress_ends_at_its_total(maker: Any, small: Any, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    last = reblock(plan(maker.write(tmp_path / "a", small), 64), tmp_path / "b", jobs=2, report=seen.append)
+    assert last.done == last.total == sum(p.stat().st_size for p in (tmp_path / "b").glob("*.safetensors"))
+    assert last.shards_done == last.shards == 2
+    assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
+
+
+def test_fp8_experts_fused_in_one_tensor(maker: Any, tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    tensors = maker.fp8_pair(name, (3, 192, 576), np.random.default_rng(1))
+    make(maker.write(tmp_path / "a", tensors), tmp_path / "b")
+    made = maker.read(tmp_path / "b")
+    assert made[f"{name}_scale_inv"][1] == (3, 3, 9)
+    assert np.array_equal(maker.dequantised(tensors, name, (128, 128)), maker.dequantised(made, name, (64, 64)))
+
+
+def test_scales_of_one_byte(maker: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    tensors = {
+        "a.weight": ("F8_E4M3", (256, 130), rng.bytes(256 * 130)),
+        "a.weight_scale_inv": ("F8_E8M0", (2, 2), bytes((1, 2, 3, 4))),
+    }
+    make(maker.write(tmp_path / "a", tensors, shards=1), tmp_path / "b")
+    assert maker.read(tmp_path / "b")["a.weight_scale_inv"] == (
+        "F8_E8M0",
+        (4, 3),
+        bytes((1, 1, 2, 1, 1, 2, 3, 3, 4, 3, 3, 4)),
+    )
+
+
+def without(name: str) -> Any:
+    return lambda tensors: {key: value for key, value in tensors.items() if key != name}
+
+
+def with_block(block: Any) -> Any:
+    return lambda config: {
+        **config,
+        "quantization_config": {**config["quantization_config"], "weight_block_size": block},
+    }
+
+
+UP = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "block", "kind", "says"),
+    [
+        ({"tensors": without(UP)}, 64, "broken-source", "no shard contains its weight"),
+        ({"tensors": without(f"{UP}_scale_inv")}, 64, "broken-source", "has no "),
+        ({"config": with_block([64, 128])}, 32, "broken-source", "blocks of 64x128"),
+        ({"config": with_block([64, 64])}, 64, "already", "already"),
+        ({"config": lambda c: {**c, "quantization_config": None}}, 64, "not-fp8-block", "quantisation is none"),
+        (
+            {"config": lambda c: {**c, "quantization_config": {"quant_method": "w8a8_int8"}}},
+            64,
+            "not-fp8-block",
+            "w8a8",
+        ),
+        ({"config": with_block(["128", 128])}, 64, "not-fp8-block", "fp8"),
+        ({}, 96, "not-a-divisor", "is not divisible by 96"),
+        ({}, 0, "not-a-divisor", "is not divisible by 0"),
+        ({}, -64, "not-a-divisor", "is not divisible by -64"),
+        ({}, 256, "not-a-divisor", "is not divisible by 256"),
+    ],
+)
+def test_what_cannot_be_reblocked_is_refused_in_words(
+    maker: Any, small: Any, tmp_path: Path, change: dict[str, Any], block: int, kind: str, says: str
+) -> None:
+    tensors = change.get("tensors", dict)(small)
+    config = change.get("config", dict)(maker.config)
+    source = maker.write(tmp_path / "a", tensors, config=config)
+    before = maker.digest_of(source)
+    with pytest.raises(Failure) as refused:
+        make(source, tmp_path / "b", block)
+    assert refused.value.kind == kind
+    assert says in refused.value.what
+    assert refused.value.fix
+    assert not (tmp_path / "b").exists()
+    assert maker.digest_of(source) == before
+
+
+def cut_short(source: Path) -> None:
+    shard = source / "model-00002-of-000002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+
+def cut_in_the_header(source: Path) -> None:
+    shard = source / "model-00002-of-000002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:100])
+
+
+def emptied(source: Path) -> None:
+    (source / "model-00002-of-000002.safetensors").write_bytes(b"")
+
+
+def lost(source: Path) -> None:
+    (source / "model-00001-of-000002.safetensors").unlink()
+
+
+def no_config(source: Path) -> None:
+    (source / "config.json").unlink()
+
+
+def torn_config(source: Path) -> None:
+    (source / "config.json").write_text('{"quantization_config": ')
+
+
+def torn_index(source: Path) -> None:
+    (source / "model.safetensors.index.json").write_text('{"weight_map": [1, 2]}')
+
+
+def outside(source: Path) -> None:
+    index = source / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00001-of-000002", "../../etc/passwd"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (cut_short, "truncated"),
+        (cut_in_the_header, "truncated"),
+        (emptied, "ends after 0 bytes"),
+        (lost, "but missing"),
+        (no_config, "no such file"),
+        (torn_config, "cannot be read"),
+        (torn_index, "weight_map"),
+        (outside, "outside the directory"),
+    ],
+)
+def test_a_broken_source_is_refused_before_anything_is_written(
+    maker: Any, small: Any, tmp_path: Path, damage: Any, says: str
+) -> None:
+    source = maker.write(tmp_path / "a", small)
+    damage(source)
+    with pytest.raises(Failure, match=says):
+        make(source, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_source_that_changes_while_it_is_read(maker: Any, small: Any, tmp_path: Path) -> None:
+    source = maker.write(tmp_path / "a", small)
+    job = plan(source, 64)
+    cut_short(source)
+    with pytest.raises(Failure) as refused:
+        reblock(job, tmp_path / "b", jobs=1, report=silent)
+    assert refused.value.kind == "source-changed"
+    assert not (tmp_path / "b/config.json").exists()

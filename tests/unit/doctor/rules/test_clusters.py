@@ -1,0 +1,210 @@
+"""Findings about complete clusters: the articles' wiring, two nodes, several gangs, what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.faults import fault
+from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_node, healthy_nodes
+from tests.support.machine_files import reference_machine
+
+from orchestrator.doctor.rules.reach import blamed
+from orchestrator.doctor.rules.support.cluster import Cluster
+from orchestrator.doctor.rules.support.registry import run_rules
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.model.per_node import majority
+from orchestrator.topology.build import build
+from orchestrator.topology.config_space import ConfigSpace
+
+BAD = (Severity.STOP, Severity.SLOW)
+
+
+def bad(cluster: Cluster) -> list[Finding]:
+    return [finding for finding in run_rules(cluster) if finding.severity in BAD]
+
+
+def wrong_cluster() -> Cluster:
+    """The articles' cluster as it was found, with everything else correct."""
+    nodes = healthy_nodes()
+    for number, (name, node) in enumerate(nodes.items()):
+        whole = node.machine
+        node.machine = reference_machine(name, number, right=False)
+        kept = ("/sys/module/", "/proc/driver", "/sys/class/dmi")
+        node.machine.files.update({path: text for path, text in whole.files.items() if path.startswith(kept)})
+        for device, known in zip(node.machine.devices, whole.devices, strict=True):
+            device.update(known)
+        node.host["addresses"] = node.machine.addresses
+    return cluster_of(nodes)
+
+
+def test_the_articles_wiring_gives_its_three_faults_first_and_nothing_else_that_matters() -> None:
+    cluster = wrong_cluster()
+    findings = run_rules(cluster)
+    per_node = ["NIC-NOT-UNDER-SWITCH", "TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
+    assert [finding.id for finding in findings[:12]] == [name for name in per_node for _ in range(4)]
+    assert not [finding for finding in findings[12:] if finding.severity in BAD]
+    for name in cluster.topologies:
+        card, traffic, ports = (finding for finding in findings[:12] if finding.node == name)
+        assert card.devices == ("mlx5_2", "mlx5_3", "0000:c1:00")
+        assert "in slot 6" in card.title
+        assert "switch 0000:98:00.0 (NUMA 1)" in card.fix
+        assert traffic.devices == ("ens9f0np0",)
+        assert "one TCP port" in traffic.title
+        assert "at 4 requests: about 42 instead of 154 tokens/s" in traffic.effect
+        assert ports.devices == ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_5")
+        assert "5 of 6 RDMA ports" in ports.title
+
+
+def test_one_node_of_a_gang_that_answers_has_the_same_faults_as_among_the_others() -> None:
+    whole = wrong_cluster()
+    name = next(iter(whole.topologies))
+    alone = replace(whole, topologies={name: whole.topologies[name]}, snapshots={name: whole.snapshots[name]})
+    ids = {finding.id for finding in run_rules(alone) if finding.severity in BAD}
+    assert ids == {"NIC-NOT-UNDER-SWITCH", "TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"}
+
+
+def test_the_empty_slot_behind_the_lonely_switch_is_named() -> None:
+    def with_an_empty_slot(node: HealthyNode) -> None:
+        fault("card in a root-port slot").breaks(node)
+        node.machine.write("/sys/bus/pci/slots/15", {"address": "0000:9e:00"})
+
+    (finding,) = bad(cluster_with("node2", with_an_empty_slot))
+    assert "move the card from slot 6 to slot 15, empty, behind switch 0000:98:00.0 (NUMA 1)" in finding.fix
+
+
+def test_two_nodes_that_differ_are_told_of_the_cluster() -> None:
+    nodes = healthy_nodes(2)
+    nodes["node1"].nvml["driver"] = "550.54.15"
+    (finding,) = run_rules(cluster_of(nodes))
+    assert (finding.id, finding.node) == ("NODE-DIFFERS", "")
+    assert "570.86.10 on node0" in finding.title
+    assert "550.54.15 on node1" in finding.title
+
+
+def test_gangs_are_compared_with_themselves() -> None:
+    nodes = healthy_nodes(6)
+    for name in ("node3", "node4", "node5"):
+        nodes[name].nvml["driver"] = "550.54.15"
+    assert run_rules(cluster_of(nodes, gang=lambda number: f"gang{number // 3}")) == ()
+
+
+def test_tcp_that_was_asked_for_is_no_fault() -> None:
+    def asks_for_tcp(node: HealthyNode) -> None:
+        fault("all RDMA ports without a link").breaks(node)
+        node.spec["transport"] = "tcp"
+
+    assert "TRAFFIC-ON-TCP" not in {finding.id for finding in bad(cluster_with("node2", asks_for_tcp))}
+
+
+def test_an_idle_gpu_at_generation_1_is_healthy_and_its_reserve_is_no_use() -> None:
+    node = healthy_node()
+    for device in node.gpus:
+        device["memory"] = {"total": 46068 << 20, "free": 45453 << 20, "used": 615 << 20}
+    assert all(gpu.link.speed_gts == 2.5 for gpu in cluster_of({"node0": node}).topologies["node0"].gpus)
+    assert run_rules(cluster_of({"node0": node})) == ()
+
+
+def test_an_unprivileged_look_is_unknown_and_never_fine() -> None:
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        for path in node.files:
+            if path.endswith("/config"):
+                node.files[path] = node.files[path][:128]
+    findings = run_rules(cluster_of(nodes))
+    assert {finding.severity for finding in findings} == {Severity.UNKNOWN}
+    assert {finding.id for finding in findings} == {"ACS-REDIRECT", "PCIE-SETTINGS"}
+    assert "cut off at 64 bytes" in findings[0].evidence[0]
+
+
+def test_limits_are_judged_where_the_engine_will_run() -> None:
+    short = {"memlock": [8 << 20, 8 << 20], "nofile": [1 << 20, 1 << 20]}
+
+    def found(**host: object) -> set[str]:
+        node = healthy_node()
+        node.host.update(host)
+        return {finding.id for finding in bad(cluster_of({"node0": node}))}
+
+    assert found(systemd=True, uid=0, limits_attainable=short) == set()  # the agent's unit sets them
+    assert found(systemd=True, uid=1000, limits_attainable=short) == {"LIMITS"}  # only root gets a unit
+    assert found(systemd=False, uid=0, limits_attainable=short) == {"LIMITS"}
+    assert found(systemd=False, uid=0, limits={"memlock": [8 << 20, 8 << 20]}) == set()  # the agent may raise it
+
+
+def test_a_machine_that_nobody_asked_nvml_of_is_unknown() -> None:
+    machine = reference_machine()
+    snapshot = machine.snapshot(nvml={"error": "not recorded"})
+    spec = NodeSpec(name="node0", gang="saved", node_rank=0, reach=Reach(host="node0"))
+    cluster = Cluster(topologies={"node0": build(snapshot)}, snapshots={"node0": snapshot}, specs={"node0": spec})
+    assert ("NVML-UNREADABLE", Severity.UNKNOWN) in {(finding.id, finding.severity) for finding in run_rules(cluster)}
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"),
+    [
+        ([], []),
+        ([("a", "b")], [("b", 1)]),
+        ([("a", "b"), ("c", "b"), ("d", "b")], [("b", 3)]),
+        ([("b", "a"), ("b", "c"), ("b", "d")], [("b", 3)]),
+        ([("a", "b"), ("b", "a"), ("c", "b"), ("b", "c"), ("d", "c")], [("b", 4), ("c", 1)]),
+    ],
+)
+def test_the_fewest_nodes_that_explain_all_failures(
+    failed: list[tuple[str, str]], expected: list[tuple[str, int]]
+) -> None:
+    assert [(node, len(ways)) for node, ways in blamed(failed)] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, None),
+        ({"a": 1, "b": 2}, None),
+        ({"a": 1, "b": 1, "c": 1}, None),
+        ({"a": 1, "b": 1, "c": 2}, (1, {"c": 2})),
+        ({"a": 1, "b": 1, "c": 2, "d": 2}, None),
+    ],
+)
+def test_majorities(values: dict[str, int], expected: tuple[int, dict[str, int]] | None) -> None:
+    assert majority(values) == expected
+
+
+def test_configuration_spaces_however_broken() -> None:
+    assert ConfigSpace(b"").acs_control is None
+    assert ConfigSpace(b"\0" * 64).max_read_request is None
+    loop = bytearray(512)
+    loop[0x100:0x104] = (0x0001 | 0x100 << 20).to_bytes(4, "little")
+    assert ConfigSpace(bytes(loop)).acs_control == 0
+    loop[0x34], loop[0x40], loop[0x41] = 0x40, 0x05, 0x40
+    assert ConfigSpace(bytes(loop)).max_payload is None
+
+
+def test_several_findings_are_ordered_by_gravity_weight_and_node() -> None:
+    nodes = healthy_nodes()
+    nodes["node3"].host["shm_bytes"] = 1 << 20
+    nodes["node1"].gpus[0]["persistence"] = 0
+    nodes["node0"].nvml["driver"] = "1"
+    order = [(finding.severity, finding.node) for finding in run_rules(cluster_of(nodes))]
+    assert order == [(Severity.STOP, "node3"), (Severity.SLOW, "node0"), (Severity.NOTE, "node1")]
+
+
+def test_a_cluster_without_nodes_has_no_findings() -> None:
+    assert run_rules(Cluster(topologies={}, snapshots={}, specs={})) == ()
+
+
+def test_a_port_without_an_address_is_compared_with_a_node_that_has_one_and_with_nobody_else() -> None:
+    def fix(names: tuple[str, ...]) -> str:
+        nodes = healthy_nodes()
+        for name in names:
+            fault("port without a link").breaks(nodes[name])
+            nodes[name].lose_gids("mlx5_2")
+            del nodes[name].machine.addresses["ens3f0np0"]
+        found = [one for one in run_rules(cluster_of(nodes)) if one.id == "RDMA-PORT-DOWN"]
+        assert [one.node for one in found] == list(names)
+        return found[-1].fix
+
+    assert "node0 has 10." in fix(("node2",))
+    everybody = fix(("node0", "node1", "node2", "node3"))
+    assert "(netplan)" in everybody
+    assert "peers" not in everybody and " has " not in everybody

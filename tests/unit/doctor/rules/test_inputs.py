@@ -1,0 +1,198 @@
+"""The same faults in less complete inputs: NCCL's XML, a copy of /sys, nodes whose TCP interface is unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.faults import FAULTS, ODD, Fault, fault
+from tests.support.healthy_cluster import HealthyNode, cluster_with, healthy_node
+from tests.support.machine_files import MachineFiles, reference_machine
+from tests.support.machines import gpus_alone_behind_their_own_switch, nested_node, storage_card
+
+from orchestrator.cli.main import main
+from orchestrator.doctor.rules.support.registry import run_rules
+from orchestrator.doctor.steps.doctor import Examination, examine_given, examine_topologies
+from orchestrator.doctor.steps.given import Given, given
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import RdmaPort, Topology
+from orchestrator.topology.build import build
+from orchestrator.topology.draw import summary
+from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
+from orchestrator.topology.network import rails
+
+BAD = (Severity.STOP, Severity.SLOW)
+NIC_FAULTS = [
+    one for one in FAULTS if one.says.startswith(("NIC-", "RDMA-", "RAIL", "TRAFFIC", "GPU-GROUPS")) and not one.trials
+]
+IN_THE_TREE = ("NIC-NOT-UNDER-SWITCH", "NIC-MISSING", "GPU-GROUPS-UNEVEN")
+"""The findings that a PCI tree with active ports alone allows."""
+
+
+def through_xml(snapshot: Snapshot) -> Examination:
+    """The findings from a file that `doctor --dump-xml` writes and `doctor --from` reads."""
+    topology = topology_of_xml(nccl_xml(build(snapshot)), snapshot.node)
+    empty = Snapshot(node=snapshot.node, taken_at=0.0, files={}, nvml={"error": "not recorded"})
+    return examine_topologies({snapshot.node: topology}, {snapshot.node: empty})
+
+
+def bad(examination: Examination) -> list[Finding]:
+    return [finding for finding in examination.findings if finding.severity in BAD]
+
+
+def snapshot_of(node: HealthyNode) -> Snapshot:
+    return node.machine.snapshot(host=node.host, nvml={"devices": list(node.gpus), **node.nvml})
+
+
+@pytest.mark.parametrize("one", NIC_FAULTS, ids=lambda one: one.name)
+def test_every_fault_of_a_card_through_the_xml_and_back(one: Fault) -> None:
+    found = bad(through_xml(cluster_with(ODD, one.breaks).snapshots[ODD]))
+    if one.says in IN_THE_TREE:
+        assert [finding.id for finding in found] == [one.says]
+        addresses = {device for device in found[0].devices if ":" in device}
+        assert addresses & set(one.devices) or one.name == "card without its driver"
+    else:
+        assert found == []
+
+
+@pytest.mark.parametrize("name", ["card in a root-port slot", "card not plugged in", "card without its driver"])
+def test_doctor_names_the_card_from_a_dumped_file(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = cluster_with(ODD, fault(name).breaks)
+    path = tmp_path / "dump.xml"
+    path.write_text(nccl_xml(cluster.topologies[ODD]))
+    assert main(["doctor", "--from", str(path)]) == 3
+    shown = capsys.readouterr().out
+    assert ("0000:c1:00" if "root-port" in name else "0000:98:00.0") in shown
+
+
+def test_ports_whose_tables_were_not_recorded_are_unknown() -> None:
+    examination = through_xml(snapshot_of(healthy_node()))
+    assert bad(examination) == []
+    (unread,) = [finding for finding in examination.findings if finding.id == "RDMA-PORT-UNCONFIGURED"]
+    assert unread.severity is Severity.UNKNOWN
+    assert unread.devices == ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+
+
+POSTED = Path(__file__).parents[3] / "recorded" / "nccl-topologies"
+
+
+@pytest.mark.parametrize(
+    ("name", "rails_wanted", "sockets"),
+    [
+        ("rtp-llm-8xL20-cx8", [f"mlx5_bond_{number}" for number in range(8)], 0),
+        ("yccl-topo", [], 10),
+        ("sugarlxn", [], 16),
+        ("a6000-merged-net", ["mlx5_0", "mlx5_1"], 0),
+        ("nccl2397-a", ["mlx5_0", "mlx5_1"], 0),
+        ("nccl2397-b", ["mlx5_0", "mlx5_1"], 0),
+    ],
+)
+def test_posted_topologies_are_read_as_nccl_meant_them(name: str, rails_wanted: list[str], sockets: int) -> None:
+    """None shows a fault; NCCL's network is RDMA ports or sockets, whose names may be those of bridges."""
+    seen = examine_given(given([str(POSTED / f"{name}.xml")]))
+    topology = seen.cluster.topologies[name]
+    assert bad(seen) == []
+    assert [port.device for port in rails_of(topology)] == rails_wanted
+    assert ("NCCL used TCP" in summary(topology)) == bool(sockets)
+    told = [one for one in seen.findings if one.id == "TRANSPORT-TCP"]
+    assert [(one.severity, len(one.devices)) for one in told] == [(Severity.NOTE, sockets)] * bool(sockets)
+
+
+def test_a_folder_of_topologies_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.xml").write_text((POSTED / f"nccl2397-{name}.xml").read_text("utf-8"))
+    (differs,) = [one for one in examine_given(given([str(tmp_path)])).findings if one.id == "NODE-DIFFERS"]
+    assert "best PCIe link of the RDMA cards" in differs.title and "x8 on a" in differs.title
+    assert main(["doctor", "--from", str(tmp_path)]) == 3
+    assert main(["discover", "--from", str(tmp_path)]) == 0
+    assert "16 GT/s x8" in capsys.readouterr().out
+
+
+def rails_of(topology: Topology) -> list[RdmaPort]:
+    return [rail.port for rail in rails(topology)]
+
+
+def without_addresses(machine: MachineFiles) -> Snapshot:
+    """A copy of /sys alone: no addresses, no NVML."""
+    return machine.snapshot(nvml={"error": "not recorded"}, host={"hostname": "node0"})
+
+
+def test_a_copy_of_sys_names_the_misplaced_card_though_no_tcp_side_is_known() -> None:
+    node = healthy_node()
+    fault("card in a root-port slot").breaks(node)
+    (found,) = bad(examine_given(Given({"node0": without_addresses(node.machine)})))
+    assert (found.id, found.devices) == ("NIC-NOT-UNDER-SWITCH", ("mlx5_2", "mlx5_3", "0000:c1:00"))
+
+
+def test_ports_without_a_recorded_interface_are_still_there() -> None:
+    node = healthy_node()
+    fault("port without a link").breaks(node)
+    for path in [path for path in node.files if "/gid_attrs/ndevs/" in path or "/net/ens" in path]:
+        del node.files[path]
+    found = bad(examine_given(Given({"node0": without_addresses(node.machine)})))
+    assert "RDMA-PORT-DOWN" in {finding.id for finding in found}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        healthy_node(),
+        nested_node(),
+        nested_node(cards_on_top=False),
+        gpus_alone_behind_their_own_switch(),
+    ],
+    ids=["two switches", "nested", "nested, cards below", "switches on the GPUs' cards"],
+)
+def test_healthy_nodes_are_healthy_in_every_input(node: HealthyNode) -> None:
+    assert bad(examine_given(Given({"node0": snapshot_of(node)}))) == []
+    assert bad(examine_given(Given({"node0": without_addresses(node.machine)}))) == []
+    assert bad(through_xml(snapshot_of(node))) == []
+
+
+def test_a_single_card_that_may_be_the_main_one_is_unknown() -> None:
+    machine = reference_machine(right=False)  # its only active port is the main card's
+    examination = through_xml(machine.snapshot())
+    assert bad(examination) == []
+    (unclear,) = [finding for finding in examination.findings if finding.id == "NIC-NOT-UNDER-SWITCH"]
+    assert (unclear.severity, unclear.devices) == (Severity.UNKNOWN, ("mlx5_4",))
+
+
+def test_a_storage_card_is_not_misplaced_beside_gpus_that_all_have_a_card() -> None:
+    node = healthy_node()
+    storage_card(node.machine)
+    for snapshot in (snapshot_of(node), without_addresses(node.machine)):
+        assert not [one for one in bad(examine_given(Given({"node0": snapshot}))) if one.id.startswith(("NIC", "RDMA"))]
+    assert bad(through_xml(snapshot_of(node))) == []
+
+
+def test_the_kind_of_card_tells_the_misplaced_one_from_storage() -> None:
+    node = healthy_node()
+    storage_card(node.machine)
+    node.write("0000:b1:00.0", device="0x1017")
+    fault("card in a root-port slot").breaks(node)
+    (found,) = bad(through_xml(snapshot_of(node)))
+    assert "0000:c1:00" in found.devices
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [(None, "`ansible_become: true` in the inventory"), ("saved", "`l40s-deploy discover --save"),
+     ("recording", "hwloc-gather-topology"), ("xml", "on the node itself")],
+)  # fmt: skip
+def test_the_fix_of_what_only_root_reads_fits_the_input(host: str | None, words: str) -> None:
+    node = healthy_node(ODD, 2)
+    fault("configuration space readable to root only").breaks(node)
+    if host is None:
+        findings = run_rules(cluster_with(ODD, fault("configuration space readable to root only").breaks))
+    elif host == "xml":
+        findings = through_xml(snapshot_of(node)).findings
+    elif host == "recording":
+        findings = examine_given(Given({ODD: without_addresses(node.machine)})).findings
+    else:
+        findings = examine_given(Given({ODD: snapshot_of(node)})).findings
+    (acs,) = [finding for finding in findings if finding.id == "ACS-REDIRECT"]
+    assert acs.severity is Severity.UNKNOWN
+    assert words in acs.fix

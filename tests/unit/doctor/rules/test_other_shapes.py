@@ -1,0 +1,244 @@
+"""Rules on healthy machines of other shapes: virtual functions, storage cards, other link layers, other GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.faults import fault
+from tests.support.healthy_cluster import (
+    TUNED_PATH,
+    HealthyNode,
+    cluster_of,
+    dressed,
+    healthy_node,
+    healthy_nodes,
+    tuned,
+)  # fmt: skip
+from tests.support.machine_files import MachineFiles
+from tests.support.machines import SUB, main_card, rdma_card, storage_card, virtual_functions
+from tests.support.variants import bonded_rails
+
+from orchestrator.doctor.rules.support.registry import run_rules
+from orchestrator.doctor.steps.doctor import examine_given
+from orchestrator.doctor.steps.given import Given
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import Overrides
+from orchestrator.topology.build import build
+from orchestrator.topology.gpu_groups import gpu_groups
+
+BAD = (Severity.STOP, Severity.SLOW)
+
+
+def bad(findings: tuple[Finding, ...]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity in BAD]
+
+
+def with_infiniband_rails(name: str, number: int) -> HealthyNode:
+    """GPUs and two InfiniBand cards on root ports, beside an Ethernet card for storage."""
+    machine = MachineFiles(name)
+    machine.processors()
+    for index in range(8):
+        machine.gpu(machine.root_port(0x40 + 4 * index, numa=index // 4), 0x41 + 4 * index, numa=index // 4)
+    for half in (0, 1):
+        bus = 0xC0 + 0x10 * half
+        rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number, link_layer="InfiniBand")
+    storage_card(machine, number=number)
+    main_card(machine, number)
+    return dressed(machine)
+
+
+def test_infiniband_rails_beside_an_ethernet_storage_card_are_no_fault() -> None:
+    nodes = {f"node{n}": with_infiniband_rails(f"node{n}", n) for n in range(4)}
+    assert not [one for one in run_rules(cluster_of(nodes)) if one.id == "RAIL-LINK-LAYER"]
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_a_port_of_another_kind_than_its_peers_is_found(nodes: int) -> None:
+    made = {f"node{n}": with_infiniband_rails(f"node{n}", n) for n in range(nodes)}
+    made["node1"].set_port("mlx5_2", link_layer="Ethernet")
+    found = [one for one in run_rules(cluster_of(made)) if one.id == "RAIL-LINK-LAYER"]
+    assert [(one.node, one.devices) for one in found] == [("node1", ("mlx5_2",))]
+
+
+def test_a_single_node_is_not_judged_against_itself() -> None:
+    node = healthy_node()
+    fault("port set to InfiniBand").breaks(node)
+    assert not [one for one in run_rules(cluster_of({"node0": node})) if one.id == "RAIL-LINK-LAYER"]
+
+
+def with_virtual_functions() -> dict[str, HealthyNode]:
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        virtual_functions(node.machine, node.key("0000:1c:00.0"), 4, bus=0x1C)
+    return nodes
+
+
+def test_nothing_is_expected_of_virtual_functions() -> None:
+    assert bad(run_rules(cluster_of(with_virtual_functions()))) == []
+
+
+def test_virtual_functions_that_the_inventory_names_are_judged() -> None:
+    nodes = with_virtual_functions()
+    for node in nodes.values():
+        node.spec["overrides"] = Overrides(ib_hca="=mlx5_30,mlx5_0")
+    found = bad(run_rules(cluster_of(nodes)))
+    assert {one.id for one in found} == {"RDMA-PORT-DOWN"}
+    assert {one.devices for one in found} == {("mlx5_30",)}
+
+
+def test_a_machine_of_another_makers_gpus_says_how_to_count_them() -> None:
+    node = healthy_node()
+    fault("GPUs of another vendor").breaks(node)
+    examination = examine_given(Given({"node0": node.machine.snapshot(nvml={"error": "not recorded"}, host={})}))
+    assert bad(examination.findings) == []
+    (hint,) = [one for one in examination.findings if one.id == "GPU-OTHER-MAKER"]
+    assert "--accelerator 1002:0302" in hint.fix and len(hint.devices) == 8
+
+
+def test_a_maker_that_was_not_read_is_no_other_maker() -> None:
+    node = healthy_node()
+    fault("GPUs of another vendor").breaks(node)
+    snapshot = node.machine.snapshot(nvml={"error": "not recorded"}, host={})
+    files = {path: "" if path.endswith("/vendor") else text for path, text in snapshot.files.items()}
+    examination = examine_given(Given({"node0": replace(snapshot, files=files)}))
+    assert [one.title for one in examination.findings if one.id == "GPU-OTHER-MAKER"] == []
+
+
+MANAGEMENT = ("0x1000", "0x00b2", "0x010700", "0x0000")
+EMULATED = ("0x104c", "0x8232", "0x060400", "0x0000")
+
+
+def groups(*switches: int, ids: tuple[str, str, str, str] = SUB, managed: bool = False, guest: bool = False) -> str:
+    """What GPU-GROUPS-UNEVEN says of a machine: 0 stands for a GPU on a root port, n for a switch with n of them."""
+    machine = MachineFiles()
+    machine.processors()
+    for place, count in enumerate(switches):
+        bus = 0x20 + 0x10 * place
+        root = machine.root_port(bus, numa=0)
+        above = machine.switch(root, bus + 1, ids=ids) if count else root
+        for index in range(max(1, count)):
+            machine.gpu(machine.downstream(above, bus + 2, index) if count else above, bus + 3 + index)
+        if managed and count:
+            machine.function(machine.downstream(above, bus + 2, 0x10), f"0000:{bus + 0xE:02x}:00.0", MANAGEMENT)
+    main_card(machine, 0, bus=0x10)
+    if guest:
+        machine.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
+    node = dressed(machine)
+    node.spec["gpus"] = len(node.gpus)
+    found = run_rules(cluster_of({"node0": node}))
+    return "; ".join(one.title for one in found if one.id in ("GPU-GROUPS-UNEVEN", "PCIE-TREE-HIDDEN"))
+
+
+def test_a_switchs_management_endpoint_is_no_card() -> None:
+    assert groups(1, 1, 1, 1, managed=True) == groups(1, 1, 1, 1) == ""
+    assert groups(2, 2, managed=True) == ""
+    assert groups(1, 0, 0, 0, managed=True) == groups(1, 0, 0, 0) == "", "a switch on the GPU's own card"
+
+
+def test_a_lone_gpu_behind_a_switch_with_slots_is_on_no_root_port() -> None:
+    assert groups(3, 1) == "the GPUs are spread unevenly: 3 + 1 behind the switches"
+    assert groups(3, 0) == "the GPUs are spread unevenly: 3 behind the switches, 1 on a root port"
+
+
+def test_an_emulated_tree_is_not_judged() -> None:
+    for switches in ((3, 1), (1, 1), (2, 0)):
+        assert "unevenly" not in groups(*switches, ids=EMULATED, guest=True)
+
+
+def test_a_recording_in_which_nvml_showed_fewer_gpus_than_the_bus_proves_nothing() -> None:
+    node = healthy_node()
+    del node.gpus[2:]
+    some = {"node0": node.machine.snapshot(nvml={"devices": node.gpus}, host={})}
+    (found,) = [one for one in examine_given(Given(some)).findings if one.id == "GPU-MISSING"]
+    assert (found.severity, found.title.partition(":")[0]) == (Severity.UNKNOWN, "2 GPUs respond, 8 are needed")
+    (live,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "GPU-MISSING"]
+    assert live.severity is Severity.STOP
+
+
+def test_tuned_configs_that_the_engine_ships_are_no_fault_and_nothing_asks_to_delete_one() -> None:
+    node, folder = healthy_node(), TUNED_PATH.rpartition("/")[0]
+    names = ("dtype=fp8_w8a8_down", "dtype=fp8_w8a8,block_shape=[64, 64]_down", "dtype=of_a_later_version")
+    node.files.update({f"{folder}/E=8,N=64,device_name=NVIDIA_L40S,{name}.json": tuned() for name in names})
+    assert "TUNED-CONFIGS" not in {one.id for one in run_rules(cluster_of({"node0": node}))}
+    node.files[TUNED_PATH] = tuned(BLOCK_SIZE_K=128)
+    (found,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "TUNED-CONFIGS"]
+    assert "delete" not in found.fix and "tuning run" in found.fix
+
+
+ALL_OFF = (("NCCL_P2P_DISABLE", "1"), ("NCCL_NET_GDR_LEVEL", "LOC"))
+
+
+@pytest.mark.parametrize(
+    ("also", "env", "wanted"),
+    [
+        ((), (), Severity.SLOW),
+        (("ACS redirects above a GPU",), (), Severity.STOP),
+        (("configuration space readable to root only",), (), Severity.STOP),
+        (("ACS redirects above a GPU",), ALL_OFF, Severity.SLOW),
+        (("ACS redirects above a GPU",), ALL_OFF[:1], Severity.STOP),
+        (("ACS redirects above a GPU", "GPUDirect RDMA missing"), ALL_OFF[:1], Severity.SLOW),
+        (("ACS redirects above a GPU", "guest"), (), Severity.SLOW),
+    ],
+)
+def test_a_translating_iommu_stops_what_is_planned_and_known_to_fail(
+    also: tuple[str, ...], env: tuple[tuple[str, str], ...], wanted: Severity
+) -> None:
+    node = healthy_node()
+    node.spec["overrides"] = Overrides(env=env)
+    for name in ("IOMMU translating", *also):
+        if name == "guest":
+            node.files["/proc/cpuinfo"] += "flags\t\t: fpu vme hypervisor avx2\n"
+        else:
+            fault(name).breaks(node)
+    (found,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "IOMMU-TRANSLATING"]
+    assert found.severity is wanted
+    assert ("silently wrong" in found.effect) is (wanted is Severity.STOP)
+    assert ("GPUDirect RDMA" in found.effect) is (wanted is Severity.STOP)
+
+
+def test_each_port_gets_its_own_fix() -> None:
+    nodes = healthy_nodes()
+    fault("port without an address").breaks(nodes["node1"])
+    nodes["node1"].set_port("mlx5_2", state="1: DOWN", phys_state="2: Polling")
+    (found,) = [one for one in run_rules(cluster_of(nodes)) if one.id == "RDMA-PORT-DOWN"]
+    cabled, addressed = found.fix.split("; mlx5_1: ")
+    assert cabled.startswith("mlx5_2: plug the cable")
+    assert addressed.startswith("give ens2f1np1 an address") and "cable" not in addressed
+
+
+def test_a_gpu_without_a_near_card_joins_both_halves_into_one_group() -> None:
+    """NCCL joins a GPU to any earlier one that it reaches: 8, where comparing with each group's first says 4 + 4."""
+    node = healthy_node()
+    node.machine.root_port(0x10, 3, numa=0)
+    node.move(node.key("0000:1b:00.0"), "/sys/devices/pci0000:10/0000:10:03.0/0000:1b:00.0")
+    topology = build(node.machine.snapshot())
+    assert gpu_groups(topology, (2, 21, 5)).groups == (tuple(range(8)),)
+    whole = build(healthy_node().machine.snapshot())
+    assert gpu_groups(whole, (2, 21, 5)).groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert gpu_groups(replace(whole, rdma=()), (2, 21, 5)).groups == (tuple(range(8)),)
+
+
+def test_each_port_without_a_pci_function_has_a_place_of_its_own() -> None:
+    machine = MachineFiles()
+    for number in range(2):
+        machine.interface(f"eth{number}")
+        machine.address(f"eth{number}", f"10.{number}.0.1/24")
+        machine.rdma(f"rxe{number}", "/sys/devices/virtual", f"eth{number}", ipv4=f"10.{number}.0.1/24")
+    main_card(machine, 0)
+    (node,) = cluster_of({"node0": dressed(machine)}).nodes
+    assert [(place.card, place.port, port.device) for place, port in node.rail_places.items()] == [
+        (1, 1, "rxe0"),
+        (2, 1, "rxe1"),
+    ]
+
+
+def test_a_rail_that_is_a_bond_on_one_port_is_named_as_a_rail() -> None:
+    node = healthy_node()
+    bonded_rails(node)
+    node.machine.write(f"{node.interface('ens3f0np0b')}/bonding_slave", {"mii_status": "down"})
+    node.machine.write(f"{node.interface('ens9f1np1')}/bonding_slave", {"mii_status": "down"})
+    rail, main = sorted((one for one in run_rules(cluster_of({"node0": node})) if one.id == "BOND-SHORT"),
+                        key=lambda one: one.devices, reverse=True)  # fmt: skip
+    assert rail.devices == ("ens3f0np0", "ens3f0np0b") and "it is a rail" in rail.effect
+    assert main.devices == ("bond0", "ens9f1np1") and "requests arrive over it" in main.effect

@@ -1,0 +1,127 @@
+"""One judgement of a port on every screen: findings, drawings, report, live page, figures of `status --wide`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.faults import FAULTS, ODD
+from tests.support.healthy_cluster import HealthyNode, cluster_with
+
+from orchestrator.doctor.rules.support.cluster import Node
+from orchestrator.doctor.rules.support.marks import marks_of
+from orchestrator.doctor.rules.support.registry import COSTLY
+from orchestrator.doctor.steps.doctor import Examination, diagnose, examine_given
+from orchestrator.doctor.steps.given import given
+from orchestrator.doctor.steps.report import _cells, pictures
+from orchestrator.gang.commands.loads import node_cells
+from orchestrator.gang.rates import port_rates
+from orchestrator.gang.steps.status.loads import NodeLoad
+from orchestrator.gang.view import NodeView
+from orchestrator.model.gang_state import NodeState
+from orchestrator.model.topology import RdmaPort
+from orchestrator.monitoring.steps.lights import lights
+from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
+from orchestrator.topology.draw import TreeLine, tree
+from orchestrator.topology.live_drawing import lit
+from orchestrator.topology.network import PortFault, port_fault
+from orchestrator.topology.picture import Picture
+
+ROOT = Path(__file__).parents[4]
+OF_PORTS = ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED")
+
+
+def two_ports_differ(node: HealthyNode) -> None:
+    """One without a link, its neighbour without an address."""
+    next(one for one in FAULTS if one.name == "port without an address").breaks(node)
+    node.set_port("mlx5_2", state="1: DOWN", phys_state="2: Polling")
+
+
+def one_state_unread(node: HealthyNode) -> None:
+    for path in [path for path in node.files if path.endswith("/infiniband/mlx5_1/ports/1/state")]:
+        del node.files[path]
+
+
+def machines() -> Iterator[tuple[str, Examination]]:
+    for fault in FAULTS:
+        yield fault.name, diagnose(cluster_with(ODD, fault.breaks, fault.trials), {})
+    yield "two ports differ", diagnose(cluster_with(ODD, two_ports_differ), {})
+    yield "a state unread", diagnose(cluster_with(ODD, one_state_unread), {})
+    for folder in sorted((ROOT / "examples").iterdir()):
+        yield folder.name, examine_given(given([str(folder)]))
+    for file in sorted((ROOT / "tests/recorded/nccl-topologies").glob("*.xml")):
+        yield file.name, examine_given(given([str(file)]))
+
+
+@pytest.fixture(scope="module")
+def examined() -> dict[str, Examination]:
+    return dict(machines())
+
+
+def lines(part: TreeLine) -> Iterator[TreeLine]:
+    yield part
+    for child in part.children:
+        yield from lines(child)
+
+
+def gauges(node: Node) -> GaugesAnswer:
+    ports = (
+        PortGauges(device=one.device, port=one.port, state=one.state and f"4: {one.state}")
+        for one in node.topology.rdma
+    )
+    return GaugesAnswer(now=1.0, ports=tuple(ports))
+
+
+def test_every_screen_says_the_same_of_every_port(examined: dict[str, Examination]) -> None:
+    seen: set[PortFault | None] = set()
+    for name, examination in examined.items():
+        drawings = pictures(examination)
+        for node in examination.cluster.nodes:
+            shown = Shown(examination, node, drawings[node.name])
+            for port in node.topology.rdma:
+                seen.add(port_fault(port, node.topology))
+                shown.check(port, f"{name}: {node.name}: {port.name}")
+    assert seen == {None, *PortFault}
+
+
+class Shown:
+    """All screens of one node."""
+
+    def __init__(self, examination: Examination, node: Node, drawn: Picture) -> None:
+        self.node, self.drawn = node, drawn
+        load = NodeLoad(gauges=gauges(node), ports=port_rates(None, gauges(node)))
+        now = lights(NodeView(name=node.name, node_rank=0, state=NodeState.READY), load)
+        self.live, self.wide = lit(drawn, now.gpus, now.ports), str(node_cells(load)[3])
+        self.tree = list(lines(tree(node.topology, node.tcp, marks_of(node.topology, examination.findings))))
+        self.found = [one for one in examination.findings if one.id in OF_PORTS and one.node == node.name]
+        self.cells = {cell["name"]: cell for cell in _cells(node, len(node.rail_ports))}
+
+    def check(self, port: RdmaPort, where: str) -> None:
+        fault = port_fault(port, self.node.topology)
+        colour = {None: "up", PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}.get(fault, "idle")
+        named = [one for one in self.found if port.device in one.devices and one.severity in COSTLY]
+        if port in self.node.rail_ports and fault not in (None, PortFault.UNREAD):
+            assert len(named) == 1, where
+        (line,) = (one for one in self.tree if one.kind == "port" and f"{one.label} ".startswith(
+            f"{port.device}  port {port.port} "))  # fmt: skip
+        assert ("(RDMA-PORT" in line.fault) is bool(named), where
+        assert not named or (fault is not None and line.fault.startswith(f"{fault.value} (RDMA-PORT")), where
+        if port in self.node.rail_ports:
+            assert self.cells[port.device]["state"].replace("far", "up") == colour, where
+        tcp = bool(self.node.tcp and port.netdev and port.netdev == self.node.tcp.interface)
+        dots = [one for one in self.drawn.ports if (one.device, one.number) == (port.device, port.port)]
+        now = [one for one in self.live.ports if (one.device, one.number) == (port.device, port.port)]
+        assert {one.state for one in dots} <= {"other" if tcp and colour not in ("down", "old") else colour}, where
+        assert [one.state for one in dots] == [one.state for one in now], where
+        assert (f"{port.device} down" in self.wide) is (fault is PortFault.NO_LINK), where
+
+
+def test_a_fix_speaks_of_the_cable_of_ports_without_a_link_alone(examined: dict[str, Examination]) -> None:
+    for examination in examined.values():
+        for finding in examination.findings:
+            topology = examination.cluster.topologies.get(finding.node)
+            if finding.id in OF_PORTS and topology and "plug the cable" in finding.fix:
+                cabled = finding.fix.partition(": plug the cable")[0].split(", ")
+                dead = [one.device for one in topology.rdma if port_fault(one, topology) is PortFault.NO_LINK]
+                assert set(cabled) <= set(dead)

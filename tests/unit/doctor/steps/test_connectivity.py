@@ -1,0 +1,174 @@
+"""The trials between the nodes leave no port in use: the next start needs the same ones."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.healthy_cluster import cluster_of, healthy_nodes
+from tests.support.ports import free_port
+
+from orchestrator.doctor.steps import connectivity
+from orchestrator.doctor.steps.connectivity import try_ways
+from orchestrator.model.deadlines import UNHEARD_TRY_S
+from orchestrator.model.errors import NodeError
+from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.message import Message
+from orchestrator.protocol.ways import Listening
+from orchestrator.remote import node_app
+
+HERE = "127.0.0.1"
+LISTEN = (
+    "import json, sys, time; from orchestrator.node.network import listen\n"
+    "serve = listen._serve\n"
+    "def late(selector, until):\n"
+    "    serve(selector, until)\n"
+    "    time.sleep(0.5)  # a busy machine\n"
+    "listen._serve = late\n"
+    "listen.stream(json.loads(sys.argv[1]))"
+)
+
+
+@dataclass
+class Node:
+    """Like sshd: closing the channel closes the command's pipe, and nothing waits for its end."""
+
+    spec: NodeSpec
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def lines(self, request: Message) -> Iterator[bytes]:
+        child = subprocess.Popen([sys.executable, "-c", LISTEN, json.dumps(request.as_json())], stdout=subprocess.PIPE)
+        self.children.append(child)
+        assert child.stdout is not None
+        try:
+            yield from child.stdout
+        finally:
+            child.stdout.close()
+
+    def run(self, command: str, *, deadline_s: float) -> None:
+        for child in self.children:  # our zombies would stay in /proc; sshd reaps its own
+            child.wait(deadline_s)
+        subprocess.run(command, shell=True, timeout=deadline_s, check=True)
+
+
+@dataclass
+class Nodes:
+    """A fleet of such sessions."""
+
+    nodes: Mapping[str, Node]
+
+    def on_every(self, work: Callable[[Node], Any], *, only: Collection[str]) -> PerNode[Any]:
+        return PerNode(values={name: work(self.nodes[name]) for name in self.nodes if name in only}, failures={})
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def fleet(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    ports = GangPorts(dist_init=port, agent=free_port())
+    spec = NodeSpec(name="a", gang="g", node_rank=0, reach=Reach(host=HERE), ports=ports)
+    made = Nodes({"a": Node(spec)})
+    monkeypatch.setattr(node_app, "stream", lambda node, _, request: node.lines(request))
+    monkeypatch.setattr(node_app, "call", lambda *_, **__: [])
+    yield made
+    for node in made.nodes.values():
+        for child in node.children:
+            child.kill()
+            child.wait(10)
+
+
+def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) -> None:
+    cluster = SimpleNamespace(
+        tcp={"a": SimpleNamespace(address=HERE)},
+        nodes=(SimpleNamespace(name="a", usable=(), interfaces={}),),
+        specs={"a": fleet.nodes["a"].spec},
+        topologies={"a": SimpleNamespace(interfaces=())},
+    )
+    assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
+    assert fleet.nodes["a"].children
+    with socket.socket() as mine:
+        mine.bind((HERE, port))  # EADDRINUSE where one still listens
+
+
+def test_the_same_rail_is_found_under_other_names_and_every_other_rail_is_tried() -> None:
+    mine = {"mlx5_0": ("192.0.2.1", "ens1"), "mlx5_2": ("198.51.100.1", "ens2")}
+    theirs = {"rocep1": ("192.0.2.2", "enp1"), "rocep2": ("198.51.100.2", "enp2")}
+    same = connectivity._same_rail(mine, theirs)
+    assert same == {"rocep1": "mlx5_0", "rocep2": "mlx5_2"}
+    listening = Listening(tcp={}, ephemeral=1, udp={}, rails={"192.0.2.2": 4001, "198.51.100.2": 4002})
+    tried = list(connectivity._across({"name": "node1", "timeout_s": 1.0}, mine, theirs, same, listening))
+    assert [(one["side"], one["far"], one["device"], one["source"], one["address"]) for one in tried] == [
+        ("mlx5_0", "rocep2", "ens1", "192.0.2.1", "198.51.100.2"),
+        ("mlx5_2", "rocep1", "ens2", "198.51.100.1", "192.0.2.2"),
+    ]
+
+
+WAY: Mapping[str, Any] = {"name": "b", "address": HERE, "port": 1, "kind": "tcp", "side": "tcp", "outcome": "open"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "odd"),
+    [
+        ("listen", None),
+        ("listen", []),
+        ("listen", {}),
+        ("listen", {"tcp": 5, "ephemeral": 1, "udp": {}, "rails": {}}),
+        ("dial", None),
+        ("dial", {}),
+        ("dial", [None]),
+        ("dial", [{**WAY, "port": "1"}]),
+        ("dial", [{**WAY, "outcome": "maybe"}]),
+    ],
+)
+def test_an_odd_answer_is_that_nodes_failure(
+    fleet: Nodes, monkeypatch: pytest.MonkeyPatch, verb: str, odd: object
+) -> None:
+    said: list[BaseException] = []
+
+    def on_every(work: Callable[[Node], Any], *, only: Collection[str]) -> PerNode[Any]:
+        try:
+            return PerNode(values={name: work(fleet.nodes[name]) for name in only}, failures={})
+        except NodeError as failure:
+            said.append(failure)
+            return PerNode(values={}, failures={failure.where: failure})
+
+    monkeypatch.setattr(fleet, "on_every", on_every, raising=False)
+    if verb == "listen":
+        monkeypatch.setattr(node_app, "stream", lambda *_: iter([json.dumps({"ok": True, "value": odd}).encode()]))
+    else:
+        monkeypatch.setattr(node_app, "call", lambda *_, **__: odd)
+    cluster = SimpleNamespace(
+        tcp={"a": SimpleNamespace(address=HERE)},
+        nodes=(SimpleNamespace(name="a", usable=(), interfaces={}),),
+        specs={"a": fleet.nodes["a"].spec},
+        topologies={"a": SimpleNamespace(interfaces=())},
+    )
+    assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
+    assert [failure.where for failure in said if isinstance(failure, NodeError)] == ["a"]
+    assert verb in str(said[0])
+
+
+def test_within_a_node_every_port_tries_those_of_its_other_cards() -> None:
+    node = cluster_of(healthy_nodes(1)).nodes[0]
+    mine = dict(connectivity._rail_addresses(node))
+    rails = {address: 4001 + place for place, (address, _) in enumerate(mine.values())}
+    listening = Listening(tcp={}, ephemeral=1, udp={}, rails=rails)
+    tried = list(connectivity._within(node, mine, listening))
+    assert {(one["name"], *sorted((one["side"], one["far"]))) for one in tried} == {
+        ("node0", here, there) for here, there in product(("mlx5_0", "mlx5_1"), ("mlx5_2", "mlx5_3"))
+    }
+    assert len(tried) == 8
+    assert {one["timeout_s"] for one in tried} == {UNHEARD_TRY_S}
+    assert all(mine[one["side"]] == (one["source"], one["device"]) for one in tried)

@@ -1,0 +1,363 @@
+"""Accepting, refusing, planning with findings, NCCL's expectations: everything around the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.support.faults import fault
+from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
+
+from orchestrator.doctor.rules.support.cluster import Cluster
+from orchestrator.doctor.steps.doctor import (
+    Examination,
+    caches_of,
+    check_accept,
+    diagnose,
+    examine_given,
+    layouts_of,
+    refuse,
+)
+from orchestrator.doctor.steps.given import Given, given
+from orchestrator.doctor.steps.nccl import dump_xml, expected
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.errors import FindingsError, InputError
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.plan import Plan
+from orchestrator.model.topology import Topology
+from orchestrator.monitoring.steps import doctor_watch as watching
+from orchestrator.planning import page_cache
+from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.planning.steps.examined import examined
+from orchestrator.planning.steps.plan import PlanResult
+from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.report import PageCache, RankReport
+from orchestrator.topology.nccl_xml import nccl_xml
+from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity
+
+
+def small_shm(node: HealthyNode) -> None:
+    fault("small /dev/shm").breaks(node)
+
+
+def findings_of(cluster: Cluster, *accept: str) -> tuple[set[str], set[str]]:
+    """Ids of the remaining findings, and of the accepted ones."""
+    examination = diagnose(cluster, {}, accept=accept)
+    return {finding.id for finding in examination.findings}, {finding.id for finding in examination.accepted}
+
+
+@pytest.mark.parametrize(
+    ("accept", "left"),
+    [((), {"LIMITS"}), (("LIMITS",), set()), (("LIMITS@node2",), set()), (("LIMITS@node1",), {"LIMITS"})],
+)
+def test_whatever_the_operator_names_is_set_aside_even_a_stop(accept: tuple[str, ...], left: set[str]) -> None:
+    found, accepted = findings_of(cluster_with("node2", small_shm), *accept)
+    assert found == left
+    assert accepted == {"LIMITS"} - left
+
+
+def test_the_inventory_accepts_for_its_own_node() -> None:
+    def accepted_here(node: HealthyNode) -> None:
+        small_shm(node)
+        node.spec["accept"] = ("LIMITS",)
+
+    assert findings_of(cluster_with("node2", accepted_here)) == (set(), {"LIMITS"})
+
+
+def test_a_finding_of_the_whole_cluster_is_accepted_by_all_nodes_or_by_name() -> None:
+    def cluster(*accepting: str) -> Cluster:
+        nodes = healthy_nodes(2)
+        nodes["node1"].nvml["driver"] = "550.54.15"
+        for name in accepting:
+            nodes[name].spec["accept"] = ("NODE-DIFFERS",)
+        return cluster_of(nodes)
+
+    assert findings_of(cluster("node0")) == ({"NODE-DIFFERS"}, set())
+    assert findings_of(cluster("node0", "node1")) == (set(), {"NODE-DIFFERS"})
+    assert findings_of(cluster(), "NODE-DIFFERS") == (set(), {"NODE-DIFFERS"})
+
+
+@pytest.mark.parametrize(("word", "wrong"), [("LIMIT", "LIMIT"), ("LIMITS@node9", "node9"), ("", "")])
+def test_a_typing_error_does_not_pass_for_an_acceptance(word: str, wrong: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_accept([word], ["node0"])
+    assert repr(wrong) in refused.value.what
+    check_accept(["LIMITS", "LIMITS@node0", "TRANSPORT-TCP"], ["node0"], more_ids=["TRANSPORT-TCP"])
+
+
+def finding(severity: Severity, node: str = "node1") -> Finding:
+    return Finding(id="SOME-ID", severity=severity, node=node, title="it is so", effect="it costs", fix="correct it")
+
+
+PLAN = Plan(plan_id="0000", facts_digest="", facts=(), gangs=())
+
+
+def transport(name: str) -> Finding:
+    """A finding about the gang as planning makes it."""
+    return Finding(id=name, severity=Severity.SLOW, node="", title="gang gang0: over TCP", effect="it is slow")
+
+
+def test_stop_refuses_and_slow_only_where_strict() -> None:
+    refuse([finding(Severity.SLOW), finding(Severity.NOTE), finding(Severity.UNKNOWN)])
+    with pytest.raises(FindingsError) as refused:
+        refuse([finding(Severity.STOP), finding(Severity.STOP, "node2")])
+    assert refused.value.exit_code == 3
+    assert refused.value.where == "node node1"
+    assert "SOME-ID: it is so. it costs (and 1 more" in refused.value.what
+    assert "--accept SOME-ID@node1" in refused.value.fix
+    with pytest.raises(FindingsError, match="the cluster"):
+        refuse([finding(Severity.SLOW, "")], strict=True)
+
+
+def test_a_plans_own_facts_are_enough() -> None:
+    cluster = cluster_with("node2", small_shm)
+    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
+    plan = replace(PLAN, findings=(finding(Severity.SLOW, ""), transport("TRANSPORT-TCP")))
+    planned = PlanResult(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots)
+    made = examined(planned, [gang])
+    assert [(one.id, one.node) for one in made.findings] == [
+        ("LIMITS", "node2"),
+        ("TRANSPORT-TCP", ""),
+        ("SOME-ID", ""),
+    ]
+    accepted = examined(planned, [gang], accept=("LIMITS", "TRANSPORT-TCP"))
+    assert [one.id for one in accepted.findings] == ["SOME-ID"]
+    assert [one.id for one in accepted.accepted] == ["LIMITS", "TRANSPORT-TCP"]
+    with pytest.raises(InputError, match="RDMA-PORTS-UNEVEN"):
+        examined(planned, [gang], accept=("RDMA-PORTS-UNEVEN",))
+
+
+def test_what_a_rule_tells_better_is_told_once() -> None:
+    cluster = cluster_with("node2", fault("all RDMA ports without a link").breaks)
+    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
+    plan = replace(PLAN, findings=(transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
+    made = examined(PlanResult(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots), [gang])
+    assert [one.id for one in made.findings] == ["TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
+
+
+def test_saved_snapshots_are_judged_without_an_inventory() -> None:
+    cluster = cluster_with("node2", small_shm)
+    examination = examine_given(Given(cluster.snapshots))
+    assert [(one.id, one.node) for one in examination.findings] == [("LIMITS", "node2")]
+
+
+def test_what_nccl_should_log() -> None:
+    def counts(cluster: Cluster) -> list[tuple[str, int, int]]:
+        return [(one.version, one.nodes, one.local_ranks) for one in expected(cluster)]
+
+    assert counts(cluster_of(healthy_nodes())) == [("2.21.5", 8, 4), ("2.30.7", 8, 4)]
+    one_bad = cluster_with("node2", fault("card in a root-port slot").breaks)
+    assert counts(one_bad) == [("2.21.5", 7, 8), ("2.30.7", 7, 8)]
+    one_port = cluster_with("node2", fault("port without a link").breaks)
+    assert counts(one_port) == [("2.21.5", 8, 4), ("2.30.7", 7, 8)]  # 12.5 GB/s is above 10, and below 22
+    without_rdma = cluster_with("node2", fault("all RDMA ports without a link").breaks)
+    assert counts(without_rdma) == [("2.21.5", 4, 8), ("2.30.7", 4, 8)]
+    assert expected(cluster_of(healthy_nodes(1))) == ()
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_only_gpus_that_a_node_may_use_are_counted(hidden: bool) -> None:
+    """Eight GPUs on each node's bus, of which l40s_gpus allows one; NVML shows one or all."""
+    nodes = healthy_nodes(2)
+    for node in nodes.values():
+        node.spec["gpus"] = 1
+        if hidden:
+            del node.gpus[1:]
+    cluster = cluster_of(nodes)
+    assert {(one.nodes, one.local_ranks) for one in expected(cluster)} == {(2, 1)}
+    notes = [finding for finding in diagnose(cluster, {}).findings if finding.id == "GPU-NOT-USED"]
+    assert [note.severity for note in notes] == [Severity.NOTE] * 2
+    assert [note.title for note in notes] == ["7 of 8 GPUs are not used"] * 2
+    assert any(("NVML does not show it" in line) == hidden for line in notes[0].evidence[3:])
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"), [((), False), (("0", "3"), False), (("7", "0"), True), (("0", "9"), True)]
+)
+def test_a_lost_gpu_is_missing_where_l40s_gpus_means_it(names: tuple[str, ...], missing: bool) -> None:
+    node = healthy_nodes(1)["node0"]
+    node.spec.update(gpus=2, gpu_names=names)
+    node.gpus[7] = {"index": 7, "errors": {"nvmlDeviceGetHandleByIndex": "GPU is lost"}}
+    found = {one.id: one for one in diagnose(cluster_of({"node0": node}), {}).findings}
+    assert ("GPU-MISSING" in found) is missing
+    if missing:
+        assert f"inventory: l40s_gpus = {', '.join(names)}" in found["GPU-MISSING"].evidence
+
+
+def test_a_gpu_that_is_short_is_missing_and_no_choice() -> None:
+    nodes = healthy_nodes(2)
+    del nodes["node1"].gpus[7:]
+    assert "GPU-NOT-USED" not in {finding.id for finding in diagnose(cluster_of(nodes), {}).findings}
+
+
+def test_a_price_says_where_it_does_not_apply() -> None:
+    nodes = healthy_nodes(4)
+    fault("card in a root-port slot").breaks(nodes["node2"])
+    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
+    assert PRICED_ON in effect and "NVLink" not in effect
+    for node in nodes.values():
+        for gpu in node.gpus:
+            gpu["name"] = "NVIDIA H100 PCIe"
+    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
+    assert effect.endswith("not measured on H100")
+    links = [{"active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"}] * 18
+    for node in nodes.values():
+        for gpu in node.gpus:
+            gpu["nvlinks"] = links
+    effect = next(finding.effect for finding in diagnose(cluster_of(nodes), {}).findings if finding.node == "node2")
+    assert effect.endswith("these GPUs have NVLink, for which the cost does not apply")
+
+
+def test_a_price_says_which_layout_and_model_it_was_not_measured_with() -> None:
+    nodes = healthy_nodes(4)
+    fault("card in a root-port slot").breaks(nodes["node2"])
+    cluster = cluster_of(nodes)
+    stages = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
+    gang = cluster.specs["node2"].gang
+    cluster = replace(cluster, layouts={gang: stages}, models={gang: "Kimi-K2"})
+    effect = next(finding.effect for finding in diagnose(cluster, {}).findings if finding.node == "node2")
+    assert effect.endswith("not measured at PP4 x TP8, nor with Kimi-K2")
+
+
+def test_a_node_without_ports_costs_pipeline_stages_next_to_nothing() -> None:
+    nodes = healthy_nodes(2)
+    fault("all RDMA ports without a link").breaks(nodes["node1"])
+    cluster = cluster_of(nodes)
+    gang = cluster.specs["node1"].gang
+    stages = Layout(tensor_parallel=8, pipeline_parallel=2, nnodes=2, gpus_per_node=8)
+    found = [
+        {one.id: one for one in diagnose(each, {}).findings if one.node == "node1"}
+        for each in (cluster, replace(cluster, layouts={gang: stages}))
+    ]
+    for id_ in ("TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"):
+        assert [each[id_].severity for each in found] == [Severity.SLOW, Severity.NOTE]
+        assert HANDED_OVER in found[1][id_].effect
+
+
+def test_the_stack_decides_the_version() -> None:
+    nodes = healthy_nodes(2)
+    for node in nodes.values():
+        node.spec["stack"] = "sglang-0.4.4-l40s"
+    assert [one.version for one in expected(cluster_of(nodes))] == ["2.21.5"]
+
+
+def test_topology_files_are_written_and_read_back(tmp_path: Path) -> None:
+    cluster = cluster_of(healthy_nodes(2))
+    written = dump_xml(cluster.topologies, tmp_path / "new" / "folder")
+    assert [path.name for path in written] == ["node0.xml", "node1.xml"]
+    assert written[0].read_text() == nccl_xml(cluster.topologies["node0"])
+    examination = examine_given(given([str(written[0])]))
+    assert [len(one.gpus) for one in examination.cluster.topologies.values()] == [8]
+    assert {one.severity for one in examination.findings} == {Severity.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"), [("no.xml", None, "does not exist"), ("bad.xml", "<html/>", "wanted <system>")]
+)
+def test_other_files_are_refused_in_words(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=words):
+        given([str(tmp_path / name)])
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="can't be created"):
+        dump_xml({}, tmp_path / "file" / "below")
+
+
+def test_a_running_gangs_layout_is_counted_by_its_ranks() -> None:
+    def node(rank: int, ranks: Sequence[int]) -> NodeView:
+        told = tuple(RankReport(tp_rank=one, gpu=one % 8) for one in ranks)
+        return NodeView(name=f"n{rank}", node_rank=rank, state=NodeState("ready"), alive=True, ranks=told)
+
+    staged = GangView(name="pp", state=GangState.READY, nodes=(node(0, range(8)), node(1, range(8))))
+    cut = GangView(name="tp", state=GangState.READY, nodes=(node(0, range(8)), node(1, range(8, 16))))
+    gone = GangView(name="gone", state=GangState.ABSENT)
+    found = layouts_of([staged, cut, gone])
+    assert {name: (one.tensor_parallel, one.pipeline_parallel) for name, one in found.items()} == {
+        "pp": (8, 2),
+        "tp": (16, 1),
+    }
+    assert [tcp_severity(found[name]) for name in ("pp", "tp")] == [Severity.NOTE, Severity.SLOW]
+
+
+def _with_memory(topology: Topology, total: int) -> Topology:
+    first, *rest = topology.numa
+    return replace(topology, numa=(replace(first, memory_bytes=total), *(replace(one, memory_bytes=0) for one in rest)))
+
+
+def _running(names: Sequence[str], gang: str, *caches: PageCache | None) -> GangView:
+    def node(name: str, rank: int) -> NodeView:
+        ranks = tuple(RankReport(tp_rank=8 * rank + gpu, gpu=gpu) for gpu in range(8))
+        cache = caches[rank] if rank < len(caches) else None
+        return NodeView(name=name, node_rank=rank, state=NodeState("ready"), alive=True, ranks=ranks, cache=cache)
+
+    return GangView(
+        name=gang,
+        state=GangState.READY,
+        model="DeepSeek-V3-0324-Block64x64",
+        nodes=tuple(node(name, rank) for rank, name in enumerate(names)),
+    )
+
+
+def test_a_node_whose_page_cache_is_too_small_for_the_model_that_runs_is_named_with_the_price() -> None:
+    cluster = cluster_of(healthy_nodes())
+    names = list(cluster.topologies)
+    (gang,) = {spec.gang for spec in cluster.specs.values()}
+    seen = replace(_running(names, gang), members=tuple(names[:3]))
+    needed = page_cache.to_read(checkpoint_bytes(load_profile(seen.model)), layouts_of([seen])[gang])
+    sized = {name: _with_memory(one, 2 * needed if name == names[0] else needed) for name, one in
+             cluster.topologies.items()}  # fmt: skip
+    cluster = replace(cluster, layouts=layouts_of([seen]), topologies=sized)
+    fits = caches_of(cluster, [seen])
+    found = list(page_cache.findings(fits[gang]))
+    assert [one.node for one in found] == names[1:3], "not the one with room, nor the one that has no part in the run"
+    for one in found:
+        assert one.id == "PAGE-CACHE-SMALL" and "GiB from the disk again" in one.effect
+    assert caches_of(cluster, [replace(seen, model="gone-profile")]) == {}
+    check_accept(["PAGE-CACHE-SMALL"], [], (page_cache.ID,))
+
+
+def test_what_an_agent_found_to_read_counts_before_the_checkpoints_size() -> None:
+    """Per-rank files are a quarter of the checkpoint."""
+    gib, cluster = 1 << 30, cluster_of(healthy_nodes())
+    names = list(cluster.topologies)
+    (gang,) = {spec.gang for spec in cluster.specs.values()}
+    own = PageCache(state="done", done=160 * gib, of=160 * gib, skipped=6 * gib)
+    seen = _running(names, gang, own, own, own, PageCache(state="reading"))
+    sized = {name: _with_memory(one, 512 * gib) for name, one in cluster.topologies.items()}
+    cluster = replace(cluster, layouts=layouts_of([seen]), topologies=sized)
+    fits = caches_of(cluster, [seen])[gang]
+    assert [fits[name].needed for name in names[:3]] == [166 * gib] * 3
+    assert [one.node for one in page_cache.findings(fits)] == names[3:], "who has not said it yet reads the checkpoint"
+    assert caches_of(cluster, [replace(seen, model="gone-profile")])[gang].keys() == set(names[:3])
+
+
+def test_a_watch_of_one_node_leaves_the_findings_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    whole = cluster_with("node1", small_shm)
+    gang = GangSpec(name="gang0", nodes=tuple(whole.specs.values()))
+    inventory = Inventory(path=str(tmp_path / "hosts.yml"), gangs=(gang,))
+    asked: list[tuple[str, ...]] = []
+
+    def examine(_: object, *, accept: object, nodes: tuple[str, ...]) -> Examination:
+        asked.append(nodes)
+        seen = {name: one for name, one in whole.topologies.items() if not nodes or name in nodes}
+        return diagnose(replace(whole, topologies=seen, snapshots={name: whole.snapshots[name] for name in seen}), {})
+
+    monkeypatch.setattr(watching, "examine_inventory", examine)
+    told = SimpleNamespace(tell=lambda _: None)
+    first = watching.DoctorWatch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
+    assert ("LIMITS", "node1") in {(one.id, one.node) for one in first.new}
+    alone = watching.DoctorWatch(inventory, told, "doctor --watch 10m", nodes=("node2",)).look()  # type: ignore[arg-type]
+    assert asked == [(), ("node2",)] and not alone.gone and not alone.silent
+    again = watching.DoctorWatch(inventory, told, "doctor --watch 10m").look()  # type: ignore[arg-type]
+    assert not again.new and not again.gone

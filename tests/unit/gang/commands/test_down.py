@@ -1,0 +1,106 @@
+"""`down` as typed: exit codes, the JSON document, and what could not be ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.gang.commands import down as verb
+from orchestrator.gang.steps.down import DownRequest, StopResult
+from orchestrator.model.errors import LockHeld, Unreachable
+
+INVENTORY = """
+all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY)
+
+    def type_it(answer: tuple[StopResult, ...] | Exception, *words: str) -> tuple[int, str, str]:
+        def down(_: object, request: DownRequest, *, before_stop: Callable[[], None]) -> tuple[StopResult, ...]:
+            asked.append(request)
+            if isinstance(answer, Exception):
+                raise answer
+            before_stop()
+            return answer
+
+        def withdraw(_: object, gangs: tuple[str, ...]) -> None:
+            assert not isinstance(answer, Exception), "taken out of the router, and not stopped"
+            withdrawn.append(gangs)
+            raise LOST
+
+        asked: list[DownRequest] = []
+        withdrawn: list[tuple[str, ...]] = []
+        monkeypatch.setattr(verb, "withdraw", withdraw)
+        monkeypatch.setattr(verb, "down", down)
+        code = main(["down", "-i", str(inventory), *words])
+        said = capsys.readouterr()
+        assert (asked[0].now, asked[0].force) == ("--now" in words, "--force" in words)
+        assert isinstance(answer, Exception) or (withdrawn == [()] and "b: no route" in said.err)
+        return code, said.out, said.err
+
+    return type_it
+
+
+DONE = StopResult(gang="g", node="a", state="stopped", was="ready")
+IDLE = StopResult(gang="g", node="b", state="absent")
+
+
+def test_what_ran_is_named(run: Run) -> None:
+    assert run((DONE, IDLE))[:2] == (0, "g: stopped on a\n")
+    assert run((IDLE,), "--now", "--force")[:2] == (0, "g: nothing was running\n")
+
+
+def test_the_document(run: Run) -> None:
+    code, out, _ = run((DONE,), "--json")
+    assert code == 0
+    assert json.loads(out)["nodes"] == [
+        {
+            "gang": "g",
+            "name": "a",
+            "state": "stopped",
+            "was": "ready",
+            "left_behind": [],
+            "held": [],
+            "error": None,
+        }
+    ]
+
+
+LOST = Unreachable("no route", where="b", fix="look")
+
+
+@pytest.mark.parametrize(
+    ("other", "code", "words"),
+    [
+        (StopResult(gang="g", node="b", state="unknown", was="unreachable", error=LOST), 4, "b: no route"),
+        (
+            StopResult(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)),
+            5,
+            "process 7, 8 does not exit",
+        ),
+        (StopResult(gang="g", node="b", state="stopped", was="ready", alive=True), 5, "still stopping"),
+        (StopResult(gang="g", node="b", state="stopped", was="ready", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
+    ],
+    ids=["unreachable", "left behind", "still stopping", "memory held"],
+)
+def test_what_is_not_clean_is_told_and_counts(run: Run, other: StopResult, code: int, words: str) -> None:
+    found, out, err = run((DONE, other))
+    assert (found, words in err) == (code, True)
+    assert out.startswith("g: stopped on a")
+
+
+def test_a_held_lock_is_exit_code_6_and_one_document(run: Run) -> None:
+    held = LockHeld("anna@x holds gang g", where="a", fix="wait")
+    assert run(held)[0] == 6
+    code, out, err = run(held, "--json")
+    assert (code, out) == (6, "")
+    assert json.loads(err.splitlines()[-1]) == {"error": {"what": "anna@x holds gang g", "where": "a", "fix": "wait"}}

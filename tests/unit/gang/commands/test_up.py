@@ -1,0 +1,151 @@
+"""`up` as typed: exit codes, one JSON document whatever happens, and the messages for failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.reference_cluster import gang as reference
+from tests.support.reference_cluster import topologies
+
+from orchestrator.cli.main import main
+from orchestrator.gang.commands import up as verb
+from orchestrator.gang.steps.raising import UpRequest, UpResult, failure_of
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import (
+    DeployError,
+    FindingsError,
+    GangFailed,
+    InputError,
+    LockHeld,
+    NodeError,
+    Undone,
+    Unreachable,
+)
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import PlanOptions
+from orchestrator.protocol.report import Cause
+
+INVENTORY = """
+all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
+"""
+MODEL = "DeepSeek-V3-0324-Block64x64"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY)
+    monkeypatch.setattr(verb, "enrol", lambda *_, **__: None)
+
+    def type_it(answer: UpResult | BaseException, *words: str) -> tuple[int, str, str]:
+        def up(_: object, request: UpRequest, watcher: object) -> UpResult:
+            assert request.undo_on_interrupt == ("--undo-on-interrupt" in words)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(verb, "up", up)
+        code = main(["up", "-i", str(inventory), "--model", MODEL, *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return type_it
+
+
+def outcome(*, before: bool = False) -> UpResult:
+    spec = reference()
+    plan = build_plan(
+        [spec], load_profile(MODEL), load_stack("sglang-0.5.23"), topologies(spec), PlanOptions()
+    )  # fmt: skip
+    nodes = (
+        NodeView(name="a", node_rank=0, state=NodeState("ready")),
+        NodeView(name="b", node_rank=1, state=NodeState("ready")),
+    )
+    view = GangView(name="g", state=GangState.READY, model=MODEL, canary_text=" Paris\x07", nodes=nodes)
+    return UpResult(plan=plan, views=(view,), ready_before=frozenset("g" if before else ()), seconds=12.34)
+
+
+def test_ready(run: Run) -> None:
+    code, out, _ = run(outcome())
+    assert code == 0 and "ready in 12.3 s; canary: 'Paris" in out and "\x07" not in out
+    code, out, _ = run(outcome(before=True))
+    assert code == 0 and "g is already ready with this plan; nothing changed" in out
+
+
+def test_the_document(run: Run) -> None:
+    code, out, _ = run(outcome(before=True), "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["seconds"], told["already_ready"], told["gangs"][0]["state"]) == (12.34, ["g"], "ready")
+    assert set(told) >= {"plan_id", "findings", "gangs"}
+
+
+FAILURES = [
+    (InputError("unknown model", where="--model", fix="one of"), 2),
+    (FindingsError("a stop finding", where="a", fix="correct it"), 3),
+    (NodeError("port 8000: taken", where="a: port 8000", fix="end it"), 3),
+    (Unreachable("no route", where="b", fix="look"), 4),
+    (GangFailed("TP19 was killed\n    | last line", where="gang g: b TP19", fix="look"), 5),
+    (LockHeld("anna holds it", where="a", fix="wait"), 6),
+]
+
+
+@pytest.mark.parametrize(("failure", "code"), FAILURES, ids=[type(failure).__name__ for failure, _ in FAILURES])
+def test_every_failure_has_its_exit_code_and_its_words(run: Run, failure: DeployError, code: int) -> None:
+    found, out, err = run(failure)
+    assert (found, out) == (code, "")
+    assert f"error: {failure.where}: {failure.what}" in err and f"fix: {failure.fix}" in err
+    found, out, err = run(failure, "--json")
+    assert (found, out) == (code, "")
+    assert json.loads(err.splitlines()[-1]) == {
+        "error": {"what": failure.what, "where": failure.where, "fix": failure.fix}
+    }
+
+
+def test_interrupted_it_says_how_to_go_on(run: Run) -> None:
+    code, out, err = run(KeyboardInterrupt())
+    assert (code, out) == (130, "") and "detached" in err and "l40s-deploy status" in err
+    code, _, err = run(KeyboardInterrupt(), "--undo-on-interrupt")
+    assert code == 130 and "has been stopped" in err
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_interrupted_before_a_rank_started_it_does_not_say_that_it_continues(run: Run, goes_on: bool) -> None:
+    code, _, err = run(Undone(("g1",), goes_on=goes_on))
+    assert code == 130 and "no rank of g1 was started, and nothing of it is left" in err
+    assert ("other gangs continue" in err) is goes_on and "everything" not in err
+    assert "has been stopped" in run(Undone(("g1",), goes_on=False), "--undo-on-interrupt")[2]
+
+
+def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:
+    lost = NodeView(
+        name="c", node_rank=2, state=NodeState("unreachable"), error=Unreachable("no route", where="c", fix="look")
+    )
+    cause = Cause(node="b", tp_rank=19, text="TP19 was killed", lines=("last line",))
+    failure = failure_of(GangView(name="g", state=GangState.FAILED, cause=cause, nodes=(lost,)))
+    assert failure.where == "gang g: b TP19"
+    assert failure.what.splitlines() == [
+        "TP19 was killed",
+        "    | last line",
+        "    c can't be reached; it stops its own ranks when its lease expires",
+    ]
+
+
+def test_what_serves_is_shown_although_the_router_failed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NodeError("the router's environment is not there", where="head", fix="l40s-deploy prepare")
+
+    monkeypatch.setattr(verb, "enrol", refuses)
+    code, out, err = run(outcome())
+    assert code == 3 and "ready in 12.3 s; canary: 'Paris" in out
+    assert err.rstrip().endswith("error: head: the router's environment is not there\n  fix: l40s-deploy prepare")
+    code, out, err = run(outcome(), "--json")
+    assert code == 3 and json.loads(out)["gangs"][0]["state"] == "ready"
+    assert json.loads(err.splitlines()[-1])["error"]["where"] == "head"

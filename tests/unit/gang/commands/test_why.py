@@ -1,0 +1,66 @@
+"""`why --log`: files as people have them, and files that are no logs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import main
+from orchestrator.gang.steps.status import log_files
+
+LOGS = Path(__file__).parents[2] / "gang" / "steps" / "status" / "logs"
+RETRY, HEALTHY = LOGS / "ib-retry-230.log", LOGS / "transport-merged-ports.log"
+
+
+def test_one_cause_its_lines_and_the_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "--log", str(HEALTHY), str(RETRY)]) == 3
+    said = capsys.readouterr().out
+    assert "cause: n1: an RDMA port can't reach its peer" in said and "fix: test the two ports" in said
+    assert "IBV_WC_RETRY_EXC_ERR(12)" in said and "NCCL 2.30.4" in said
+
+
+def test_no_known_cause_is_said_with_the_engines_own_exception(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "--log", str(LOGS / "vllm-unknown.log")]) == 0
+    assert "no cause is known; the engine's own last exception: KeyError" in capsys.readouterr().out
+    assert main(["why", "--log", str(LOGS / "vllm-unknown.log"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cause"] is None and told["exception"].startswith("KeyError") and told["version"] == "0.11.1"
+
+
+def test_a_packed_log_and_a_named_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.log.gz").write_bytes(gzip.compress(b"zmq.error.ZMQError: Address already in use"))
+    assert main(["why", "--log", f"node7={tmp_path}/x.log.gz", "--json"]) == 3
+    cause = json.loads(capsys.readouterr().out)["cause"]
+    assert (cause["id"], cause["node"]) == ("PORT-IN-USE", "node7")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_standard_input(pack: type[bytes]) -> None:
+    command = [sys.executable, "-m", "orchestrator.cli.main", "why", "--log", "-", "--json"]
+    ran = subprocess.run(command, input=pack(RETRY.read_bytes()), capture_output=True, check=False, timeout=300)
+    assert (ran.returncode, json.loads(ran.stdout)["cause"]["id"]) == (3, "IB-UNREACHABLE")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x7fELF\0\0", gzip.compress(bytes(99))[:-9], None], ids=["binary", "cut", "none"]
+)
+def test_what_is_no_log_is_refused_with_what_is_accepted(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "x").write_bytes(content)
+    assert main(["why", "--log", str(tmp_path / "x")]) == 2
+    assert "text or gzip" in capsys.readouterr().err
+
+
+def test_of_an_endless_log_beginning_and_end_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "HEAD", 4096)
+    monkeypatch.setattr(log_files, "TAIL", 1 << 20)
+    (tmp_path / "x.log").write_text("first\n" + "between\n" * 400_000 + "last\n")
+    lines = log_files.log_files([str(tmp_path / "x.log")])["x"]
+    assert (lines[0], lines[-2]) == ("first", "last") and len(lines) < 300_000

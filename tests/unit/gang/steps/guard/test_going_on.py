@@ -1,0 +1,244 @@
+"""A guard whose gang goes on without a node, as scripted: which nodes it asks and leaves out, and what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit.gang.steps.guard.test_guard_posts import Quiet
+
+from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
+from orchestrator.gang.steps.checks import StartRefusal
+from orchestrator.gang.steps.guard import guard as guarding
+from orchestrator.gang.steps.guard.guard import GuardRequest, _Post
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import FindingsError, GangFailed, InputError, Unreachable
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.protocol.report import Cause
+
+NOW = Policy(limit=3, first_pause_s=60, degrade_after_s=0)
+TCP = Finding(
+    id="TRAFFIC-ON-TCP", severity=Severity.SLOW, node="node2", title="all of it uses TCP", effect="half as fast"
+)
+LOST = Unreachable("no answer", where="node", fix="look")
+
+
+def node(name: str, *, spare: bool = False) -> NodeSpec:
+    return NodeSpec(name=name, gang="gang0", node_rank=0, reach=Reach(host="none"), spare=spare)
+
+
+@dataclass
+class Cluster(Quiet):
+    """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
+    missing: its newest run was without it; ends: what a start on other nodes raises; breaks: what the doctor raises;
+    off: nodes without a usable RDMA port, under a plan that needs one; state: of the gang."""
+
+    lost: tuple[str, ...] = ()
+    sick: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    ends: Exception | None = None
+    breaks: Exception | None = None
+    off: tuple[str, ...] = ()
+    state: GangState = GangState.FAILED
+    asked: list[list[str]] = field(default_factory=list)
+    without: list[tuple[str, ...]] = field(default_factory=list)
+    returns: int = 0
+    decided_on: list[GuardDecision] = field(default_factory=list)
+
+    @property
+    def gang(self) -> GangSpec:
+        nodes = tuple(node(f"node{rank}") for rank in range(4))
+        return GangSpec(name="gang0", nodes=nodes, spares=tuple(node(name, spare=True) for name in self.spares))
+
+    def see(self, *_: object, **__: object) -> tuple[GangView, ...]:
+        nodes = tuple(self._seen(rank, spec.name) for rank, spec in enumerate(self.gang.nodes))
+        members = tuple(one.name for one in nodes if one.name not in self.missing)
+        spares = tuple(self._seen(-1, name) for name in self.spares)
+        cause = Cause(node="node0", text="it was lost")
+        trouble = "nodes" if self.state is GangState.DEGRADED else ""
+        return (
+            GangView(name="gang0", state=self.state, cause=cause, nodes=nodes, members=members, plan_id="over-tcp",
+                     trouble=trouble, service_healthy=self.state is GangState.READY, missing=self.missing,
+                     spares=spares),
+        )  # fmt: skip
+
+    def _seen(self, rank: int, name: str) -> NodeView:
+        return NodeView(name=name, node_rank=rank, state=NodeState.FAILED, error=LOST if name in self.lost else None)
+
+    def examine(self, _: object, specs: Collection[str]) -> Any:
+        if self.breaks is not None:
+            raise self.breaks
+        found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")
+                 for name in specs if name in self.sick]  # fmt: skip
+        found += [replace(TCP, node=name) for name in specs if name in self.off]
+        port = SimpleNamespace(name="mlx5_0:1", active=True)
+        ports = {name: SimpleNamespace(rdma=() if name in self.off else (port,)) for name in specs}
+        return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies=ports))
+
+    def asked_of(self, _: object, gang: GangSpec) -> object:
+        self.asked.append([one.name for one in gang.nodes])
+        return object()
+
+    def go_on(self, _: object, gang: GangSpec, asked: object, without: tuple[str, ...], *__: object) -> Any:
+        self.without.append(without)
+        if self.ends is not None:
+            raise self.ends
+        return SimpleNamespace(views=self.see(), plan=SimpleNamespace(findings=(TCP,) if self.off else ()))
+
+    def return_to_all(self, *_: object) -> Any:
+        self.returns += 1
+        return SimpleNamespace(views=self.see())
+
+    def against_starts(self, *_: object) -> StartRefusal | None:
+        error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
+        return StartRefusal(error=error, outdated=True) if self.off else None
+
+    def decided(self, gang: str, decision: GuardDecision) -> None:
+        self.decided_on.append(decision)
+
+
+def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
+    for name in ("see", "examine", "asked_of", "go_on", "against_starts", "return_to_all"):
+        monkeypatch.setattr(guarding, name, getattr(cluster, name))
+    monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
+    monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(guarding, "staged_plan", lambda *_, **__: None)
+    nothing: Any = None
+    inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
+    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True, golden_every_s=0), cluster)
+    for _ in range(looks):
+        post._look()
+    return post
+
+
+def test_a_survivor_with_a_stop_finding_is_left_out_too_and_that_counts_no_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(lost=("node0",), sick=("node1",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.memory.restarts, cluster.without) == (0, [])
+    assert post.decision.do is GuardAction.WAIT and "GPU-MISSING" in post.decision.why
+    post._look()
+    assert (post.memory.restarts, cluster.without) == (1, [("node0", "node1")])
+
+
+def test_a_finding_of_a_node_is_none_of_the_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), sick=("node1",), spares=("spare0",))
+    post = guarded(cluster, monkeypatch, looks=2)
+    assert (post.memory.unfit, cluster.without) == ((), [("node0", "node1")])
+
+
+def test_a_spare_with_a_stop_finding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), sick=("spare0",), spares=("spare0",))
+    post = guarded(cluster, monkeypatch, looks=2)
+    assert (post.memory.unfit, cluster.without) == ((), [("node0", "spare0")])
+
+
+@pytest.mark.parametrize("spares", [(), ("spare0",)])
+def test_a_refusal_of_the_start_itself_counts_nothing(spares: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = FindingsError("RAIL-SUBNETS: rails differ", where="the cluster", fix="look")
+    post = guarded(Cluster(lost=("node0",), spares=tuple(spares), ends=refused), monkeypatch, looks=1)
+    assert (post.memory.restarts, post.memory.unfit, post.memory.held_back) == (0, (), 1)
+    assert post.decision.do is GuardAction.WAIT and "RAIL-SUBNETS" in post.decision.why
+
+
+def test_a_start_that_failed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = GangFailed("TP3 was killed", where="gang0", fix="look")
+    assert guarded(Cluster(lost=("node0",), ends=failed), monkeypatch, looks=1).memory.restarts == 1
+
+
+def test_a_node_that_is_back_takes_part_and_is_not_asked_what_the_gang_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(lost=("node0",), missing=("node2",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (cluster.without, cluster.asked) == ([("node0",)], [["node1", "node3"]])
+    assert any("it serves" in one.why and "3 of 4 nodes, without node0" in one.why for one in cluster.decided_on)
+    assert post.memory.restarts == 1
+
+
+def test_a_node_without_an_rdma_port_has_its_gang_planned_anew_with_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.memory.restarts, cluster.without) == (0, []), "a link may be training: it is looked at again first"
+    post.memory = replace(post.memory, not_before=0.0)
+    post._look()
+    assert (post.memory.restarts, cluster.without, post.memory.replanned) == (1, [()], "over-tcp")
+    said = cluster.decided_on[-1].why
+    assert "4 of 4 nodes, planned anew; all of it uses TCP; half as fast" in said
+
+
+def off_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> _Post:
+    """A guard that is about to make a new plan."""
+    post = guarded(cluster, monkeypatch, looks=1)
+    post.memory = replace(post.memory, not_before=0.0)
+    return post
+
+
+def test_a_port_that_is_back_in_time_needs_no_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = off_for_long(cluster, monkeypatch)
+    cluster.off = ()
+    post._look()
+    assert (cluster.without, post.memory.outdated_since) == ([], None)
+
+
+def test_a_plan_that_can_not_be_made_counts_nothing_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",), ends=InputError("no layout", where="node2", fix="look"))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    assert (cluster.without, post.memory.restarts, post.memory.replanned) == ([()], 0, "")
+    post.memory, cluster.ends = replace(post.memory, not_before=0.0), None
+    post._look()
+    assert (len(cluster.without), post.memory.replanned) == (2, "over-tcp")
+
+
+def test_a_node_with_a_stop_finding_beside_it_is_left_out_of_the_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",), sick=("node1",), missing=("node1",))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    assert (cluster.without, post.memory.barred) == ([], ("node1",))
+    post.memory = replace(post.memory, not_before=0.0)
+    post._look()
+    assert cluster.without == [("node1",)]
+
+
+def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    cluster.state = GangState.READY
+    post._look()
+    assert (post.decision.do, cluster.returns) == (GuardAction.RETURN, 0)
+    assert "node2: all of it uses TCP; half as fast" in cluster.decided_on[-1].why
+    for off, returns in (("node1",), 0), ((), 0), ((), 1):
+        cluster.off, post.memory = off, replace(post.memory, return_at=0.0)
+        post._look()
+        assert cluster.returns == returns
+    assert any("ports of two looks in a row are the same" in one.why for one in cluster.decided_on)
+    assert post.memory.replanned == ""
+
+
+def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(off=("node2",), missing=("node3",), state=GangState.DEGRADED)
+    post = guarded(cluster, monkeypatch, looks=0)
+    post.memory = replace(post.memory, replanned="over-tcp")
+    post._look()
+    post.memory = replace(post.memory, return_at=0.0)
+    post._look()
+    assert cluster.returns == 1
+
+
+def test_a_doctor_that_can_not_be_asked_holds_back_and_ends_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), breaks=Unreachable("no answer", where="node1", fix="look"))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.decision.do, post.memory.restarts, cluster.without) == (GuardAction.WAIT, 0, [])

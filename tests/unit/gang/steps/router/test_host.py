@@ -1,0 +1,55 @@
+"""What the router's own machine reports about it, over the node application itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.gang.steps.router import routing
+from orchestrator.gang.steps.router.host import GANG, gangs_and_router, health_path, router_gang
+from orchestrator.gang.steps.router.routing import Router
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.node.files import RUN_FILE
+from orchestrator.remote.fleet import Fleet
+
+
+def test_the_router_is_found_by_its_name_and_beside_all_gangs() -> None:
+    def at(gang: str) -> NodeSpec:
+        return NodeSpec(name="n", gang=gang, node_rank=0, reach=Reach(connection="local", host="localhost"))
+
+    gangs = tuple(GangSpec(name=name, nodes=(at(name),)) for name in ("a", "b"))
+    alone = Inventory(path="hosts.yml", gangs=gangs)
+    routed = replace(alone, router=RouterSpec(node=at("other")))
+
+    def found(inventory: Inventory, *names: str) -> list[list[str]]:
+        return [[gang.name for gang in part] for part in gangs_and_router(inventory, names)]
+
+    assert found(routed) == [["a", "b"], [GANG]] and found(alone) == [["a", "b"]]
+    assert (
+        found(routed, GANG) == [[GANG]]
+        and found(routed, "b") == [["b"]]
+        and found(routed, "a", GANG) == [["a"], [GANG]]
+    )
+    with pytest.raises(InputError, match="no gang is called"):
+        found(alone, GANG)
+
+
+def test_a_router_tells_where_it_asks_for_its_workers_health(tmp_path: Path) -> None:
+    reach = Reach(connection="local", host="localhost")
+    node = NodeSpec(name="front", gang=GANG, node_rank=0, reach=reach, ports=GangPorts(), state_dir=str(tmp_path))
+    spec = RouterSpec(node=node)
+    gang = tmp_path / "gangs" / GANG
+    with Fleet(router_gang(spec).nodes) as fleet:
+        assert health_path(fleet, spec) == ""
+        (gang / "runs" / "r1").mkdir(parents=True)
+        (gang / "current").write_text("r1")
+        front = routing._front(spec)
+        (staged,) = routing._rising(Router(spec), "/ready", front).requests("r1", "00").values()
+        (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps(staged.kept()))
+        assert health_path(fleet, spec) == "/ready"
+        (gang / "runs" / "r1" / RUN_FILE).write_text(json.dumps({"argv": "not a list"}))
+        assert health_path(fleet, spec) == ""

@@ -1,0 +1,540 @@
+"""The gangs behind the router: a serving router is not restarted, and every serving gang is added."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tests.support.certificates import certified_key
+
+from orchestrator.engines.router import Worker
+from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.steps import restart_sequence, rolling
+from orchestrator.gang.steps.rolling import RollingRequest
+from orchestrator.gang.steps.router import rehearsal, routing
+from orchestrator.gang.steps.router.routing import enrol, rejoin
+from orchestrator.gang.steps.status.overview import Overview, RouterGlance
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import (
+    DeployError,
+    Detached,
+    GangFailed,
+    InputError,
+    NodeError,
+    RunsElsewhere,
+    Unreachable,
+)
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
+from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
+
+
+def node(name: str, gang: str, stack: str | None = None) -> NodeSpec:
+    reach = Reach(connection="local", host="localhost")
+    return NodeSpec(name=name, gang=gang, node_rank=0, reach=reach, ports=GangPorts(), stack=stack)
+
+
+GANGS = tuple(GangSpec(name=name, nodes=(node(f"on-{name}", name),)) for name in ("a", "b", "c"))
+INVENTORY = Inventory(path=Path("hosts.yml"), gangs=GANGS, router=RouterSpec(node=node("front", "router")))  # type: ignore[arg-type]
+NO_ANSWER = Unreachable("no route", where="front", fix="look")
+
+
+def gang(name: str, state: GangState = GangState.READY, *, healthy: bool = True, stack: str = "") -> GangView:
+    return GangView(
+        name=name, state=state, service_healthy=healthy, service_url=f"http://{name}", stack=stack or "sglang-0.5.23"
+    )
+
+
+def router(state: GangState, plan_id: str = "") -> GangView:
+    alive = state is not GangState.ABSENT
+    nodes = (NodeView(name="front", node_rank=0, state=NodeState(state.value), alive=alive),)
+    healthy = state is GangState.READY
+    return GangView(name="router", state=state, plan_id=plan_id, service_healthy=healthy, nodes=nodes)
+
+
+@dataclass
+class World:
+    """The answers of the nodes and the router, and the orders they received."""
+
+    gangs: tuple[GangView, ...]
+    router: GangView
+    behind: list[str] = field(default_factory=list)
+    """Urls in the order in which they were added."""
+    unhealthy: tuple[str, ...] = ()
+    """Urls that the router does not list as healthy."""
+    started: list[str] = field(default_factory=list)
+    """Ids of the started plans."""
+    said: list[str] = field(default_factory=list)
+    argv: list[Sequence[str]] = field(default_factory=list)
+    missing: tuple[str, ...] = ()
+    """Urls that answer 404."""
+
+    def see(self, _: object, gangs: Sequence[GangSpec], **__: object) -> tuple[GangView, ...]:
+        names = [spec.name for spec in gangs]
+        return tuple(view for view in (*self.gangs, self.router) if view.name in names)
+
+    def ask_from(self, _: object, node: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+        assert node == "front"
+        return [HttpAnswer(status=404 if ask.url in self.missing else 200) for ask in asks]
+
+    def take_in(self, url: str) -> None:
+        if url in self.unhealthy:
+            raise NodeError(f"the router does not find {url} healthy", where="front", fix="look")
+        self.behind.append(url)
+
+    def take_out(self, url: str) -> None:
+        self.behind[:] = [one for one in self.behind if one != url]
+
+    def raise_all(self, _: object, risings: Sequence[Any], *__: object, **___: object) -> None:
+        (rising,) = risings
+        if self.router.plan_id not in ("", rising.plan_id):
+            raise InputError("this gang runs another plan", where="router", fix="")
+        self.started.append(rising.plan_id)
+        self.argv.append(rising.document["argv"])
+        self.router = router(GangState.READY, self.router.plan_id or rising.plan_id)
+
+    def step(self, gang: str, words: str) -> None:
+        self.said.append(f"{gang}: {words}")
+
+
+@dataclass
+class Lock:
+    """Always held by us. kept: records of what was begun, per gang."""
+
+    gang: GangSpec
+    kept: ClassVar[dict[str, GangOperation]] = {}
+
+    def begin(self, begun: GangOperation) -> None:
+        self.kept[self.gang.name] = begun
+
+    def finish(self) -> None:
+        self.kept.pop(self.gang.name, None)
+
+
+@contextmanager
+def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock]:
+    Lock.kept.clear()
+    yield Lock(gang)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
+    monkeypatch.setattr(routing, "see", made.see)
+    monkeypatch.setattr(rolling, "see", made.see)
+    monkeypatch.setattr(routing, "raise_all", made.raise_all)
+    monkeypatch.setattr(routing, "GangLock", lock)
+    monkeypatch.setattr(routing, "ask_from", made.ask_from)
+    monkeypatch.setattr(routing.Router, "take_in", lambda _, url: made.take_in(url))
+    monkeypatch.setattr(routing.Router, "take_out", lambda _, url: made.take_out(url))
+    monkeypatch.setattr(routing.Router, "workers", lambda _: ())
+    return made
+
+
+def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_gangs_in(world: World) -> None:
+    world.router = router(GangState.READY, "other")
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://b", "http://c"] and not world.started
+    assert any("`l40s-deploy router down`" in words for words in world.said)
+
+
+def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "see", world.see)
+    world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
+    (would,) = rehearsal.would_start_router(INVENTORY)
+    assert (would.gang, would.state) == ("router", "absent") and would.then
+    assert would.what == "would be started; a, c would be added"
+    world.router = router(GangState.READY, "other")
+    behind = (Worker(id="1", url="http://a", healthy=True, load=0),)
+    monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
+    (would,) = rehearsal.would_start_router(INVENTORY)
+    assert (would.then, would.what) == ("other", "is running and would be left unchanged; c would be added")
+    assert not world.started and not world.behind
+
+
+def test_a_router_on_its_way_up_with_other_settings_is_waited_for(world: World) -> None:
+    world.router = router(GangState.STARTING, "other")
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert world.started == ["other"] and len(world.behind) == 3
+
+
+def test_who_serves_at_the_moment_does_not_change_a_routers_settings(world: World) -> None:
+    world.gangs = (gang("a"), gang("b", stack="sglang-0.4.4-l40s"))
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    world.gangs = world.gangs[:1]
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert len(world.started) == 1 and not any("settings differ" in words for words in world.said)
+
+
+def test_a_gang_without_the_routers_health_path_is_told_and_keeps_nobody_out(world: World) -> None:
+    enrol(INVENTORY, world.gangs[1:], world, command="up")  # type: ignore[arg-type]
+    world.gangs = (gang("a", stack="sglang-0.4.4-l40s"), *world.gangs[1:])
+    world.unhealthy, world.behind = ("http://a",), []
+    with pytest.raises(NodeError, match="http://a") as failed:
+        enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    assert "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
+    assert world.behind == ["http://b", "http://c"]
+
+
+def _asked(world: World) -> str:
+    enrol(INVENTORY, world.gangs, world, command="up")  # type: ignore[arg-type]
+    (argv,) = world.argv
+    return argv[argv.index("--health-check-endpoint") + 1]
+
+
+def test_the_router_asks_for_the_flag_that_draining_lowers(world: World) -> None:
+    assert _asked(world) == "/ready"
+
+
+def test_it_asks_otherwise_where_a_gangs_version_has_no_such_flag(world: World, tmp_path: Path) -> None:
+    """By the version, whatever the stack's name."""
+    mine = tmp_path / "mine.yml"
+    mine.write_text("name: mine\nsource: x\ndialect: sglang-0.4.4\nengine_version: 0.4.4.post3\n")
+    world.gangs = (gang("a"), gang("b", stack=str(mine)))
+    assert _asked(world) == "/health"
+
+
+def test_it_asks_otherwise_where_an_engine_lacks_what_its_version_has(world: World) -> None:
+    world.missing = ("http://b/ready",)
+    assert _asked(world) == "/health"
+
+
+def test_a_restarted_gang_is_taken_in_where_a_router_serves(world: World) -> None:
+    rejoin(INVENTORY, world.gangs[:1], world)  # type: ignore[arg-type]
+    assert world.behind == []
+    world.router, world.unhealthy = router(GangState.READY), ("http://b",)
+    rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://c"] and "http://b healthy" in world.said[-1]
+
+
+def test_a_router_that_cant_be_asked_fails_no_restart(world: World) -> None:
+    lost = NodeView(name="front", node_rank=0, state=NodeState("unreachable"), error=NO_ANSWER)
+    world.router = GangView(name="router", state=GangState.DEGRADED, nodes=(lost,))
+    rejoin(INVENTORY, world.gangs, world)  # type: ignore[arg-type]
+    assert world.said == ["router: front: no route"]
+
+
+@dataclass
+class Staged:
+    gang: GangSpec
+    drain_s: float = 0.0
+
+    def hung_after(self, _: float | None) -> Staged:
+        return self
+
+    @property
+    def service_url(self) -> str:
+        return f"http://{self.gang.name}"
+
+    def rising(self, **_: object) -> Named:
+        return Named(self.gang.name)
+
+
+class Named(str):
+    """A gang that starts; it reads nothing ahead."""
+
+    reads: ClassVar[dict[str, Any]] = {}
+
+
+@pytest.fixture
+def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
+    """The gang that was stopped, and the workers behind the router then."""
+    stops: list[tuple[str, tuple[str, ...]]] = []
+
+    def stop(_: object, gangs: Sequence[GangSpec], *__: object, **___: object) -> None:
+        stops.append((" ".join(gang.name for gang in gangs), tuple(world.behind)))
+
+    def raise_all(_: object, names: Sequence[str], *__: object, **___: object) -> Any:
+        if "b" in names:
+            raise GangFailed("does not come up", where="gang b", fix="look")
+        return type("Raised", (), {"views": tuple(view for view in world.gangs if view.name in names)})
+
+    monkeypatch.setattr(rolling, "staged_plan", lambda _, spec: Staged(spec))
+    monkeypatch.setattr(rolling, "GangLock", lock)
+    monkeypatch.setattr(rolling, "refuse_starts", lambda *_, **__: None)
+    monkeypatch.setattr(restart_sequence, "see", world.see)
+    monkeypatch.setattr(restart_sequence, "stop", stop)
+    monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", raise_all)
+    monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.wait_until_drained", lambda *_, **__: None)
+    return stops
+
+
+def roll(world: World, **request: Any) -> DeployError:
+    with pytest.raises(DeployError) as failed:
+        rolling.roll(INVENTORY, RollingRequest(**request), world)  # type: ignore[arg-type]
+    return failed.value
+
+
+def test_a_gang_that_serves_and_is_not_behind_the_router_gets_in_before_another_stops(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    world.behind = ["http://a"]
+    roll(world)
+    assert rolled[0] == ("a", ("http://b", "http://c"))
+
+
+def test_only_who_is_behind_the_router_counts_as_serving(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    world.unhealthy = ("http://b", "http://c")
+    refused = roll(world)
+    assert isinstance(refused, InputError) and "1 of 3 gangs serve behind the router (a)" in refused.what
+    assert not rolled and world.behind == ["http://a"]
+
+
+def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        world.gangs = (gang("a"), gang("b", GangState.FAILED, healthy=False), gang("c"))
+        raise GangFailed("does not come up", where="gang b", fix="look")
+
+    monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", fails)
+    failed = roll(world, max_unavailable=2)
+    assert "stopped at a, b; not restarted: c" in failed.what
+    assert sorted(set(world.behind)) == ["http://a", "http://c"]
+
+
+SICK, WELL = (Worker(id="1", url="http://a", healthy=healthy, load=0) for healthy in (False, True))
+LOST = NodeView(name="front", node_rank=0, state=NodeState.UNREACHABLE, error=NO_ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("view", "workers", "code"),
+    [
+        (router(GangState.FAILED), (), 5),
+        (GangView(name="router", state=GangState.DEGRADED, nodes=(LOST,)), (), 4),
+        (GangView(name="router", state=GangState.DEGRADED, trouble="hung"), (), 3),
+        (router(GangState.READY), (SICK,), 3),
+        (router(GangState.READY), (SICK, WELL), 0),
+        (router(GangState.READY), (), 0),
+        (router(GangState.STARTING), (), 0),
+        (router(GangState.ABSENT), (), 0),
+    ],
+)
+def test_a_script_learns_from_status_whether_the_router_serves(
+    view: GangView, workers: tuple[Worker, ...], code: int
+) -> None:
+    assert routing.RouterState(view=view, url="", workers=workers).exit_code == code
+
+
+def test_a_router_whose_state_is_elsewhere_is_left_alone(world: World) -> None:
+    error = RunsElsewhere("it runs there", where="front", fix="set l40s_state_dir")
+    there = replace(LOST, state=NodeState.UNKNOWN, error=error)
+    world.router = GangView(name="router", state=GangState.UNKNOWN, nodes=(there,))
+    for do in (
+        lambda: routing.start_router(INVENTORY, world, command="up"),  # type: ignore[arg-type]
+        lambda: routing.stop_router(INVENTORY, command="down"),
+    ):
+        with pytest.raises(RunsElsewhere):
+            do()
+    assert routing.RouterState(view=world.router, url="").exit_code == 4 and not world.started
+    seen = Overview(views=(), router=RouterGlance(url="", node="front", state=GangState.UNKNOWN, error=error))
+    assert seen.exit_code == 4
+
+
+def test_a_failed_router_comes_back_with_every_gang_that_serves(world: World) -> None:
+    world.router = router(GangState.FAILED)
+    with routing.Router(INVENTORY.router) as front:  # type: ignore[arg-type]
+        world.gangs, world.unhealthy = (*world.gangs, gang("d", healthy=False)), ("http://b",)
+        assert routing.raise_router(front, INVENTORY, world).serves  # type: ignore[arg-type]
+    assert world.behind == ["http://a", "http://c"] and len(world.started) == 1
+
+
+class Front:
+    """A router whose worker answers its health path with these statuses, one after the other.
+
+    believes: whether it lists the worker as healthy, look by look; the last one stays
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, path: str, *statuses: int, spec: RouterSpec | None = None
+    ) -> None:
+        self.statuses, self.asked, self.posted = list(statuses), list[str](), list[str]()
+        self.believes = [True]
+        self.keys = list[str | None]()
+        self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
+        monkeypatch.setattr(routing, "health_path", lambda *_: path)
+        monkeypatch.setattr(routing, "ask_from", self.ask_from)
+        monkeypatch.setattr(routing, "ask_router", lambda fleet, _, asked: self.ask_from(fleet, "", [asked])[0])
+        monkeypatch.setattr(routing, "POLL_S", 0.0)
+
+    def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
+        (ask,) = asks
+        if ask.url.startswith(("http://127.0.0.1", "https://127.0.0.1")):
+            if ask.method == "POST":
+                told = json.loads(ask.body or "")
+                self.posted.append(told["url"])
+                self.keys.append(told.get("api_key"))
+                return [HttpAnswer(status=202)]
+            believes = self.believes.pop(0) if self.posted and len(self.believes) > 1 else self.believes[0]
+            listed = [{"id": url, "url": url, "is_healthy": believes} for url in self.posted]
+            return [HttpAnswer(status=200, body=json.dumps({"workers": listed}))]
+        self.asked.append(ask.url)
+        return [HttpAnswer(status=self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0])]
+
+
+def test_a_gang_is_added_once_it_answers_what_the_router_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "/ready", 503, 503, 200)
+    front.router.take_in("http://a")
+    assert front.asked == ["http://a/ready"] * 3 and front.posted == ["http://a"]
+
+
+def test_a_gang_is_in_once_the_router_itself_counts_it_as_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` ends only then: the router may not yet send requests to an engine that answers."""
+    front = Front(monkeypatch, "/ready", 200)
+    front.believes = [False, False, True, False]
+    front.router.take_in("http://a")
+    assert front.believes == [False]
+
+
+def test_a_gang_that_the_router_does_not_believe_in_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "/ready", 200)
+    front.believes = [False]
+    monkeypatch.setattr(routing, "TAKE_IN_S", 0.05)
+    with pytest.raises(NodeError, match="did not report http://a as healthy"):
+        front.router.take_in("http://a")
+
+
+def test_a_gang_that_lacks_what_the_router_asks_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router would list it as healthy until its own checks fail, and answer every request with 503."""
+    front = Front(monkeypatch, "/ready", 404)
+    with pytest.raises(NodeError, match="checks the health of gangs at http://a/ready") as failed:
+        front.router.take_in("http://a")
+    assert front.posted == [] and "`l40s-deploy router down`, then `l40s-deploy router up`" in failed.value.fix
+
+
+def test_a_router_that_does_not_tell_what_it_asks_is_taken_at_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front(monkeypatch, "", 404)
+    front.router.take_in("http://a")
+    assert front.asked == [] and front.posted == ["http://a"]
+
+
+def private(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+def guarded(folder: Path) -> RouterSpec:
+    """A router with its own key and certificate, in front of gangs with another key."""
+    assert INVENTORY.router is not None
+    node = replace(INVENTORY.router.node, api_key_file=private(folder / "client", "client-key-1"))
+    cert, key = certified_key("router.example")
+    return replace(
+        INVENTORY.router,
+        node=node,
+        gang_key_file=private(folder / "gang", "engine-key-1"),
+        tls_cert=private(folder / "cert.pem", cert),
+        tls_key=private(folder / "key.pem", key),
+    )
+
+
+def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    front = Front(monkeypatch, "", 200, spec=guarded(tmp_path))
+    front.router.take_in("http://a")
+    plain = Front(monkeypatch, "", 200)
+    plain.router.take_in("http://a")
+    assert (front.keys, plain.keys) == (["engine-key-1"], [None])
+
+
+def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
+    spec = guarded(tmp_path)
+    rising = routing._rising(routing.Router(spec), "/ready", routing._front(spec))
+    (staged,) = rising.requests("run-1", "00").values()
+    assert staged.secrets is not None and staged.service is not None
+    files = {file.name: file.text for file in staged.secrets.files}
+    admin = staged.secrets.authorization.removeprefix("Bearer ")
+    arguments = files["engine-secrets.args"].splitlines()
+    assert arguments[:2] == ["--control-plane-api-keys", f"l40s-deploy:l40s-deploy:admin:{admin}"]
+    assert arguments[2:] == ["--api-key", "client-key-1"] and len(admin) == 48
+    assert files["router-key.pem"].startswith("-----BEGIN") and staged.service.url.startswith("https://127.0.0.1:")
+    shown = json.dumps([*staged.argv, staged.launch_script, rising.document, spec.url])
+    assert not any(secret in shown for secret in (admin, "client-key-1", "engine-key-1", "PRIVATE"))
+    assert set(staged.secrets.redact) == {admin, "client-key-1"}
+
+
+def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(tmp_path: Path) -> None:
+    spec = guarded(tmp_path)
+
+    def plan_id() -> str:
+        return routing._rising(routing.Router(spec), "/ready", routing._front(spec)).plan_id
+
+    at_first = plan_id()
+    assert plan_id() == at_first
+    private(tmp_path / "client", "client-key-2")
+    with_another_key = plan_id()
+    cert, key = certified_key("router.example")
+    private(tmp_path / "cert.pem", cert)
+    with pytest.raises(InputError, match="is not the key of the certificate"):
+        plan_id()
+    private(tmp_path / "key.pem", key)
+    assert len({at_first, with_another_key, plan_id()}) == 3
+
+
+def test_what_a_running_router_asks_is_known_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its certificate may have been replaced since it was started, or be on another controller."""
+    spec = guarded(tmp_path)
+    front = Front(monkeypatch, "/ready", 503, 200, spec=spec)
+    for file in (spec.tls_cert, spec.tls_key, spec.node.api_key_file):
+        Path(file or "").unlink()
+    front.router.take_in("http://a")
+    assert front.asked == ["http://a/ready"] * 2 and front.posted == ["http://a"]
+
+
+def test_no_router_is_started_with_a_certificate_that_has_expired(world: World, tmp_path: Path) -> None:
+    cert, key = certified_key("router.example", days=-1)
+    spec = replace(guarded(tmp_path), tls_cert=private(tmp_path / "old", cert), tls_key=private(tmp_path / "its", key))
+    with pytest.raises(InputError, match="expired on "):
+        routing.start_router(replace(INVENTORY, router=spec), world, command="router up")  # type: ignore[arg-type]
+    assert not world.started
+
+
+def test_a_failure_that_was_reported_leaves_nothing_to_resume(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    roll(world)
+    assert [names for names, _ in rolled] == ["a", "b"] and not Lock.kept
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Detached])
+def test_an_interruption_leaves_what_is_not_finished(
+    world: World,
+    rolled: list[tuple[str, tuple[str, ...]]],
+    monkeypatch: pytest.MonkeyPatch,
+    signal: type[BaseException],
+) -> None:
+    def interrupted(_: object, names: Sequence[str], *__: object, **___: object) -> Any:
+        if "b" in names:
+            world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
+            raise signal
+        return type("Raised", (), {"views": ()})
+
+    monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", interrupted)
+    with pytest.raises(signal):
+        rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
+    assert {name: begun.turning for name, begun in Lock.kept.items()} == {"b": True, "c": False}
+    assert sorted(set(world.behind)) == ["http://a", "http://c"]
+
+
+def test_an_interruption_while_requests_are_waited_for_has_changed_nothing(
+    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert Lock.kept["a"].turning
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(restart_sequence, "wait_until_drained", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
+    assert not rolled and sorted(set(world.behind)) == ["http://a", "http://b", "http://c"]
+    assert [begun.turning for begun in Lock.kept.values()] == [False] * 3

@@ -1,0 +1,30 @@
+"""A gang as defined by its newest run's nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.support.reference_cluster import gang, node
+
+from orchestrator.gang.steps.status.reports import as_it_runs
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
+
+FOUR = replace(gang(4), spares=(node("spare0", 4, spare=True),))
+
+
+@pytest.mark.parametrize(
+    ("members", "nodes"),
+    [
+        ((), "node0 node1 node2 node3"),
+        (("node0", "node1", "node2", "node3"), "node0 node1 node2 node3"),
+        (("node0", "node1", "spare0", "node3"), "node0 node1 spare0 node3"),
+        (("node1", "node2", "node3"), "node1 node2 node3"),
+        (("node0", "renamed", "node3"), "node0 node3"),
+    ],
+)
+def test_its_members_in_their_order_and_no_spare_that_waits(members: tuple[str, ...], nodes: str) -> None:
+    runs = as_it_runs(FOUR, GangView(name="gang0", state=GangState.READY, members=members))
+    assert [one.name for one in runs.nodes] == nodes.split() and not runs.spares
+    assert [one.node_rank for one in runs.nodes] == list(range(len(runs.nodes)))

@@ -1,0 +1,144 @@
+"""Whole logs, as people have posted them or as a node's relatives would write them, through the classification.
+
+logs/NAME.log, or logs/NAME/NODE.log for several nodes; NAME.expected: what is to be said of it, and where it is from.
+UPDATE_GOLDEN=1 writes what is said now; the diff is a review.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.gang.steps.status.logs_read import LogsSummary, read_logs
+
+LOGS = Path(__file__).parent / "logs"
+CASES = sorted(path.stem for path in LOGS.glob("*.expected"))
+
+
+def told(name: str) -> LogsSummary:
+    place = LOGS / name
+    files = sorted(place.glob("*.log")) if place.is_dir() else [LOGS / f"{name}.log"]
+    return read_logs({file.stem: file.read_text("utf-8").splitlines() for file in files})
+
+
+def words(seen: LogsSummary) -> list[str]:
+    said = {
+        "cause": f"{seen.cause.signature} on {seen.cause.node}" if seen.cause else "none",
+        "secondary": ", ".join(f"{one.signature} on {one.node}" for one in seen.secondary),
+        "exception": seen.exception if seen.cause is None else "",
+        "engine": f"{seen.engine} {seen.version}".strip(),
+        "nccl": seen.nccl,
+        "transport": seen.transport,
+        "findings": ", ".join(one.id for one in seen.findings),
+    }
+    return [f"{key}: {value}" for key, value in said.items() if value]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_log_is_taken_for_what_it_shows(name: str) -> None:
+    file = LOGS / f"{name}.expected"
+    wanted = file.read_text("utf-8").splitlines()
+    source = [line for line in wanted if line.startswith("source: ")]
+    assert source, "where it is from"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text("\n".join([*words(told(name)), *source]) + "\n")
+        return
+    assert words(told(name)) == [line for line in wanted if line not in source]
+
+
+def test_every_log_is_a_case() -> None:
+    assert {path.stem for path in LOGS.iterdir()} == set(CASES)
+
+
+def test_a_cause_names_both_ends_its_lines_and_a_fix() -> None:
+    cause = told("bootstrap-no-route").cause
+    assert cause is not None and "(bond0 10.0.0.3 to 10.0.0.4<56849>)" in cause.text
+    assert "No route to host" in cause.lines[-1] and cause.fix
+    document = json.loads(json.dumps(told("bootstrap-no-route").as_json()))
+    assert document["cause"]["id"] == "PORT-BLOCKED" and document["cause"]["lines"] == list(cause.lines)
+    assert document["transport"] is None and document["engine"] == "sglang"
+
+
+PREFIXES = [
+    "[pod/gang-0-1/engine] ",
+    "2026-11-25T10:00:00.123456789Z ",
+    "2026-11-25T10:00:00.123456789Z stderr F ",
+    "Nov 25 10:00:00 h1 l40s-gang0[123]: ",
+    "2026-11-25T10:00:00+0800 h1 l40s-gang0[123]: ",
+    "engine-1  | ",
+    "[1,3]<stderr>:",
+    "[rank3]: ",
+    " 3: ",
+    "\x1b[31m",
+    "(Worker_TP3 pid=1234) ERROR 11-25 10:00:00 [multiproc_executor.py:597] ",
+    "(RayWorkerWrapper pid=123, ip=10.0.0.2) ",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_whoever_passed_a_log_on_its_prefix_hides_nothing(prefix: str) -> None:
+    text = [
+        "Traceback (most recent call last):",
+        '  File "/opt/x/model_runner.py", line 187, in __init__',
+        "ValueError: nobody has seen this before",
+    ]
+    assert read_logs({"a": [prefix + line for line in text]}).exception == f"{text[-1]} (/opt/x/model_runner.py:187)"
+    lines = (LOGS / "ib-retry-230.log").read_text("utf-8").splitlines()
+    seen = read_logs({"a": [prefix + line for line in lines]})
+    assert seen.cause is not None and seen.cause.signature == "IB-UNREACHABLE"
+    assert seen.transport == "IB over mlx5_0:1, mlx5_1:1"
+
+
+def test_a_log_of_dockers_json_driver_is_read() -> None:
+    lines = (LOGS / "shm-docker-64m.log").read_text("utf-8").splitlines()
+    wrapped = [json.dumps({"log": f"{line}\n", "stream": "stderr"}).replace('{"log": ', '{"log":') for line in lines]
+    seen = read_logs({"a": wrapped})
+    assert seen.cause is not None and seen.cause.signature == "SHM-TOO-SMALL"
+
+
+def test_what_an_engine_survived_is_no_cause_of_its_end() -> None:
+    early = "[2026-11-25 10:00:05 TP1] port 5001 is in use. Waiting for 15 seconds for port_base to be available."
+    ready = "[2026-11-25 10:20:00] The server is fired up and ready to roll!"
+    assert read_logs({"a": [early]}).cause is not None
+    assert read_logs({"a": [early, ready]}).cause is None
+
+
+XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "words"),
+    [
+        (f"{XID}79, pid='<unknown>', GPU has fallen off the bus.", "GPU-LOST", "0000:41:00"),
+        (f"{XID}48, pid=2345, An uncorrectable double bit error (DBE) has been detected", "XID-48", "0000:41:00"),
+        (f"{XID}94, pid=7194, name=python3, Contained: SM (0x1). RST: No, D-RST: No", "GPU-ECC", "ECC"),
+        (f"{XID}31, pid=2345, name=python3, MMU Fault: ENGINE GRAPHICS faulted", "GPU-KERNEL-FAULT", "illegal"),
+        (f"{XID}45, pid=2345, name=python3, Ch 00000008", None, ""),
+        ("[1.5] Memory cgroup out of memory: Killed process 12 (python3) total-vm:1kB", "HOST-OUT-OF-MEMORY", "cgroup"),
+        ("[1.5] oom-kill:constraint=CONSTRAINT_MEMCG,task=sglang::schedul,pid=12", "HOST-OUT-OF-MEMORY", "cgroup"),
+        (" Reason: OOMKilled", "HOST-OUT-OF-MEMORY", "cgroup"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.", "HOST-OUT-OF-MEMORY", "Slurm"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "HOST-OUT-OF-MEMORY", "memory"),
+        ("Rank 0 scheduler died during initialization (exit code: -9).", "RANK-DIED-STARTING", "OOM killer"),
+        ("Rank 0 scheduler died during initialization (exit code: -11).", "RANK-DIED-STARTING", "SIGSEGV"),
+    ],
+)
+def test_what_the_kernel_says_beside_it_counts(line: str, cause: str | None, words: str) -> None:
+    seen = read_logs({"a": [line]}).cause
+    assert (seen.signature if seen else None, words in (seen.text if seen else "")) == (cause, True)
+
+
+def test_what_ended_native_code_is_shown_where_nothing_is_known() -> None:
+    thrown = ["terminate called after throwing an instance of 'c10::Error'", "  what():  nobody has seen this before"]
+    seen = read_logs({"a": thrown})
+    assert (seen.cause, seen.exception) == (None, "nobody has seen this before")
+
+
+@given(st.lists(st.text(max_size=80), max_size=8))
+def test_any_text_is_read(lines: list[str]) -> None:
+    read_logs({"a": lines, "b": lines})

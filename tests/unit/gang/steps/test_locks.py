@@ -1,0 +1,230 @@
+"""A lock stays fresh while its holder waits for a long step."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.gang.steps import locks, raising
+from orchestrator.gang.steps.lock_keeping import release
+from orchestrator.gang.steps.locks import GangLock, still_ours
+from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.restart import again
+from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
+from orchestrator.protocol.verbs import LockAnswer, LockHolder
+from orchestrator.remote.fleet import Fleet
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang
+
+pytestmark = pytest.mark.processes
+Local = Callable[..., "LocalGang"]
+
+
+def test_it_is_renewed_by_itself_and_given_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.support.waiting import until
+
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
+    gang = local()
+    files = [Path(gang.state_dir(rank), "gangs/gang0/lock") for rank in range(2)]
+    with Fleet(gang.gang.nodes) as fleet:
+        with GangLock(fleet, gang.gang, "restart"):
+            old = time.time() - 55
+            for file in files:
+                os.utime(file, (old, old))
+            until(lambda: all(time.time() - file.stat().st_mtime < 30 for file in files), 20.0, "renewed on every node")
+            with pytest.raises(LockHeld), GangLock(fleet, gang.gang, "down"):
+                pass
+        assert not any(file.exists() for file in files)
+
+
+class Nodes:
+    """Two nodes' answers to a lock's questions."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {name: LockAnswer(mine=True) for name in ("a", "b")}
+        self.asked = 0
+
+    def ask(self, *_: Any, **__: Any) -> PerNode[Any]:
+        self.asked += 1
+        told = {name: answer for name, answer in self.answers.items() if not isinstance(answer, Exception)}
+        failures = {name: answer for name, answer in self.answers.items() if isinstance(answer, Unreachable)}
+        for answer in self.answers.values():
+            if isinstance(answer, ZeroDivisionError):
+                raise answer
+        return PerNode(values=told, failures=failures)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Nodes:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.01)
+    asked = Nodes()
+    monkeypatch.setattr(GangLock, "_ask", asked.ask)
+    monkeypatch.setattr(GangLock, "_take_over", lambda *_: asked.ask())
+    return asked
+
+
+GANG = GangSpec(
+    name="g", nodes=tuple(NodeSpec(name=name, gang="g", node_rank=0, reach=Reach(host="none")) for name in "ab")
+)
+LOST = Unreachable("no route", where="b", fix="look")
+OTHER = LockHolder(who="ann", host="h", pid=7, command="up", token="x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (LockAnswer(held=OTHER), r"ann@h \(pid 7\) holds it with `up`"),
+        (LockAnswer(), "released by force"),
+    ],
+)
+def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: LockAnswer, words: str) -> None:
+    from tests.support.waiting import until
+
+    fleet = Fleet(GANG.nodes)
+    with GangLock(fleet, GANG, "restart") as lock:
+        still_ours(fleet, [GANG])
+        nodes.answers["b"] = answer
+        until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
+        nodes.answers["b"] = LockAnswer(mine=True)
+        with pytest.raises(LockHeld, match=words) as lost:
+            still_ours(fleet, [GANG])
+        assert (lost.value.where, lost.value.exit_code) == ("b", 6)
+        still_ours(Fleet(GANG.nodes), [GANG])
+    still_ours(fleet, [GANG])
+
+
+@pytest.mark.parametrize("trouble", [LOST, ZeroDivisionError("our own")])
+def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, trouble: Exception) -> None:
+    from tests.support.waiting import until
+
+    with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
+        nodes.answers["b"] = trouble
+        before = nodes.asked
+        until(lambda: nodes.asked > before + 3, 20.0, "it is tried again and again")
+        nodes.answers["b"] = LockAnswer(mine=True)
+        lock.still_ours()
+
+
+def test_a_node_that_was_never_locked_is_not_lost(nodes: Nodes) -> None:
+    from tests.support.waiting import until
+
+    nodes.answers["b"] = LOST
+    with GangLock(Fleet(GANG.nodes), GANG, "down", partial=True) as lock:
+        nodes.answers["b"] = LockAnswer()
+        before = nodes.asked
+        until(lambda: nodes.asked > before + 3, 20.0, "it was asked for")
+        lock.still_ours()
+
+
+def test_a_holder_that_was_stopped_asks_before_it_goes_on(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 600.0)
+    with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
+        nodes.answers["a"] = LockAnswer(held=OTHER)
+        lock.still_ours()
+        lock._renewed_at -= 1000.0
+        with pytest.raises(LockHeld, match="ann@h"):
+            lock.still_ours()
+
+
+def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each step it would wait for that node; whoever takes the lock over needs the others too."""
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 600.0)
+    with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
+        nodes.answers["b"] = LOST
+        lock._renewed_at -= 1000.0
+        lock.still_ours()
+        asked = nodes.asked
+        lock.still_ours()
+        assert nodes.asked == asked
+
+
+def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.local_gang import Notes
+    from tests.support.waiting import until
+
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
+    gang = local()
+    gang.up()
+    before = gang.view().run_id
+    with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
+        plan = staged_plan(fleet, gang.gang)
+        with GangLock(fleet, gang.gang, "restart") as lock, GangLock(others, gang.gang, "up", force=True):
+            until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
+            with pytest.raises(LockHeld):
+                again(fleet, [plan], Notes(), now=True, timeout_s=20.0)
+            seen = gang.view()
+            assert (seen.state, seen.run_id) == (GangState.READY, before)
+            gang.stop_all(clear=True)
+            with pytest.raises(LockHeld):
+                raising.raise_all(fleet, [plan.rising()], Notes(), timeout_s=20.0)
+            assert gang.view().state is GangState.ABSENT
+
+
+def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_alone(local: Local) -> None:
+    from orchestrator.gang.operations import GangOperation, OperationKind
+    from orchestrator.gang.steps.status.overview import status
+    from orchestrator.gang.steps.status.unfinished import begun_on, interrupted
+
+    gang = local()
+    begun = GangOperation(
+        gang="gang0", what=OperationKind.ROLLING, turning=True, was_run="r1", who="anna", host="desk", since=1.0
+    )
+    with Fleet(gang.gang.nodes) as fleet:
+        with GangLock(fleet, gang.gang, "restart") as lock:
+            lock.begin(begun)
+            assert begun_on(fleet, [gang.gang]) == ("gang0",)
+            assert interrupted(fleet, [gang.gang]) == ()  # another command is at work
+        assert interrupted(fleet, [gang.gang]) == (begun,)
+        with pytest.raises(LockHeld):
+            lock.begin(begun)  # given back by now
+        Path(gang.state_dir(0), "gangs/gang0/begun.json").unlink()  # killed before it had written to every node
+        assert interrupted(fleet, [gang.gang]) == (begun,) == status([gang.gang]).interrupted
+        lock.finish()
+        assert interrupted(fleet, [gang.gang]) == (begun,)
+        with GangLock(fleet, gang.gang, "restart --resume") as lock:
+            lock.finish()
+        assert interrupted(fleet, [gang.gang]) == () == status([gang.gang]).interrupted
+
+
+def test_a_node_that_came_back_with_an_empty_disk_is_locked_again(local: Local) -> None:
+    from orchestrator.gang.steps.locks import take_again
+
+    gang = local()
+    files = [Path(gang.state_dir(rank), "gangs/gang0/lock") for rank in range(2)]
+    with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "restart --maintenance") as lock:
+        files[1].unlink()
+        lock._renew(fleet)
+        with pytest.raises(LockHeld):
+            still_ours(fleet, [gang.gang])
+        take_again(fleet, gang.gang)
+        still_ours(fleet, [gang.gang])
+        assert all(file.exists() for file in files)
+
+
+def test_a_damaged_lock_file_is_told_in_words_and_given_back_by_force(local: Local) -> None:
+    gang = local()
+    file = Path(gang.state_dir(1), "gangs/gang0/lock")
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b'{"token": "half')
+    with Fleet(gang.gang.nodes) as fleet:
+        with pytest.raises(LockHeld, match="can't be read") as held, GangLock(fleet, gang.gang, "down"):
+            pass
+        assert held.value.where == "node1" and "lock release --force" in held.value.fix
+        with pytest.raises(LockHeld, match="can't be read"):
+            release(gang.inventory)
+        (found,) = (lock for lock in release(gang.inventory, force=True) if lock.token)
+        assert found.node == "node1" and not file.exists()
+        with GangLock(fleet, gang.gang, "down"):
+            pass

@@ -1,0 +1,158 @@
+"""restart over real agents: the same plan again, from the nodes' files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.waiting import until
+
+from orchestrator.gang.downtime import Downtime
+from orchestrator.gang.steps import restart as restart_module
+from orchestrator.gang.steps.down import DownRequest, StopResult, down
+from orchestrator.gang.steps.restart import RestartRequest, refuse_leftovers, restart
+from orchestrator.gang.steps.status.why import why
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import GangFailed, InputError
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.plan import Plan
+from orchestrator.node import processes
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang
+
+pytestmark = pytest.mark.processes
+Local = Callable[..., "LocalGang"]
+
+
+@dataclass
+class Told:
+    downtimes: list[Downtime] = field(default_factory=list)
+
+    def planned(self, plan: Plan) -> None:
+        raise AssertionError("nothing is planned anew")
+
+    def step(self, gang: str, words: str) -> None:
+        pass
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        pass
+
+    def downtime(self, expected: Downtime) -> None:
+        self.downtimes.append(expected)
+
+
+def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
+    gang = local()
+    gang.up()
+    before = gang.view()
+    told = Told()
+    done = restart(gang.inventory, RestartRequest(), told)
+    (after,) = done.views
+    assert after.state is GangState.READY
+    assert after.plan_id == before.plan_id and after.run_id != before.run_id
+    assert told.downtimes[0].serving and told.downtimes[0].start_s is not None
+    assert 0 < done.down_s < 30
+    assert why(gang.inventory)[0].verdict is None
+
+
+@pytest.fixture
+def slow_weights(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGang]:
+    """A serving gang with a weight file that blocks its readers; the gang drains until that file is opened."""
+    gang = local()
+    gang.up()
+    os.mkfifo(gang.model / "model.safetensors")
+    drain = restart_module.stop
+
+    def stop(*arguments: Any, **more: Any) -> None:
+        until(lambda: len(_readers(gang)) == gang.nodes, 20)
+        assert gang.view().state is GangState.READY, "the engine before it still serves"
+        drain(*arguments, **more)
+
+    monkeypatch.setattr(restart_module, "stop", stop)
+    yield gang
+    (gang.model / "model.safetensors").unlink()
+
+
+def _readers(gang: LocalGang) -> list[int]:
+    """Processes that read the gang's weight files ahead."""
+    found = (process.pid for process in processes.everything())
+    return [pid for pid in found if str(gang.model) in (line := _command_line(pid)) and "read-ahead" in line]
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def test_weight_files_are_read_ahead_while_the_engine_before_drains(slow_weights: LocalGang) -> None:
+    done = restart(slow_weights.inventory, RestartRequest(), Told())
+    assert done.views[0].state is GangState.READY
+    until(lambda: not _readers(slow_weights), 20)
+
+
+def test_reading_ahead_ends_with_a_restart_that_is_given_up(
+    slow_weights: LocalGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = restart_module.stop
+
+    def given_up(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def stop(*arguments: Any, **more: Any) -> None:
+        monkeypatch.setattr(restart_module, "stop_gangs", given_up)
+        waits(*arguments, **more)
+
+    monkeypatch.setattr(restart_module, "stop", stop)
+    with pytest.raises(KeyboardInterrupt):
+        restart(slow_weights.inventory, RestartRequest(), Told())
+    until(lambda: not _readers(slow_weights), 20)
+    assert slow_weights.view().state is GangState.READY
+
+
+def test_a_failed_gang_and_one_that_was_stopped_come_back(local: Local) -> None:
+    gang = local()
+    gang.up()
+    gang.kill_rank(2)
+    gang.nothing_left()
+    restart(gang.inventory, RestartRequest(), Told())
+    (account,) = why(gang.inventory)
+    assert account.verdict is not None and not account.verdict.newest
+    assert (account.verdict.cause.node, account.verdict.cause.signal) == ("node1", 9)
+    down(gang.inventory, DownRequest())
+    assert restart(gang.inventory, RestartRequest(), Told()).views[0].state is GangState.READY
+
+
+def test_without_a_plan_there_is_nothing_to_start_again(local: Local) -> None:
+    gang = local()
+    with pytest.raises(InputError, match="was never started"):
+        restart(gang.inventory, RestartRequest(), Told())
+
+
+def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) -> None:
+    gang = local(nodes=2)
+    gang.up()
+    fewer = Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0),)),))
+    with pytest.raises(InputError, match=r"node0, node1; the inventory's gang is node0"):
+        restart(fewer, RestartRequest(), Told())
+    assert gang.view().state is GangState.READY
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (StopResult(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not exit"),
+        (StopResult(gang="g", node="a", state="stopping", alive=True), "its agent does not exit"),
+        (StopResult(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
+    ],
+)
+def test_what_is_in_the_way_is_named(left: StopResult, words: str) -> None:
+    with pytest.raises(GangFailed, match=words):
+        refuse_leftovers([left])

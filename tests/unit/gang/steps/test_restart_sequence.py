@@ -1,0 +1,58 @@
+"""A gang's turn: the steps done while its engine still drains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.gang.steps import raising, restart_sequence
+from orchestrator.gang.steps.raising import Rising, StartedGangs
+from orchestrator.gang.steps.restart_sequence import Address, GangRestart, RestartSequence
+from orchestrator.gang.steps.weights_ahead import Reads
+from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.protocol.jobs import WeightsAheadRequest
+from orchestrator.protocol.staging import CacheOrder
+
+GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
+READS = {"node0": WeightsAheadRequest(order=CacheOrder(folder="/model"), ranks=8)}
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
+    monkeypatch: pytest.MonkeyPatch, now: bool
+) -> None:
+    """Not during work on the nodes, which may reboot them, and not if nothing drains."""
+    order: list[str] = []
+
+    @contextmanager
+    def weights_ahead(_: object, reads: Iterable[Reads]) -> Iterator[None]:
+        read = [name for one in reads for name in one]
+        order.extend(f"read on {name}" for name in read)
+        try:
+            yield
+        finally:
+            order.extend(f"no more on {name}" for name in read)
+
+    def noted(word: str) -> Any:
+        return lambda *_, **__: order.append(word)
+
+    def raised(*_: Any, **__: Any) -> StartedGangs:
+        order.append("start")
+        return StartedGangs(views=(), ready_before=frozenset(), seconds=0.0)
+
+    monkeypatch.setattr(restart_sequence, "weights_ahead", weights_ahead)
+    for name in ("set_aside", "take_out", "stop", "put_back"):
+        monkeypatch.setattr(restart_sequence, name, noted(name))
+    monkeypatch.setattr(raising, "raise_all", raised)
+    operation = SimpleNamespace(turn=noted("turn"), finished=noted("finished"))
+    start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {}, reads=READS)
+    turn = GangRestart(
+        places=(Address(gang=GANG, url="u"),), start=(start,), drain_s=9, timeout_s=9, now=now, work=noted("work")
+    )
+    RestartSequence(SimpleNamespace(), None, SimpleNamespace(), operation).take(turn)  # type: ignore[arg-type]
+    drained = ["take_out", "stop"] if now else ["read on node0", "set_aside", "stop", "no more on node0"]
+    assert order == ["turn", *drained, "work", "start", "put_back", "finished"]

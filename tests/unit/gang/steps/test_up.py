@@ -1,0 +1,220 @@
+"""`up` on a gang that serves another plan, over real agents: refused by default, replaced by --replace, undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.gang.steps import up as up_module
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.raising import StagedFleet, UpRequest, UpResult
+from orchestrator.gang.steps.restart import stop
+from orchestrator.gang.steps.status.reports import see
+from orchestrator.model.errors import GangFailed, InputError, VerificationDiffers
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, RouterSpec
+from orchestrator.model.plan import Plan
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.staging import StagingRequest
+from orchestrator.remote.fleet import Fleet
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang, Notes
+
+pytestmark = pytest.mark.processes
+Local = Callable[..., "LocalGang"]
+
+
+def with_env(plan: Plan, **env: str) -> Plan:
+    (gang,) = plan.gangs
+    nodes = tuple(replace(node, env=tuple({**dict(node.env), **env}.items())) for node in gang.nodes)
+    return replace(plan, gangs=(replace(gang, nodes=nodes),))
+
+
+def up(
+    gang: LocalGang,
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    replace_it: bool = False,
+    undo: bool = False,
+    router: RouterSpec | None = None,
+) -> UpResult:
+    """`up` from the point where it makes the plan."""
+
+    @contextmanager
+    def ground(*_: object) -> Iterator[StagedFleet]:
+        with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up") as lock:
+            gangs = (gang.gang,)
+            yield StagedFleet(
+                fleet=fleet,
+                gangs=gangs,
+                standing={"gang0": gang.gang},
+                views=see(fleet, gangs),
+                plan=plan,
+                locks={"gang0": lock},
+                topologies={},
+            )
+
+    monkeypatch.setattr(up_module, "ground", ground)
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)
+    return up_module.up(replace(gang.inventory, router=router), request, notes())
+
+
+def notes() -> Notes:
+    from tests.support.local_gang import Notes
+
+    return Notes()
+
+
+def test_a_gang_that_serves_alone_is_not_taken_down_in_passing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    with pytest.raises(InputError, match="not serve for about") as refused:
+        up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch)
+    assert "NEW: not there -> 1" in refused.value.what and "--replace" in refused.value.fix
+    assert gang.view().run_id == before
+
+
+def test_another_id_for_the_same_settings_changes_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    again = up(gang, replace(plan, plan_id="of-more-gangs"), monkeypatch)
+    assert again.ready_before == {"gang0"} and not again.changed
+    assert gang.view().run_id == before
+
+
+def test_replaced(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    done = up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
+    assert done.changed == ("gang0",)
+    assert (gang.view().state, gang.view().plan_id) == (GangState.READY, "plan2")
+
+
+def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    bad = with_env(replace(plan, plan_id="plan2"), FAKE_LINES="CUDA out of memory", FAKE_EXIT="1")
+    with pytest.raises(GangFailed, match="ran out of memory") as failed:
+        up(gang, bad, monkeypatch, replace_it=True)
+    assert "gang0 is back on its previous plan plan1" in failed.value.what
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
+
+
+def test_a_slow_network_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is between *armed* and *go* of the new plan's start."""
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    tested: list[tuple[str | None, set[str]]] = []
+
+    def before_go(_: GangSpec, __: Mapping[str, StagingRequest]) -> None:
+        view = gang.view()
+        tested.append((view.plan_id, {node.state for node in view.nodes}))
+        raise VerificationDiffers("the network is slow, and no rank was started", where="gang gang0", fix="look")
+
+    monkeypatch.setattr(up_module, "tested_before", lambda *_: before_go)
+    with pytest.raises(VerificationDiffers, match="no rank was started") as slow:
+        up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
+    assert "gang0 is back on its previous plan plan1" in slow.value.what
+    assert tested == [("plan2", {"armed"})]
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1")
+
+
+def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    before = gang.view().run_id
+    orders: list[bool] = []
+
+    def interrupted(*args: Any, now: bool) -> None:
+        orders.append(now)
+        if not now:
+            raise KeyboardInterrupt  # the nodes have their orders by now, and drain
+        stop(*args, now=now)
+
+    monkeypatch.setattr(up_module, "stop", interrupted)
+    monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.stop", interrupted)
+    new = with_env(replace(plan, plan_id="plan2"), NEW="1")
+    with pytest.raises(KeyboardInterrupt):
+        up(gang, new, monkeypatch, replace_it=True, undo=True)
+    view = gang.view()
+    assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
+    assert orders == [False, True]
+
+
+def test_another_model_is_changed_over_only_where_that_is_asked_for(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    plan = gang.plan("plan1")
+    up(gang, plan, monkeypatch)
+    (of_gang,) = plan.gangs
+    other = replace(plan, plan_id="plan2", gangs=(replace(of_gang, model="Other"),))
+    with pytest.raises(InputError, match="another model than Fake") as refused:
+        up(gang, other, monkeypatch)
+    assert "--replace" in refused.value.fix and gang.view().model == "Fake"
+    assert up(gang, other, monkeypatch, replace_it=True).changed == ("gang0",)
+    assert gang.view().model == "Other"
+
+
+class Router:
+    """Keeps its workers' addresses in order of arrival, and every address that was removed."""
+
+    def __init__(self) -> None:
+        self.workers: list[str] = []
+        self.out: list[str] = []
+
+    def __enter__(self) -> Router:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def take_in(self, url: str) -> None:
+        self.workers.append(url)
+
+    def take_out(self, url: str) -> None:
+        self.out.append(url)
+        self.workers.remove(url)
+
+
+@pytest.mark.parametrize(
+    "rises", [pytest.param(True, id="it-rises", marks=pytest.mark.long), pytest.param(False, id="it-does-not")]
+)
+def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
+    rises: bool, local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a return to all nodes, when another node leads again."""
+    gang, router = local(), Router()
+    plan = gang.plan("plan1")
+    (of_gang,) = plan.gangs
+    was, then = of_gang.service_url, of_gang.service_url.replace("127.0.0.1", "localhost")
+    monkeypatch.setattr(up_module, "Router", lambda _: router)
+    monkeypatch.setattr(up_module, "enrol", lambda *_, **__: None)
+    spec = RouterSpec(node=gang.spec(0))
+    up(gang, plan, monkeypatch, router=spec)
+    router.workers.append(was)
+    other = with_env(replace(plan, plan_id="plan2", gangs=(replace(of_gang, service_url=then),)), NEW="1")
+    if rises:
+        up(gang, other, monkeypatch, replace_it=True, router=spec)
+    else:
+        with pytest.raises(GangFailed, match="back on its previous plan"):
+            up(gang, with_env(other, FAKE_EXIT="1", FAKE_LINES="no"), monkeypatch, replace_it=True, router=spec)
+    assert (router.out, router.workers) == ([was], [then if rises else was])

@@ -1,0 +1,432 @@
+"""up, status and down over real agents and local sessions: the guarantees of `up`, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.waiting import slack, until
+
+from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
+from orchestrator.gang.steps.holder import this_process
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
+from orchestrator.gang.steps.raising import UpRequest, raise_gangs, risings
+from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.restart import RestartRequest, restart
+from orchestrator.gang.steps.rollback import RollbackRequest, roll_back
+from orchestrator.gang.steps.status.overview import status
+from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.steps.status.why import why
+from orchestrator.gang.steps.up import up
+from orchestrator.gang.view import GangView
+from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S
+from orchestrator.model.errors import (
+    DeployError,
+    Exit,
+    GangFailed,
+    InputError,
+    LockHeld,
+    NodeError,
+    RunsElsewhere,
+    Undone,
+    Unreachable,
+)
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory, Reach
+from orchestrator.nettest.rails import MOST_ROUNDS
+from orchestrator.node import processes
+from orchestrator.node.agent.lifecycle import LEADERS_CHECKS_S
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.planning.steps.rehearsal import would_restart, would_stop
+from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
+from orchestrator.protocol.verbs import LockHolder
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.session import Session
+
+if TYPE_CHECKING:
+    from tests.support.local_gang import LocalGang
+
+Local = Callable[..., "LocalGang"]
+
+
+def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:
+    """The same cluster as somebody's inventory has it whose state directory is another one."""
+    nodes = tuple(replace(node, state_dir=str(tmp_path / "other" / node.name)) for node in gang.gang.nodes)
+    return replace(gang.inventory, gangs=(replace(gang.gang, nodes=nodes),))
+
+
+def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touches_it(
+    local: Local, tmp_path: Path
+) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local()
+    gang.up()
+    other = elsewhere(gang, tmp_path)
+    seen = status(other.gangs)
+    assert (seen.views[0].state, seen.exit_code) == (GangState.UNKNOWN, Exit.UNREACHABLE)
+    said = " ".join(seen.views[0].remarks)
+    assert f"gang gang0 runs there, its state in {gang.state_dir(0)} as" in said and str(tmp_path / "other") in said
+    notes: Any = Notes()
+    refusing: tuple[Callable[[], object], ...] = (
+        lambda: down(other, DownRequest()),
+        lambda: would_stop(other, (), now=False),
+        lambda: restart(other, RestartRequest(), notes),
+        lambda: would_restart(other, (), notes, now=False, one_by_one=False),
+        lambda: roll_back(other, RollbackRequest(), notes),
+        lambda: maintain(other, MaintenanceRequest(), notes),
+        lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
+    )
+    for refuse in refusing:
+        with pytest.raises(RunsElsewhere) as refused:
+            refuse()
+        assert refused.value.exit_code == Exit.FINDINGS
+        assert f"`l40s_state_dir: {gang.state_dir(0)}`" in refused.value.fix and "kill" not in refused.value.fix
+    assert gang.view().serves
+    gang.stop_all(clear=True)
+    assert status(other.gangs).views[0].state is GangState.ABSENT
+
+
+def test_up_status_down(local: Local) -> None:
+    gang = local(nodes=3)
+    outcome = gang.up()
+    assert outcome.ready_before == frozenset()
+    document = status_json(status([gang.gang]).views)
+    (told,) = document["gangs"]
+    assert (told["name"], told["state"], told["model"], told["cause"]) == ("gang0", "ready", "Fake", None)
+    assert told["service"] == {"url": f"http://{gang.http}", "healthy": True}
+    ranks = [rank for node in told["nodes"] for rank in node["ranks"]]
+    assert [rank["tp_rank"] for rank in ranks] == list(range(6))
+    assert all(rank["state"] == "alive" and rank["pid"] for rank in ranks)
+    again = gang.up()
+    assert again.ready_before == {"gang0"}
+    stopped = down(gang.inventory, DownRequest())
+    assert [(node.state, node.was, node.clean) for node in stopped] == [("stopped", "ready", True)] * 3
+    gang.nothing_left()
+    assert status([gang.gang]).views[0].state is GangState.ABSENT
+    assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
+
+
+def test_a_short_timeout_of_down_says_what_still_stops_and_the_next_one_finds_it_stopped(local: Local) -> None:
+    gang = local(nodes=2, env={0: {"FAKE_TERM": "ignore"}})  # its leader ends when the agent's own time limit is over
+    gang.up()
+    waited = down(gang.inventory, DownRequest(timeout_s=0.3))
+    assert [node.error for node in waited] == [None, None]
+    assert any(node.alive and not node.clean for node in waited)
+    assert all(node.clean for node in down(gang.inventory, DownRequest()))
+    gang.nothing_left()
+
+
+def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -> None:
+    gang = local()
+    gang.up()
+    with pytest.raises(InputError, match="runs another plan") as refused:
+        gang.up(plan_id="plan2")
+    assert "again" in refused.value.fix
+    assert gang.view().state is GangState.READY
+
+
+def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local(nodes=2)
+    shared = gang.state_dir(0)
+    monkeypatch.setattr(type(gang), "state_dir", lambda *_: shared)
+    with (
+        pytest.raises(NodeError, match=r".* and .* have the same state directory") as refused,
+        Fleet(gang.gang.nodes) as fleet,
+        GangLock(fleet, gang.gang, "up"),
+    ):
+        raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
+    assert "l40s_state_dir" in refused.value.fix
+    gang.nothing_left()
+
+
+def test_a_model_missing_on_one_node_stops_before_anything_is_started(local: Local) -> None:
+    gang = local(changes={1: {"model_path": "/nowhere/model"}})
+    with pytest.raises(NodeError, match="does not exist") as refused:
+        gang.up()
+    assert refused.value.where == "node1: /nowhere/model"
+    gang.nothing_left()
+    assert gang.view().state in (GangState.FAILED, GangState.ABSENT)
+
+
+def test_a_failure_has_one_cause_and_leaves_nothing(local: Local) -> None:
+    gang = local(nodes=3, env={2: {"FAKE_EXIT": "3", "FAKE_LINES": "[TP5] CUDA out of memory"}})
+    with pytest.raises(GangFailed, match="the GPU ran out of memory") as failed:
+        gang.up()
+    assert failed.value.where == "gang gang0: node2 TP5"
+    assert failed.value.fix == "use less of it"
+    gang.nothing_left()
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and seen.cause.node == "node2"
+
+
+def test_a_node_lost_on_the_way_to_go_is_the_cause_that_stays(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.gang.steps import raising
+
+    def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+        if verb == "go" and session.spec.name == "node1":
+            raise Unreachable("connection lost", where="node1", fix="look at node1")
+        return node_app.ask(session, verb, *words, **more)
+
+    monkeypatch.setattr(raising, "ask", ask)
+    gang = local(nodes=3)
+    with pytest.raises(Unreachable, match="connection lost"):
+        gang.up()
+    gang.nothing_left()
+    seen = gang.view()
+    assert seen.state is GangState.FAILED
+    assert seen.cause is not None and (seen.cause.node, seen.cause.fix) == ("node1", "look at node1")
+    (account,) = why(gang.inventory)
+    assert account.verdict is not None and "connection lost" in account.verdict.cause.text
+
+
+def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None:
+    gang = local(env={-1: {"FAKE_DELAY": "60"}})
+    with pytest.raises(GangFailed, match=r"not ready within .*node0 starting"):
+        gang.up(timeout_s=6.0 * slack())
+    gang.nothing_left()
+
+
+@pytest.mark.parametrize("end", ["timeout", "interrupt"])
+def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
+    local: Local, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    from tests.support.local_gang import Notes
+
+    from orchestrator.gang.steps import raising
+
+    gang = local()
+    gang.up()
+    before = gang.view().run_id
+
+    def slow(*words: Any, **more: Any) -> tuple[GangView, ...]:
+        return tuple(
+            replace(view, state=GangState.DEGRADED, trouble="slow", service_healthy=False)
+            for view in see(*words, **more)
+        )
+
+    def interrupt(_: GangView) -> None:
+        if end == "interrupt" and len(notes.views) > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(raising, "see", slow)
+    notes = Notes(on_seen=interrupt)
+    with pytest.raises((GangFailed, KeyboardInterrupt)) as ended:
+        gang.up(notes=notes, timeout_s=0.5 if end == "timeout" else 20.0, undo_on_interrupt=True)
+    assert end == "interrupt" or "left it unchanged" in str(ended.value)
+    seen = gang.view()
+    assert (seen.state, seen.run_id) == (GangState.READY, before)
+
+
+def _interrupt(view: GangView) -> None:
+    if view.state is GangState.STARTING:
+        raise KeyboardInterrupt
+
+
+def test_interrupted_it_goes_on_and_the_next_up_follows_it(local: Local) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local(env={-1: {"FAKE_DELAY": "1.5"}})
+    with pytest.raises(KeyboardInterrupt):
+        gang.up(notes=Notes(on_seen=_interrupt))
+    assert len(gang.engine_processes()) >= 2
+    notes = Notes()
+    gang.up(notes=notes)
+    assert gang.view().state is GangState.READY
+    assert notes.steps == []
+
+
+def test_interrupted_with_undo_nothing_is_left(local: Local) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local(env={-1: {"FAKE_DELAY": "30"}})
+    with pytest.raises(KeyboardInterrupt):
+        gang.up(notes=Notes(on_seen=_interrupt), undo_on_interrupt=True)
+    gang.nothing_left()
+
+
+@pytest.mark.parametrize("when", ["staged", "tested"])
+def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
+    local: Local, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Armed agents would wait for a dead command, and then end: nothing would continue."""
+    from tests.support.local_gang import Notes
+
+    from orchestrator.gang.steps import raising
+
+    gang = local()
+    states: list[list[str]] = []
+
+    def before_go(_: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+        states.append([node.state for node in gang.view().nodes])
+        raise KeyboardInterrupt
+
+    def ask(session: Session, verb: str, *words: Any, **more: Any) -> Any:
+        if verb == "arm" and when == "staged":
+            raise KeyboardInterrupt
+        return node_app.ask(session, verb, *words, **more)
+
+    monkeypatch.setattr(raising, "ask", ask)
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0)
+    with Fleet(gang.gang.nodes) as fleet, pytest.raises(Undone) as undone:
+        raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)
+    assert (undone.value.gangs, undone.value.goes_on) == (("gang0",), False)
+    assert states == ([] if when == "staged" else [["armed", "armed"]])
+    assert {node.state for node in gang.view().nodes} <= {"stopped", "absent"}
+    assert all(not processes.alive(*gang.agent(rank)) for rank in range(2))
+    gang.nothing_left()
+
+
+def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_later(local: Local) -> None:
+    gang = local()
+    request = UpRequest(plan=PlanRequest(model="Fake"))
+    (usual,), (tested,) = (risings([gang.gang], gang.plan(), one) for one in (request, replace(request, nettest=0.8)))
+    for rising, armed_for_s in ((usual, ARMED_FOR_S), (tested, ARMED_FOR_S + TEST_BEFORE_GO_S)):
+        for node in rising.requests("r", "00").values():
+            assert node.armed_for_s == armed_for_s
+            assert node.cache is not None and node.cache.from_go is (rising is tested)
+    again = Staged(gang=gang.gang, requests=tested.requests("r", "00")).rising().requests("r2", "01")
+    for node in again.values():  # a restart runs no tests
+        assert node.armed_for_s == ARMED_FOR_S and node.cache is not None and not node.cache.from_go
+
+
+@pytest.mark.parametrize("nettest", [None, 0.8])
+def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | None) -> None:
+    """From a network file system, they would come through the interfaces under test."""
+    from tests.support.local_gang import Notes
+
+    gang = local()
+    reading: list[bool] = []
+
+    def read_ahead() -> list[bool]:
+        reports = [json.loads(file.read_text()) for rank in range(2)
+                   for file in Path(gang.state_dir(rank)).glob("gangs/gang0/runs/*/report.json")]  # fmt: skip
+        return [report["cache"] is not None for report in reports]
+
+    def before_go(*_: object) -> None:
+        if nettest is None:
+            until(lambda: all(read_ahead()), 20, "the armed agents read ahead")
+        reading.extend(read_ahead())
+
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, nettest=nettest)
+    with Fleet(gang.gang.nodes) as fleet:
+        raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)
+    assert reading == [nettest is None] * 2
+    assert read_ahead() == [True] * 2
+
+
+def test_the_time_for_a_test_holds_all_its_parts() -> None:
+    assert TEST_BEFORE_GO_S > NETTEST_S + MOST_ROUNDS * RAILS_ROUND_S
+
+
+def test_a_member_waits_for_its_leaders_checks_as_long_as_up_does() -> None:
+    assert LEADERS_CHECKS_S == ARM_S
+
+
+def test_what_a_killed_up_left_armed_makes_room_for_the_next(local: Local) -> None:
+    gang = local()
+    gang.armed()
+    gang.up()
+    assert gang.view().state is GangState.READY
+
+
+def test_what_a_killed_up_left_half_staged_makes_room_for_the_next(local: Local) -> None:
+    from orchestrator.node.verbs import stage
+
+    gang = local()
+    stage.answer(gang.staging(0))
+    assert gang.arm(0)["ok"]
+    gang.up()
+    assert gang.view().state is GangState.READY
+
+
+def test_after_a_reboot_up_begins_anew(local: Local) -> None:
+    gang = local()
+    gang.up()
+    for rank in range(2):
+        gang.signal_agent(rank, signal.SIGKILL)
+    gang.nothing_left()
+    assert gang.view().state is GangState.FAILED
+    gang.up()
+    assert gang.view().state is GangState.READY
+
+
+def test_down_works_with_a_dead_leader(local: Local) -> None:
+    gang = local()
+    gang.up()
+    gang.signal_agent(0, signal.SIGKILL)
+    assert all(node.clean for node in down(gang.inventory, DownRequest()))
+    gang.nothing_left()
+    assert status([gang.gang]).views[0].state is GangState.ABSENT
+
+
+def _with_a_lost_node(gang: LocalGang) -> Inventory:
+    from tests.support.ports import free_port
+
+    lost = replace(gang.spec(1), reach=Reach(host="127.0.0.1", port=free_port(), user="nobody"))
+    return Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0), lost)),))
+
+
+def test_a_node_that_does_not_answer_is_a_value_beside_the_others(local: Local) -> None:
+    gang = local()
+    gang.up()
+    inventory = _with_a_lost_node(gang)
+    seen = status(inventory.gangs)
+    views = seen.views
+    assert seen.exit_code is Exit.UNREACHABLE
+    assert [node.state for node in views[0].nodes] == ["ready", "unreachable"]
+    first, second = down(inventory, DownRequest(now=True))
+    assert first.clean and isinstance(second.error, Unreachable)
+    gang.nothing_left()  # over the leader link, without the controller
+
+
+def test_a_lock_names_its_holder_and_keeps_others_out(local: Local) -> None:
+    gang = local()
+    with Fleet(gang.gang.nodes) as fleet, GangLock(fleet, gang.gang, "up --model Fake"):
+        with pytest.raises(LockHeld, match="up --model Fake") as held:
+            down(gang.inventory, DownRequest())
+        assert str(os.getpid()) in held.value.what
+        down(gang.inventory, DownRequest(force=True))
+    down(gang.inventory, DownRequest())
+
+
+def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(local: Local) -> None:
+    gang = local()
+    ended = subprocess.Popen(["sleep", "600"])
+    ours = this_process() | {"pid": ended.pid, "start": processes.start_of(ended.pid)}
+    former = LockHolder(token="t", who="a", **ours)
+    ended.kill()
+    ended.wait()
+    with Fleet(gang.gang.nodes) as fleet:
+        lock = GangLock(fleet, gang.gang, "up")
+        lock._holder = lambda: former  # type: ignore[method-assign]
+        lock.__enter__()
+        with GangLock(fleet, gang.gang, "down") as taken:
+            assert taken.token != "t"
+
+
+def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(local: Local) -> None:
+    from tests.support.local_gang import Notes
+
+    gang = local()
+    with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
+        with GangLock(fleet, gang.gang, "up"), GangLock(others, gang.gang, "down", force=True):
+            with pytest.raises(DeployError, match="taken over or released"):
+                raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
+            (stopped, _) = stop_gangs(fleet, [gang.gang], now=True)
+            assert stopped.error is not None and "holds it with `down`" in stopped.error.what
+            assert [one.error for one in stop_gangs(others, [gang.gang], now=True)] == [None, None]
+        assert gang.engine_processes() == []

@@ -1,0 +1,164 @@
+"""Small playbooks through the real Ansible on this machine: every possible end of a host or a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.waiting import until
+
+from orchestrator.hosts.steps import runner
+from orchestrator.hosts.steps.runner import HostEvent, run_playbook
+from orchestrator.model.errors import InputError, NodeError, Unreachable
+
+TASKS = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Say it
+      ansible.builtin.command: "{{ command }}"
+      changed_when: changes | default(false)
+"""
+
+
+@pytest.fixture
+def playbooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runner, "data_dir", lambda kind: tmp_path)
+    (tmp_path / "play.yml").write_text(TASKS)
+    return tmp_path
+
+
+def test_progress_and_results_are_values(playbooks: Path) -> None:
+    steps: list[HostEvent] = []
+    outcome = run_playbook(
+        "play.yml", variables={"command": "true", "changes": True}, deadline_s=60, on_step=steps.append
+    )
+    assert not outcome.failures
+    assert (outcome.values["localhost"].ok, outcome.values["localhost"].changed) == (1, 1)
+    assert [(step.host, step.task, step.outcome) for step in steps] == [
+        ("localhost", "Say it", "started"),
+        ("localhost", "Say it", "changed"),
+    ]
+
+
+def test_a_failed_host_and_an_unreachable_one_stand_beside_a_good_one(playbooks: Path) -> None:
+    here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    hosts = {
+        "good": here | {"command": "true"},
+        "bad": here | {"command": "sh -c 'echo no space >&2; exit 3'"},
+        "away": {"ansible_host": "127.0.0.1", "ansible_port": 1, "command": "true"},
+    }
+    outcome = run_playbook("play.yml", inventory={"all": {"hosts": hosts}}, deadline_s=60)
+    assert set(outcome.values) == {"good"}
+    assert set(outcome.failures) == {"bad", "away"}
+    bad, away = outcome.failures["bad"], outcome.failures["away"]
+    assert isinstance(bad, NodeError)
+    assert (bad.where, bad.what) == ("bad", "'Say it' failed: no space (exit status 3)")
+    assert isinstance(away, Unreachable)
+    assert "Connection refused" in away.what
+
+
+def test_an_inventory_file_and_a_choice_of_hosts(playbooks: Path, tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text("all: {hosts: {a: {ansible_connection: local}, b: {ansible_connection: local}}}")
+    outcome = run_playbook("play.yml", inventory=inventory, only=["b"], variables={"command": "true"}, deadline_s=60)
+    assert set(outcome.values) == {"b"}
+
+
+def test_a_relative_key_counts_from_the_working_directory_as_for_ssh(
+    playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for ssh that accepts only a key that it can read, and runs the command here."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        '#!/bin/sh\nkey=$(printf "%s\\n" "$@" | sed -n \'s/^IdentityFile="\\(.*\\)"$/\\1/p\')\n'
+        'grep -q secret "$key" || exit 255\nfor last; do :; done\nexec sh -c "$last"\n'
+    )
+    ssh.chmod(0o755)
+    here = tmp_path / "here"
+    (here / "keys").mkdir(parents=True)
+    (here / "keys" / "id").write_text("secret")
+    monkeypatch.chdir(here)
+    reach = {"ansible_ssh_executable": str(ssh), "ansible_python_interpreter": sys.executable}
+    hosts = {"a": reach | {"ansible_ssh_private_key_file": "keys/id", "command": "true"}}
+    outcome = run_playbook("play.yml", inventory={"all": {"hosts": hosts}}, deadline_s=60)
+    assert set(outcome.values) == {"a"}
+
+
+def test_check_mode_changes_nothing(playbooks: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    run_playbook("play.yml", variables={"command": f"touch {made}"}, check=True, deadline_s=60)
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("inventory", ["all: [nonsense", "all: {hosts: {}}"], ids=["not YAML", "no host"])
+def test_a_run_that_can_t_begin_is_the_input_s_fault(playbooks: Path, tmp_path: Path, inventory: str) -> None:
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text(inventory)
+    with pytest.raises(InputError) as caught:
+        run_playbook("play.yml", inventory=hosts, only=["node7"], variables={"command": "true"}, deadline_s=60)
+    assert caught.value.what
+
+
+def test_a_deadline_ends_the_run_and_what_it_started(playbooks: Path, tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    command = f"sh -c 'echo $$ > {started}; exec sleep 300'"
+    outcome = run_playbook("play.yml", variables={"command": command}, deadline_s=8)
+    failure = outcome.failures["localhost"]
+    assert isinstance(failure, Unreachable)
+    assert failure.what == "did not end within 8 s; last task: 'Say it'"
+    assert ended(int(started.read_text()))
+
+
+def test_an_interrupt_while_it_runs_ends_it_and_is_raised(playbooks: Path, tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+
+    def interrupt(step: HostEvent) -> None:
+        until(started.exists if step.outcome != "started" else lambda: True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_playbook("play.yml", variables={"command": f"touch {started}"}, deadline_s=60, on_step=interrupt)
+
+
+def test_no_ansible_settings_of_the_user_s_take_part(
+    playbooks: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = tmp_path / "ansible.cfg"
+    settings.write_text(
+        "[defaults]\nlibrary = /nonexistent\ncallbacks_enabled = nonsense.nonsense.nonsense\nforks = x\n"
+    )
+    monkeypatch.setenv("ANSIBLE_CONFIG", str(settings))
+    monkeypatch.setenv("ANSIBLE_FORKS", "not a number")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert run_playbook("play.yml", variables={"command": "true"}, deadline_s=60).values
+
+
+def ended(pid: int) -> bool:
+    def gone() -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        return state == "Z"
+
+    return bool(until(gone))
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    playbooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    run_playbook("play.yml", variables={"command": "true"}, deadline_s=60)
+    assert not list(scratch.iterdir())
+
+
+def test_the_tasks_of_each_play_are_counted_beside_a_run(playbooks: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.yml").write_text(TASKS + TASKS.replace("hosts: all", "hosts: router"))
+    hosts = tmp_path / "hosts.yml"
+    hosts.write_text("all: {hosts: {a: }}")
+    assert runner.count_tasks("two.yml", inventory=hosts) == [1, 1]
+    assert runner.count_tasks("none.yml", inventory=hosts) == []

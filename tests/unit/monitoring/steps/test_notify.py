@@ -1,0 +1,155 @@
+"""Messages arrive at real servers on loopback; a secret stays in its file; no step waits for a receiver."""
+
+from __future__ import annotations
+
+import base64
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.receiver import receiver
+
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.notify import Event, Mail, Notice, ReceiverKind, Recipient
+from orchestrator.monitoring.steps import notify
+from orchestrator.monitoring.steps.notify import Notifier, send, shown, trial
+
+FAILED = GangView(name="g", state=GangState.FAILED, run_id="r1")
+READY = GangView(name="g", state=GangState.READY, run_id="r2", service_healthy=True)
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(notify, "PAUSE_S", 0.0)
+
+
+def private(folder: Path, text: str, mode: int = 0o600) -> str:
+    file = folder / "secret"
+    file.write_text(text)
+    file.chmod(mode)
+    return str(file)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ReceiverKind if kind is not ReceiverKind.EMAIL])
+def test_a_webhook_whose_address_is_in_a_private_file(kind: ReceiverKind, tmp_path: Path) -> None:
+    with receiver() as there:
+        there.answer = {"errcode": 0}
+        recipient = Recipient(kind=kind, url_file=private(tmp_path, f"{there.url}/hook?key=s3cret"))
+        assert send(recipient, trial()) == ""
+    ((path, document, _),) = there.got
+    assert path == "/hook?key=s3cret" and "Nothing has happened" in str(document)
+    assert "s3cret" not in shown(recipient) + repr(recipient)
+
+
+def test_a_file_that_others_may_read_is_refused_and_nothing_is_sent(tmp_path: Path) -> None:
+    with receiver() as there:
+        words = send(
+            Recipient(kind=ReceiverKind.SLACK, url_file=private(tmp_path, f"{there.url}/s3cret", 0o644)), trial()
+        )
+    assert "may be read by others" in words and "s3cret" not in words and there.got == []
+
+
+def test_what_a_receiver_refuses_is_told(tmp_path: Path) -> None:
+    with receiver() as there:
+        there.status = 403
+        assert send(Recipient(kind=ReceiverKind.SLACK, url=there.url), trial()) == "HTTP 403"
+        there.status, there.answer = 200, {"errcode": 310000, "errmsg": "sign not match"}
+        assert "sign not match" in send(Recipient(kind=ReceiverKind.DINGTALK, url=there.url), trial())
+    assert "ConnectionRefusedError" in send(Recipient(kind=ReceiverKind.SLACK, url=there.url), trial())
+
+
+def test_one_message_an_event_and_none_again_after_a_restart_of_the_guard(tmp_path: Path) -> None:
+    with receiver() as there:
+        recipients = [Recipient(kind=ReceiverKind.WEBHOOK, url=there.url)]
+        troubles: list[str] = []
+        for _ in range(2):
+            with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as notifier:
+                notifier.look(FAILED)
+                notifier.look(FAILED)
+        assert [document["event"] for document in there.documents()] == ["failed"]
+        with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as notifier:
+            notifier.look(READY)
+            notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
+    assert [document["event"] for document in there.documents()] == ["failed", "restored", "given-up"]
+    assert troubles == []
+
+
+def test_a_recipient_hears_of_its_events_only_and_a_dead_one_is_told_of(tmp_path: Path) -> None:
+    with receiver() as dead:
+        gone = dead.url
+    with receiver() as there:
+        recipients = [
+            Recipient(kind=ReceiverKind.SLACK, url=gone),
+            Recipient(kind=ReceiverKind.WEBHOOK, url=there.url, events=frozenset({Event.GIVEN_UP})),
+        ]
+        troubles: list[str] = []
+        with Notifier(recipients, str(tmp_path / "hosts.yml"), troubles.append) as notifier:
+            notifier.look(FAILED)
+            notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
+    assert [document["event"] for document in there.documents()] == ["given-up"]
+    assert len(troubles) == 2 and "slack at 127.0.0.1 did not accept 'g: failed'" in troubles[0]
+
+
+class Post(socketserver.StreamRequestHandler):
+    """As much SMTP (RFC 5321, AUTH PLAIN of RFC 4954) as one message needs."""
+
+    def handle(self) -> None:
+        kept: list[str] = self.server.kept  # type: ignore[attr-defined]
+        self.say("220 test")
+        while line := self.rfile.readline().decode().strip():
+            kept.append(line)
+            word = line.upper().split()[0]
+            if word == "EHLO":
+                self.wfile.write(b"250-test\r\n250 AUTH PLAIN\r\n")
+            elif word == "DATA":
+                self.say("354 go on")
+                while (text := self.rfile.readline().decode().rstrip("\r\n")) != ".":
+                    kept.append(text)
+                self.say("250 kept")
+            elif word == "QUIT":
+                self.say("221 bye")
+                return
+            else:
+                self.say("235 welcome" if word == "AUTH" else "250 ok")
+
+    def say(self, line: str) -> None:
+        self.wfile.write(f"{line}\r\n".encode())
+
+
+@contextmanager
+def post() -> Iterator[tuple[int, list[str]]]:
+    """A mail server on loopback; its port, and every line that it received."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Post) as server:
+        server.kept = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], server.kept  # type: ignore[attr-defined]
+        server.shutdown()
+
+
+def test_mail_is_sent_by_smtp_with_the_password_out_of_its_file(tmp_path: Path) -> None:
+    with post() as (port, lines):
+        mail = Mail(
+            server="127.0.0.1", port=port, sender="l40s@example.org", to=("ops@example.org", "b@example.org"),
+            tls="none", user="l40s", password_file=private(tmp_path, "s3cret"),
+        )  # fmt: skip
+        recipient = Recipient(kind=ReceiverKind.EMAIL, mail=mail)
+        assert send(recipient, Notice(event=Event.FAILED, subject="gang0", text="node1 TP3: killed")) == ""
+    assert "Subject: [l40s-deploy] gang0: failed" in lines and "node1 TP3: killed" in lines
+    assert "rcpt TO:<b@example.org>" in lines
+    assert "AUTH PLAIN " + base64.b64encode(b"\0l40s\0s3cret").decode() in lines
+    assert "s3cret" not in shown(recipient)
+
+
+def test_a_server_without_starttls_gets_no_password(tmp_path: Path) -> None:
+    with post() as (port, lines):
+        mail = Mail(
+            server="127.0.0.1", port=port, sender="a@example.org", to=("b@example.org",), user="l40s",
+            password_file=private(tmp_path, "s3cret"),
+        )  # fmt: skip
+        assert "SMTPNotSupportedError" in send(Recipient(kind=ReceiverKind.EMAIL, mail=mail), trial())
+    assert not any(line.startswith("AUTH") for line in lines)

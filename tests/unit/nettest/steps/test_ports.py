@@ -1,0 +1,101 @@
+"""Rounds of the test of RDMA ports: no node begins a round before all have ended the previous one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import topology
+
+from orchestrator.model.per_node import PerNode
+from orchestrator.nettest.rails import RailPort
+from orchestrator.nettest.steps import ports as rails
+from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.rails import RailsLine, RailsRequest
+from orchestrator.protocol.staging import Endpoint, StagingRequest
+
+NODES = ("node0", "node1", "node2", "node3")
+
+
+class Fleet:
+    """Each node in a separate thread, as in production."""
+
+    def on_every(self, work: Callable[[Any], None], only: Sequence[str]) -> PerNode[None]:
+        threads = [threading.Thread(target=work, args=(SimpleNamespace(spec=node(name)),)) for name in only]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return PerNode({}, {})
+
+
+def node(name: str) -> Any:
+    return SimpleNamespace(name=name)
+
+
+def engine(**network: Any) -> StagingRequest:
+    return StagingRequest(
+        gang="gang0",
+        run_id="r",
+        node="node0",
+        node_rank=0,
+        nnodes=4,
+        leader=Endpoint(port=1),
+        network=NodeNetwork(**network),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pin", "devices"),
+    [
+        ("=mlx5_0:1,mlx5_3:1", ["mlx5_0", "mlx5_3"]),
+        ("mlx5_0", ["mlx5_0"]),
+        ("^mlx5_0", ["mlx5_1", "mlx5_3"]),
+        ("^=mlx5_0,mlx5_1", ["mlx5_3"]),
+        ("", ["mlx5_0", "mlx5_1", "mlx5_3"]),
+        ("=mlx5_2", []),
+    ],
+)
+def test_the_ports_are_those_that_nccl_takes(pin: str, devices: list[str]) -> None:
+    """mlx5_2 is down."""
+    before = topology()
+    ports = tuple(replace(port, state="DOWN") if port.device == "mlx5_2" else port for port in before.rdma[:4])
+    found = rails._ports("node0", engine(hca=pin, gid_index=3), replace(before, rdma=ports))
+    assert [(port.device, port.gid) for port in found] == [(device, 3) for device in devices]
+
+
+def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next partner may still listen for another node, on the same port."""
+    told: list[tuple[str, str]] = []
+    asked: dict[str, list[set[int]]] = {name: [] for name in NODES}
+
+    def messages(session: Any, verb: str, request: RailsRequest, line: type[RailsLine]) -> Any:
+        name = session.spec.name
+        told.append(("begin", name))
+        asked[name].append({run.id for run in request.order.runs})
+        for run in request.order.runs:
+            yield RailsLine(run=run.id, text="", status=0)
+        told.append(("end", name))
+        yield RailsLine(ended=True)
+
+    monkeypatch.setattr(rails, "messages", messages)
+    monkeypatch.setattr(rails, "fence", lambda *_: "")
+    monkeypatch.setattr(rails, "where", lambda *_: {"state_dir": "/s", "gang": "gang0"})
+    monkeypatch.setattr(rails, "in_place_of", lambda one: one)
+    monkeypatch.setattr(
+        rails, "_ports", lambda name, *_: (RailPort(node=name, device="mlx5_0", port=1, rate_gbps=100.0),)
+    )
+    addresses = {f"10.0.0.{number}": name for number, name in enumerate(NODES)}
+    requests = {name: replace(engine(), node=name, addresses=addresses) for name in NODES}
+    gang = SimpleNamespace(name="gang0", leader=SimpleNamespace(ports=SimpleNamespace(dist_init=5000)))
+    measured = rails.measure(Fleet(), gang, requests, {}, enough=0.8)  # type: ignore[arg-type]
+    assert len(measured.links) == 12
+    rounds = [told[place : place + 8] for place in range(0, len(told), 8)]
+    assert len(rounds) == 3
+    for one in rounds:
+        assert sorted(one) == sorted((what, name) for what in ("begin", "end") for name in NODES)
+    assert all(len(asked[name]) == 3 and not set.intersection(*asked[name]) for name in NODES)

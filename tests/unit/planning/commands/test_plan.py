@@ -1,0 +1,192 @@
+"""`plan` on screen: tables for people, one document for programs, and nothing that drives a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import node as reference_node
+
+from orchestrator.cli.screen import Screen
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import Inventory, Overrides
+from orchestrator.model.plan import Plan
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.commands import plan as verb
+from orchestrator.planning.diff import GangDiff, SettingChange
+from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.steps.plan import PlanRequest, PlanResult
+
+
+def planned(**changes: object) -> Plan:
+    spec = gang(**changes)  # type: ignore[arg-type]
+    return build_plan(
+        [spec],
+        load_profile("DeepSeek-V3-0324-Block64x64"),
+        load_stack("sglang-0.5.23"),
+        topologies(spec),
+        PlanOptions(),
+    )
+
+
+CLUSTER = Inventory(path="hosts.yml", gangs=(replace(gang(4), spares=(reference_node("spare0", 4, spare=True),)),))
+
+
+def test_spares_are_listed(run) -> None:  # type: ignore[no-untyped-def]
+    assert "spare: spare0 replaces a node that is left out of gang0" in run()
+    assert json.loads(run("--json"))["gangs"][0]["spares"] == ["spare0"]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    verb.configure(parser)
+    return parser.parse_args(words)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def go(*words: str, plan: Plan | None = None) -> str:
+        made = PlanResult(plan=plan or planned(), topologies={}, snapshots={})
+        monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
+        monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
+        monkeypatch.setattr(verb, "layouts_of", lambda *_: {})
+        assert verb.run(parse("--model", "M", *words), Screen(as_json="--json" in words)) == 0
+        return capsys.readouterr().out
+
+    return go
+
+
+def test_options_become_a_request() -> None:
+    args = parse("--model", "M", "--tp", "8", "--pp", "4", "--gang", "a", "--gang", "b", "--", "--enable-metrics")
+    assert verb.request_of(args) == PlanRequest(
+        model="M", tp=8, pp=4, gangs=("a", "b"), extra_args=("--enable-metrics",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("node-stages", {"layout": "node-stages"}),
+        ("pp4,tp8", {"pp": 4, "tp": 8}),
+        ("TP32,EP2,DP4", {"tp": 32, "ep": 2, "attn_dp": 4}),
+        ("tp8,tp4", {"layout": "tp8,tp4"}),
+        ("tp0", {"layout": "tp0"}),
+    ],
+)
+def test_a_layout_is_a_name_or_degrees(text: str, means: dict[str, object]) -> None:
+    wanted = PlanRequest(**{"model": "M", **means})  # type: ignore[arg-type]
+    assert verb.request_of(parse("--model", "M", "--layout", text)) == wanted
+
+
+@pytest.mark.parametrize("words", [["--tp", "0"], ["--tp", "x"], ["--show", "env", "--diff"]])
+def test_words_that_argparse_refuses(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(*words, "--model", "M")
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(("words", "says"), [([], "no model"), (["--plan", "x", "--tp", "8"], "was combined with")])
+def test_a_request_needs_a_model_or_a_plan_and_not_both(words: list[str], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        verb.request_of(parse(*words))
+
+
+def test_the_table_shows_what_differs_node_by_node_and_the_rest_once(run) -> None:  # type: ignore[no-untyped-def]
+    shown = run()
+    assert shown.count("GLOO_SOCKET_IFNAME") == 1
+    assert shown.count("--node-rank") == 4
+    assert "TP32 on 4 x 8" in shown
+    assert "172,601" in shown
+    assert "STACK-TESTED" in shown
+    measured = "fp8-block 473.49 tokens/s, int8-channel 584.64 (other weights: DeepSeek-R1-Channel-INT8)"
+    assert measured in " ".join(shown.split())
+    assert "nothing was changed" in shown
+
+
+def test_sources_are_shown_when_asked_for(run) -> None:  # type: ignore[no-untyped-def]
+    reason = "exact match"
+    assert reason not in run().replace("\n", " ")
+    assert reason in " ".join(run("--sources").split())
+
+
+def test_json_is_one_document(run) -> None:  # type: ignore[no-untyped-def]
+    assert json.loads(run("--json"))["nodes"][3]["name"] == "node3"
+
+
+def test_one_nodes_environment_command_and_script(run) -> None:  # type: ignore[no-untyped-def]
+    assert "NCCL_SOCKET_IFNAME==bond0\n" in run("--show", "env")
+    assert " --node-rank 2 " in run("--show", "argv", "--node", "node2")
+    assert run("--show", "script", "--node", "node1").startswith("#!/bin/sh\n")
+
+
+def test_a_unit_as_systemd_gets_it(run) -> None:  # type: ignore[no-untyped-def]
+    shown = run("--show", "unit", "--node", "node1")
+    assert "LimitMEMLOCK=infinity\n" in shown
+    assert "/gangs/gang0/runs/RUN\n" in shown
+
+
+@pytest.mark.parametrize("words", [(), ("--sources",), ("--show", "env"), ("--show", "script"), ("--json",)])
+def test_secrets_are_not_shown(run, words: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    shown = run(*words, plan=planned(overrides=Overrides(env=(("HF_TOKEN", "hf_secret"),))))
+    assert "hf_secret" not in shown
+    assert "<secret>" in shown
+
+
+def test_a_difference_in_words() -> None:
+    changes = tuple(SettingChange(f"node{number}", "--port", "8000", "9000") for number in range(2))
+    running = GangDiff(name="gang0", state="ready", running="aaa", changes=changes)
+    assert list(verb.diff_lines(running, "bbb")) == [
+        "gang gang0: plan aaa runs (ready); this is plan bbb",
+        "  node0, node1: --port: 8000 -> 9000",
+        "  needs a restart of the gang. `up` restarts one gang at a time behind a router;",
+        "  without another gang to take the requests, `up` needs --replace (downtime)",
+    ]
+    assert list(verb.diff_lines(replace(running, changes=()), "aaa"))[-1] == "  no changes"
+    assert (
+        list(verb.diff_lines(replace(running, state="stopped"), "bbb"))[-1]
+        == "  `up` starts the gang with these changes"
+    )
+    assert "never started" in "".join(verb.diff_lines(replace(running, running=""), "bbb"))
+
+
+def test_a_node_that_is_not_there_is_told_with_those_that_are(run) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError) as caught:
+        run("--show", "env", "--node", "nod1")
+    assert "node1" in caught.value.fix
+
+
+def test_hostile_text_can_not_drive_the_terminal(run) -> None:  # type: ignore[no-untyped-def]
+    evil = planned(overrides=Overrides(env=(("X", "\x1b[2J[bold]x[/bold]"),)))
+    for words in ((), ("--sources",), ("--show", "env"), ("--show", "script")):
+        shown = run(*words, plan=evil)
+        assert "\x1b[2J" not in shown
+        assert "[bold]" in shown
+
+
+def test_the_plan_as_a_file(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    plan = planned()
+    run("--out", str(tmp_path / "plan.json"), plan=plan)
+    assert json.loads((tmp_path / "plan.json").read_text())["plan_id"] == plan.plan_id
+    assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
+    assert verb.request_of(parse("--plan", str(tmp_path / "plan.json"))).model == "M"
+    with pytest.raises(InputError):
+        run("--out", str(tmp_path / "missing" / "plan.json"))
+
+
+def test_pipelines_show_in_the_layout() -> None:
+    plan = planned()
+    piped = replace(plan.gangs[0], layout=replace(plan.gangs[0].layout, tensor_parallel=8, pipeline_parallel=4))
+    screen = Screen()
+    from rich.console import Console
+
+    written = io.StringIO()
+    screen.__dict__["out"] = Console(file=written, width=200, markup=False)
+    verb.show_plan(replace(plan, gangs=(piped,)), screen)
+    assert "PP4 x TP8 on 4 x 8" in written.getvalue()

@@ -1,0 +1,29 @@
+"""The plan exported for containers that are started by hand."""
+
+from __future__ import annotations
+
+import yaml
+from tests.support.reference_cluster import gang, topologies
+
+from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
+from orchestrator.model.inventory import Overrides
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.steps.exports import compose_files
+
+
+def test_a_compose_file_says_what_the_plan_says() -> None:
+    evil = Overrides(env=(("PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
+    spec = gang(overrides=evil)
+    model, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
+    plan = build_plan([spec], model, stack, topologies(spec), PlanOptions())
+    engine = yaml.safe_load(compose_files(plan)["node1"])["services"]["engine"]
+    node = plan.gangs[0].nodes[1]
+    assert engine["command"] == ["python3", *node.argv[1:]]
+    assert engine["environment"]["NCCL_IB_HCA"] == dict(node.env)["NCCL_IB_HCA"]
+    assert engine["environment"]["PRICE"] == "5$$ \n: {"
+    assert engine["environment"]["HF_TOKEN"] == "${HF_TOKEN:?put it into .env}"
+    assert (engine["restart"], engine["network_mode"], engine["devices"]) == ("no", "host", ["/dev/infiniband"])
+    gpus = engine["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+    assert gpus == [str(gpu) for gpu in node.gpus]

@@ -1,0 +1,156 @@
+"""From an inventory to a plan: which gangs, which stack, which facts; snapshots are replaced, the rest is real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from tests.support.reference_cluster import gang, topology
+
+from l40s_lab.node.models import config
+from orchestrator.doctor.steps.doctor import refuse
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable
+from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.per_node import PerNode
+from orchestrator.model.profile import Stack
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.planning.options import HostFacts
+from orchestrator.planning.steps import plan as workflow
+from orchestrator.planning.steps.plan import PlanRequest, host_facts, launch_scripts, make_plan, stack_name
+from orchestrator.protocol.looks import PrerequisitesAnswer
+from orchestrator.remote.fleet import Fleet
+
+INVENTORY = Inventory(path="hosts.yml", gangs=(gang(), gang(name="gang1", first=4)))
+FINE = load_profile("DeepSeek-V3-0324-Block64x64")
+NO_FLEET = cast(Fleet, None)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the nodes that were looked at; each looks like the reference machine."""
+    names: list[str] = []
+
+    def look(_: Fleet, nodes: Iterable[NodeSpec], stack: Stack) -> PerNode[Snapshot]:
+        assert stack.device == "cuda"
+        names.extend(node.name for node in nodes)
+        host: Mapping[str, Any] = {"user": "root", "home": "/root", "cpu_count": 2}
+        return PerNode({name: Snapshot(node=name, taken_at=0.0, files={}, host=host) for name in names}, {})
+
+    monkeypatch.setattr(workflow, "look", look)
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: {})
+    monkeypatch.setattr(workflow, "build", lambda snapshot: topology(snapshot.node, int(snapshot.node[4:])))
+    return names
+
+
+def test_only_the_gangs_that_are_asked_for_are_looked_at_and_planned(looked: list[str]) -> None:
+    planned = make_plan(INVENTORY, PlanRequest(model=FINE.name, gangs=("gang1",)), NO_FLEET)
+    assert looked == ["node4", "node5", "node6", "node7"]
+    assert [each.name for each in planned.plan.gangs] == ["gang1"]
+    assert set(planned.topologies) == set(planned.snapshots) == set(looked)
+
+
+def test_every_node_gets_a_script_that_execs_its_command(looked: list[str]) -> None:
+    plan = make_plan(INVENTORY, PlanRequest(model=FINE.name, stack="sglang-0.5.23"), NO_FLEET).plan
+    scripts = launch_scripts(plan)
+    assert sorted(scripts) == sorted(looked)
+    for rank, name in enumerate(("node0", "node1", "node2", "node3")):
+        assert scripts[name].startswith("#!/bin/sh\n")
+        assert f"    --node-rank {rank} \\\n" in scripts[name]
+
+
+def test_a_node_that_can_not_be_read_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: dict[str, DeployError] = {"node2": Unreachable("no answer", where="node2", fix="look")}
+    monkeypatch.setattr(workflow, "look", lambda *_: PerNode({}, failures))
+    with pytest.raises(Unreachable):
+        make_plan(INVENTORY, PlanRequest(model=FINE.name), NO_FLEET)
+
+
+def test_wrong_names_are_told_before_anybody_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "look", lambda *_: pytest.fail("looked"))
+    for request in (
+        PlanRequest(model="nope"),
+        PlanRequest(model=FINE.name, stack="nope"),
+        PlanRequest(model=FINE.name, gangs=("gang9",)),
+    ):
+        with pytest.raises(InputError):
+            make_plan(INVENTORY, request, NO_FLEET)
+
+
+def test_gangs_keep_the_inventorys_order_and_a_wrong_one_brings_the_right_ones() -> None:
+    assert [each.name for each in chosen_gangs(INVENTORY, ("gang1", "gang0"))] == ["gang0", "gang1"]
+    assert chosen_gangs(INVENTORY, ()) == INVENTORY.gangs
+    with pytest.raises(InputError) as caught:
+        chosen_gangs(INVENTORY, ("gng1",))
+    assert caught.value.fix == "did you mean gang1 or gang0? known: gang0, gang1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "named", "model", "stack"),
+    [
+        (None, None, "DeepSeek-V3-0324-Block64x64", "sglang-0.4.4-l40s"),
+        (None, None, "DeepSeek-R1-Channel-INT8", "sglang-0.4.4-l40s"),
+        (None, None, "tiny-deepseek-v3", "sglang-0.5.23"),
+        (None, "sglang-0.5.23", "DeepSeek-V3-0324-Block64x64", "sglang-0.5.23"),
+        ("mine.yml", "sglang-0.5.23", "DeepSeek-V3-0324-Block64x64", "mine.yml"),
+    ],
+)
+def test_the_stack(asked: str | None, named: str | None, model: str, stack: str) -> None:
+    assert stack_name((gang(stack=named),), load_profile(model), asked) == stack
+
+
+def test_nodes_that_name_different_stacks_are_refused() -> None:
+    spec = gang(2, stack="sglang-0.5.23")
+    mixed = replace(spec, nodes=(spec.nodes[0], replace(spec.nodes[1], stack=None)))
+    with pytest.raises(InputError) as caught:
+        stack_name((mixed,), FINE, None)
+    assert caught.value.where == "inventory: l40s_stack"
+
+
+@pytest.mark.parametrize(
+    ("host", "told", "facts"),
+    [
+        ({"user": "ann", "home": "/home/ann", "cpu_count": 4}, {},
+         HostFacts(user="ann", home="/home/ann", cpu_count=4)),
+        ({}, {}, HostFacts()),
+        ({"user": "", "home": "home", "cpu_count": 0}, {"glibc": ""}, HostFacts()),
+        ({"user": None, "home": 5, "cpu_count": "many"}, {}, HostFacts()),
+        ({}, {"config": '{"a": 1}', "engine": True, "engine_python": "3.11.2", "glibc": "2.36"},
+         HostFacts(config={"a": 1}, engine=True, engine_python="3.11.2", glibc="2.36")),
+        ({}, {"config": None, "config_error": "ENOENT"}, HostFacts(config_error="ENOENT")),
+        ({}, {"config": "{"}, HostFacts(config_error="it is not JSON")),
+        ({}, {"config": "[]"}, HostFacts(config_error="it is not a JSON object")),
+    ],
+)  # fmt: skip
+def test_what_a_node_says_about_itself_is_taken_with_care(
+    host: dict[str, object], told: dict[str, Any], facts: HostFacts
+) -> None:
+    assert host_facts(Snapshot(node="n", taken_at=0.0, files={}, host=host), PrerequisitesAnswer(**told)) == facts
+
+
+def test_a_checkpoint_that_is_not_the_profiles_is_refused(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = json.dumps(config(load_profile("DeepSeek-V3-0324")))
+    told = {"node2": PrerequisitesAnswer(config=stock)}
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: told)
+    with pytest.raises(InputError) as caught:
+        make_plan(INVENTORY, PlanRequest(model=FINE.name, gangs=("gang0",)), NO_FLEET)
+    assert caught.value.where == f"node2: /workspace/{FINE.directory}/config.json"
+    assert "weight_block_size is [128, 128], the profile has [64, 64]" in caught.value.what
+    assert "--model DeepSeek-V3-0324" in caught.value.fix
+    assert looked
+
+
+def test_what_contradicts_the_stack_stops_up_and_not_plan(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflow, "prerequisites", lambda *_: {"node1": PrerequisitesAnswer(glibc="2.31")})
+    plan = make_plan(INVENTORY, PlanRequest(model=FINE.name, stack="sglang-0.5.23"), NO_FLEET).plan
+    assert looked
+    assert plan.findings[0].id == "GLIBC-OLD"
+    with pytest.raises(FindingsError) as caught:
+        refuse(plan.findings)
+    assert caught.value.where == "node node1"
+    assert "2.31" in caught.value.what
+    refuse(plan.findings[1:])

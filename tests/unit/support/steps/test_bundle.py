@@ -1,0 +1,81 @@
+"""A support bundle of a real failed gang: it contains everything but secrets, names and addresses."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tarfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.local_gang import LocalGang
+from tests.support.waiting import until
+
+from orchestrator.model.errors import InputError, VerificationDiffers
+from orchestrator.model.inventory import Inventory
+from orchestrator.support.steps import bundle as support
+from orchestrator.topology.scrubbing import Scrubber
+
+pytestmark = pytest.mark.processes
+
+KEY = "correct-horse-battery-staple"
+TOKEN = "hf_abcdefghijklmnopqrstuvwx"
+
+
+def with_key(gang: LocalGang, folder: Path) -> Inventory:
+    file = folder / "key"
+    file.write_text(KEY + "\n")
+    file.chmod(0o600)
+    nodes = tuple(replace(node, api_key_file=str(file)) for node in gang.gang.nodes)
+    return replace(gang.inventory, gangs=(replace(gang.gang, nodes=nodes),))
+
+
+def texts(file: Path) -> dict[str, str]:
+    with tarfile.open(file) as archive:
+        return {
+            entry.name.partition("/")[2]: (archive.extractfile(entry) or entry).read().decode()  # type: ignore[union-attr]
+            for entry in archive.getmembers()
+        }
+
+
+def test_everything_but_secrets_names_and_addresses(
+    local: Callable[..., LocalGang], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "from-the-environment")
+    lines = f"key {KEY} sent to 203.0.113.77|HF_TOKEN={TOKEN}|ready on from-the-environment"
+    gang = local(env={-1: {"FAKE_LINES": lines}})
+    gang.up()
+    gang.kill_rank(1)
+    until(lambda: gang.view().state.value == "failed", 20)
+    made = support.bundle(with_key(gang, tmp_path), (), tmp_path / "out.tar.gz")
+    found = texts(made.path)
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
+    manifest = json.loads(found["manifest.json"])
+    assert manifest["missing"] == {} and set(manifest["files"]) == set(found) - {"manifest.json"}
+    assert {"status.json", "why.json", "history.json", "versions.json", "logs/around-failure.log"} <= set(found)
+    assert {"snapshots/machine1.json", "snapshots/machine2.json", "logs/machine1.log"} <= set(found)
+    everything = "\n".join([*found, *found.values()])
+    for secret in (KEY, TOKEN, "from-the-environment", "203.0.113.77"):
+        assert secret not in everything, secret
+    said = "\n".join(text for name, text in found.items() if not name.startswith("snapshots/"))  # NUMA's node0
+    assert gang.name(0) not in said and gang.name(1) not in said
+    assert json.loads(found["status.json"])["gangs"][0]["cause"]["tp_rank"] == 1
+    assert "sent to" in everything  # the log itself is included
+
+
+def test_a_bundle_that_would_hold_a_secret_is_not_written(
+    local: Callable[..., LocalGang], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    monkeypatch.setattr(Scrubber, "text", lambda _, text: text)
+    with pytest.raises(VerificationDiffers, match="would still contain"):
+        support.bundle(gang.inventory, (), tmp_path / "out.tar.gz")
+    assert not list(tmp_path.glob("*out.tar.gz*"))
+
+
+def test_an_old_bundle_is_not_written_over(local: Callable[..., LocalGang], tmp_path: Path) -> None:
+    (tmp_path / "out.tar.gz").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        support.bundle(local().inventory, (), tmp_path / "out.tar.gz")

@@ -1,0 +1,409 @@
+"""Packs from one node onto others, and off them again, through the delivered node application."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.tuning.steps.test_tuning import GOOD, LINEAR, MODEL, MOE, QKV, UP, config, environment, inventory, node
+
+from orchestrator.loading.resources import data_dir
+from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.inventory import Inventory, Overrides
+from orchestrator.remote import node_app
+from orchestrator.tuning.pack import Pack
+from orchestrator.tuning.steps.carry import PullRequest, TuningPushRequest, pull, push
+from orchestrator.tuning.steps.packs import load_pack, save_pack
+
+STACK = "sglang-0.5.23"
+ELSEWHERE = "N=4096,K=4096,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[64, 64].json"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> list[Path]:
+    """Three environments; the first has tuned configs, the second a different one under one of their names."""
+    made = [environment(tmp_path / f"venv{rank}") for rank in range(3)]
+    config(made[0] / MOE / "triton_3_8_0" / UP)
+    config(made[0] / LINEAR / QKV)
+    config(made[0] / LINEAR / ELSEWHERE)
+    config(made[0] / LINEAR / QKV.replace("L40S", "L20"))
+    config(made[1] / LINEAR / QKV, num_stages=2)
+    return made
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, sites: list[Path]) -> Inventory:
+    assert sites
+    return inventory(*(node(rank, tmp_path, stack=STACK) for rank in range(3)))
+
+
+def everything(site: Path) -> dict[str, bytes]:
+    """Every file of an environment, and every empty folder."""
+    venv = site.parents[2]
+    return {
+        str(path.relative_to(venv)): path.read_bytes() if path.is_file() else b"folder"
+        for path in sorted(venv.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("name", ["pack", pytest.param("pack.tar", marks=pytest.mark.long), "pack.tar.gz"])
+def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sites: list[Path], name: str) -> None:
+    before = [everything(site) for site in sites]
+    pulled = pull(cluster, PullRequest(out=tmp_path / name, node="node0"))
+    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}"]
+    assert (pulled.pack.engine_version, pulled.pack.triton) == ("0.5.23", "3.8.0")
+
+    would = push(cluster, TuningPushRequest(pack=tmp_path / name, check=True)).all()
+    assert [len(put.written) for put in would.values()] == [0, 3, 3]
+    assert [everything(site) for site in sites] == before, "a check writes nothing"
+
+    push(cluster, TuningPushRequest(pack=tmp_path / name)).all()
+    for site in sites:
+        for place in (f"{MOE}/triton_3_8_0/{UP}", f"{LINEAR}/{QKV}", f"{LINEAR}/{ELSEWHERE}"):
+            assert (site / place).read_bytes() == (sites[0] / place).read_bytes()
+    after = [everything(site) for site in sites]
+
+    again = push(cluster, TuningPushRequest(pack=tmp_path / name)).all()
+    assert [(len(put.written), len(put.unchanged)) for put in again.values()] == [(0, 3)] * 3
+    assert [everything(site) for site in sites] == after, "a second push changes nothing"
+
+    back = push(cluster, TuningPushRequest(remove=True)).all()
+    assert [(len(put.restored), len(put.removed)) for put in back.values()] == [(0, 0), (1, 2), (0, 3)]
+    # the first node's own files existed before: no undo may remove them
+    assert [everything(site) for site in sites] == before
+
+
+def test_a_model_takes_only_what_it_looks_for(tmp_path: Path, sites: list[Path]) -> None:
+    assert sites
+    one = inventory(node(0, tmp_path, gpus=32, stack=STACK))
+    pulled = pull(one, PullRequest(out=tmp_path / "pack", model=MODEL))
+    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
+
+
+def test_a_stack_that_was_named_by_its_file_is_looked_up_there(tmp_path: Path, sites: list[Path]) -> None:
+    assert sites
+    own = tmp_path / "own.yml"
+    shipped = (data_dir("inventory") / "stacks" / f"{STACK}.yml").read_text()
+    own.write_text(shipped.replace(f"name: {STACK}\n", "name: own\n"))
+    one = inventory(node(0, tmp_path, gpus=32))
+    pulled = pull(one, PullRequest(out=tmp_path / "pack", model=MODEL, stack=str(own)))
+    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
+
+
+def test_unusable_ones_are_left_out_and_told(tmp_path: Path, cluster: Inventory, sites: list[Path]) -> None:
+    config(sites[0] / LINEAR / QKV, BLOCK_SIZE_K=128)
+    pulled = pull(cluster, PullRequest(out=tmp_path / "pack"))
+    assert [part for part, _ in pulled.left] == [f"linear/{QKV}"]
+    assert f"linear/{QKV}" not in pulled.pack.texts
+
+
+def test_a_place_that_is_taken_is_not_written_over(tmp_path: Path, cluster: Inventory) -> None:
+    (tmp_path / "pack").mkdir()
+    with pytest.raises(InputError, match="already exists"):
+        pull(cluster, PullRequest(out=tmp_path / "pack"))
+
+
+def test_a_node_without_an_engine_or_configs_gives_no_pack(tmp_path: Path, sites: list[Path]) -> None:
+    with pytest.raises(InputError, match="no engine"):
+        pull(inventory(node(7, tmp_path, stack=STACK)), PullRequest(out=tmp_path / "pack"))
+    with pytest.raises(InputError, match="no usable config"):
+        pull(inventory(node(2, tmp_path, stack=STACK)), PullRequest(out=tmp_path / "pack"))
+    assert sites
+
+
+def made(folder: Path, name: str = "pack", **changed: Any) -> Path:
+    """A pack of the first environment's configs."""
+    text = json.dumps({"1": GOOD | changed, "4096": GOOD | changed})
+    parts = (f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}")
+    pack = Pack(
+        dialect="sglang-0.5",
+        engine_version="0.5.23",
+        device="NVIDIA_L40S",
+        triton="3.8.0",
+        texts=dict.fromkeys(parts, text),
+    )
+    save_pack(folder / name, pack)
+    return folder / name
+
+
+def _other_text(pack: Path) -> None:
+    (pack / "linear" / QKV).write_text(json.dumps({"1": GOOD | {"num_warps": 8}}))
+
+
+def _gone(pack: Path) -> None:
+    (pack / "linear" / QKV).unlink()
+
+
+def _stranger(pack: Path) -> None:
+    (pack / "linear" / QKV.replace("2112", "2113")).write_text(json.dumps({"1": GOOD}))
+
+
+def _link(pack: Path) -> None:
+    (pack / "linear" / "link.json").symlink_to("/etc/passwd")
+
+
+def _no_manifest(pack: Path) -> None:
+    (pack / "manifest.json").unlink()
+
+
+def _newer(pack: Path) -> None:
+    _edit(pack, format=2)
+
+
+def _another_kind(pack: Path) -> None:
+    _edit(pack, kind="a bundle")
+
+
+def _another_dialect(pack: Path) -> None:
+    _edit(pack, dialect="sglang-9")
+
+
+def _another_gpu(pack: Path) -> None:
+    _edit(pack, device="NVIDIA_L20")
+
+
+def _wrong_tile(pack: Path) -> None:
+    """A hand-made pack: its digests are right, its config is not."""
+    import hashlib
+
+    text = json.dumps({"1": GOOD | {"BLOCK_SIZE_K": 128}})
+    (pack / "linear" / QKV).write_text(text)
+    files = json.loads((pack / "manifest.json").read_text())["files"]
+    _edit(pack, files=files | {f"linear/{QKV}": hashlib.sha256(text.encode()).hexdigest()})
+
+
+def _edit(pack: Path, **changed: Any) -> None:
+    file = pack / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_other_text, "its digest differs"),
+        (_gone, "is missing"),
+        (_stranger, "not listed in the manifest"),
+        (_link, "not a regular file"),
+        (_no_manifest, "no manifest.json"),
+        (_newer, "its format is 2"),
+        (_another_kind, "not one of tuned configs"),
+        (_another_dialect, "'sglang-9'"),
+        (_another_gpu, "is for NVIDIA_L40S, but the pack is for NVIDIA_L20"),
+        (_wrong_tile, "the quantisation block 64 is not divisible by BLOCK_SIZE_K 128"),
+    ],
+)
+def test_a_wrong_pack_is_refused_and_nothing_is_written(
+    tmp_path: Path, cluster: Inventory, sites: list[Path], spoil: Callable[[Path], None], reason: str
+) -> None:
+    pack = made(tmp_path)
+    spoil(pack)
+    before = [everything(site) for site in sites]
+    with pytest.raises(InputError, match=reason.replace("(", r"\(")):
+        push(cluster, TuningPushRequest(pack=pack))
+    assert [everything(site) for site in sites] == before
+
+
+def test_a_tar_that_leaves_its_folder_is_refused(tmp_path: Path, cluster: Inventory) -> None:
+    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+        entry = tarfile.TarInfo("../manifest.json")
+        tar.addfile(entry)
+    with pytest.raises(InputError, match="the pack is not valid"):
+        load_pack(tmp_path / "bad.tar")
+    (tmp_path / "no.tar").write_text("no tar")
+    with pytest.raises(InputError, match="the pack is not valid"):
+        push(cluster, TuningPushRequest(pack=tmp_path / "no.tar"))
+    with pytest.raises(InputError, match="can't be read"):
+        push(cluster, TuningPushRequest(pack=tmp_path / "nowhere"))
+    whole = made(tmp_path, "whole.tar.gz").read_bytes()
+    (tmp_path / "damaged.tar.gz").write_bytes(whole[:40] + b"\xff" * 40 + whole[80:])
+    with pytest.raises(InputError, match="the pack is not valid"):
+        load_pack(tmp_path / "damaged.tar.gz")
+
+
+def test_one_node_that_can_not_take_it_keeps_all_from_being_written(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    pack = made(tmp_path)
+    (sites[2] / "sglang-0.5.23.dist-info").rename(sites[2] / "sglang-0.5.24.dist-info")
+    before = everything(sites[1])
+    with pytest.raises(NodeError, match=r"sglang 0\.5\.24 is installed, but the pack is for 0\.5\.23"):
+        push(cluster, TuningPushRequest(pack=pack))
+    assert everything(sites[1]) == before
+
+
+def test_a_pack_for_another_stack_is_refused(tmp_path: Path, cluster: Inventory) -> None:
+    with pytest.raises(InputError, match=r"the pack is for sglang-0\.5"):
+        push(cluster, TuningPushRequest(pack=made(tmp_path), stack="sglang-0.4.4-l40s"))
+
+
+def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    pack = made(tmp_path)
+    push(cluster, TuningPushRequest(pack=pack)).all()
+    config(sites[2] / LINEAR / QKV, num_stages=5)
+    with pytest.raises(NodeError, match="has been changed since"):
+        push(cluster, TuningPushRequest(pack=made(tmp_path, "second", num_stages=4)))
+    back = push(cluster, TuningPushRequest(remove=True)).all()
+    assert list(back["node2"].left) == [str(sites[2] / LINEAR / QKV)]
+    assert json.loads((sites[2] / LINEAR / QKV).read_text())["1"]["num_stages"] == 5
+
+
+def test_a_changed_files_original_is_kept_until_that_file_is_gone(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    before, place = everything(sites[1]), sites[1] / LINEAR / QKV
+    push(cluster, TuningPushRequest(pack=made(tmp_path))).all()
+    config(place, num_stages=5)
+    (why,) = push(cluster, TuningPushRequest(remove=True)).all()["node1"].left.values()
+    (original,) = (sites[1].parents[2] / "share/l40s-tuning/originals").iterdir()
+    assert str(original) in why
+    with pytest.raises(NodeError, match="has been changed since"):
+        push(cluster, TuningPushRequest(pack=tmp_path / "pack"))
+    place.unlink()
+    assert push(cluster, TuningPushRequest(pack=tmp_path / "pack")).all()["node1"].written, (
+        "the advice was to delete it"
+    )
+    place.unlink()
+    assert push(cluster, TuningPushRequest(remove=True)).all()["node1"].restored == (str(place),)
+    assert everything(sites[1]) == before
+
+
+def test_a_newer_pack_replaces_an_older_one_and_the_first_original_comes_back(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    original = (sites[1] / LINEAR / QKV).read_bytes()
+    push(cluster, TuningPushRequest(pack=made(tmp_path))).all()
+    push(cluster, TuningPushRequest(pack=made(tmp_path, "second", num_stages=4))).all()
+    assert json.loads((sites[1] / LINEAR / QKV).read_text())["1"]["num_stages"] == 4
+    push(cluster, TuningPushRequest(remove=True)).all()
+    assert (sites[1] / LINEAR / QKV).read_bytes() == original
+
+
+def test_a_directory_of_the_variables_is_made_with_configs_in_it(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    pack = made(tmp_path)
+    own = Overrides(env=(("SGLANG_MOE_CONFIG_DIR", str(tmp_path / "own")),))
+    moved = inventory(node(2, tmp_path, stack=STACK, overrides=own))
+    push(moved, TuningPushRequest(pack=pack)).all()
+    assert (tmp_path / "own" / "configs" / "triton_3_8_0" / UP).is_file()
+    assert not (sites[2] / MOE / "triton_3_8_0").exists()
+    push(moved, TuningPushRequest(remove=True)).all()
+    assert not (tmp_path / "own").exists()
+
+
+def test_another_tritons_configs_are_told_to_be_a_fallback(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    pack = made(tmp_path)
+    (sites[2] / "triton-3.8.0.dist-info").rename(sites[2] / "triton-3.9.0.dist-info")
+    done = push(cluster, TuningPushRequest(pack=pack)).all()
+    assert not done["node1"].remarks
+    assert "only as a fallback" in done["node2"].remarks[0]
+
+
+def test_a_kill_between_the_record_and_the_file_is_taken_back(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    """The record is written before the files: a file found then is the original, or there is none."""
+    pack = made(tmp_path)
+    push(cluster, TuningPushRequest(pack=pack)).all()
+    (sites[2] / LINEAR / QKV).unlink()
+    originals = sites[1].parents[2] / "share" / "l40s-tuning" / "originals"
+    (only,) = originals.iterdir()
+    (sites[1] / LINEAR / QKV).write_bytes(only.read_bytes())
+    push(cluster, TuningPushRequest(pack=pack)).all()
+    assert (sites[2] / LINEAR / QKV).read_bytes() == (sites[0] / LINEAR / QKV).read_bytes()
+    back = push(cluster, TuningPushRequest(remove=True)).all()
+    assert not back["node1"].left
+    assert not back["node2"].left
+
+
+def test_nodes_of_another_gpu_are_refused(
+    tmp_path: Path, cluster: Inventory, monkeypatch: pytest.MonkeyPatch, sites: list[Path]
+) -> None:
+    from orchestrator.tuning.steps import carry as tuning_carry
+
+    pack = made(tmp_path)
+    monkeypatch.setattr(tuning_carry, "gpu_of", lambda snapshot: "NVIDIA L20" if snapshot.node == "node2" else "")
+    before = everything(sites[1])
+    with pytest.raises(InputError, match="node2 has NVIDIA L20"):
+        push(cluster, TuningPushRequest(pack=pack))
+    assert everything(sites[1]) == before
+
+
+def test_a_node_that_names_files_elsewhere_writes_nothing_on_this_machine(
+    tmp_path: Path, cluster: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = node_app.call
+
+    def lie(*asked: Any, **more: Any) -> Any:
+        answer = real(*asked, **more)
+        if "folders" not in answer or LINEAR not in answer["folders"]:
+            return answer
+        texts = answer["folders"][LINEAR]
+        escaped = {f"../../../escaped/{QKV}": texts[QKV], f"/{tmp_path}/escaped/{QKV}": texts[QKV], f"a\0/{QKV}": "{}"}
+        return {**answer, "folders": {**answer["folders"], LINEAR: {**texts, **escaped}}}
+
+    monkeypatch.setattr(node_app, "call", lie)
+    pulled = pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}"]
+    assert not list(tmp_path.rglob("escaped"))
+
+
+@pytest.mark.parametrize("name", ["odd", "odd.tar"])
+def test_a_pack_with_a_path_elsewhere_is_not_saved(tmp_path: Path, name: str) -> None:
+    texts = {"linear/../../escaped": "{}"}
+    (tmp_path / "deep").mkdir()
+    pack = Pack(dialect="sglang-0.5", engine_version="1", device="NVIDIA_L40S", triton="", texts=texts)
+    with pytest.raises(InputError, match="leaves its directory"):
+        save_pack(tmp_path / "deep" / name, pack)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("linked", ["folder", "file"])
+def test_a_link_in_the_environment_is_not_followed(
+    tmp_path: Path, cluster: Inventory, sites: list[Path], linked: str
+) -> None:
+    pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_text("root's")
+    place = sites[2] / LINEAR
+    if linked == "folder":
+        if place.exists():
+            place.rmdir()
+        place.symlink_to(elsewhere)
+    else:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / QKV).symlink_to(elsewhere / "secret")
+    with pytest.raises(NodeError, match="is a symbolic link"):
+        push(cluster, TuningPushRequest(pack=tmp_path / "pack"))
+    assert [path.name for path in elsewhere.iterdir()] == ["secret"]
+
+
+def test_a_record_that_names_another_file_takes_nothing_back(
+    tmp_path: Path, cluster: Inventory, sites: list[Path]
+) -> None:
+    """The record is in the environment, whose owner need not be root."""
+    pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    push(cluster, TuningPushRequest(pack=tmp_path / "pack")).all()
+    record = sites[2].parents[2] / "share" / "l40s-tuning" / "record.json"
+    other = tmp_path / "passwd"
+    other.write_text("root's")
+    digest = hashlib.sha256(b"root's").hexdigest()
+    record.write_text(json.dumps({"files": {str(other): {"sha256": digest, "original": ""}}, "folders": []}))
+    with pytest.raises(NodeError, match="not a path for a tuned config"):
+        push(cluster, TuningPushRequest(remove=True)).all()
+    assert other.read_text() == "root's"
