@@ -24,8 +24,8 @@ from tests.simulation.node import Node
 from tests.simulation.world import World
 
 from orchestrator.gang.steps import down, locks, raising
+from orchestrator.gang.steps.down import TO_END, refuse_leftovers
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.restart import TO_END, refuse_leftovers
 from orchestrator.gang.steps.status import reports
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, NodeError, Unreachable

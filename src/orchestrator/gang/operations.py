@@ -72,7 +72,6 @@ def sentence(interrupted: Sequence[GangOperation]) -> list[str]:
         where = [f"{', '.join(turning)} partly done"] if turning else []
         where += [f"{', '.join(waiting)} not started"] if waiting else []
         lines.append(
-            f"a {what.value} was interrupted ({mine[0].who}@{mine[0].host}): {'; '.join(where)}: "
-            "run `l40s-deploy restart --resume`"
+            f"a {what.value} was interrupted ({mine[0].who}@{mine[0].host}): {'; '.join(where)}: run `l40s-deploy up`"
         )
     return lines

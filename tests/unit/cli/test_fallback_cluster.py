@@ -13,7 +13,7 @@ CHANGING = (
     "down",
     "restart",
     "restart --rolling",
-    "restart --resume",
+    "up",
     "rollback",
     "router up",
     "router down",

@@ -80,22 +80,21 @@ def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.gang.steps.restart import RestartResult
 
     def restart(_: object, __: object, watcher: Any) -> RestartResult:
-        watcher.downtime(Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0))
+        watcher.step("gang0", Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0).words)
         rise(watcher)
-        return RestartResult(views=(view(),), down_s=12.3)
+        return RestartResult(views=(view(),), seconds=12.3)
 
     patch.setattr("orchestrator.gang.commands.restart.restart", restart)
-    patch.setattr("orchestrator.gang.commands.restart.maintain", restart)
 
 
 def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.rolling import RollingResult
+    from orchestrator.gang.steps.restart import RestartResult
 
-    def roll(_: object, __: object, watcher: Any) -> RollingResult:
+    def roll(_: object, __: object, watcher: Any) -> RestartResult:
         rise(watcher, "gang0", "gang1")
-        return RollingResult(views=(view(), view(name="gang1")), seconds=45.6)
+        return RestartResult(views=(view(), view(name="gang1")), seconds=45.6)
 
-    patch.setattr("orchestrator.gang.commands.restart.roll", roll)
+    patch.setattr("orchestrator.gang.commands.restart.restart", roll)
 
 
 def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -107,7 +106,6 @@ def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
         return UpResult(plan=plan(), views=(view(),), ready_before=frozenset(), seconds=12.3)
 
     patch.setattr("orchestrator.gang.commands.up.up", up)
-    patch.setattr("orchestrator.gang.commands.up.enrol", lambda *_, **__: None)
 
 
 def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
@@ -115,9 +113,9 @@ def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
 
     def back(_: object, __: object, watcher: Any) -> RestartResult:
         rise(watcher)
-        return RestartResult(views=(view(),), down_s=12.3)
+        return RestartResult(views=(view(),), seconds=12.3)
 
-    patch.setattr("orchestrator.gang.commands.rollback.roll_back", back)
+    patch.setattr("orchestrator.gang.commands.rollback.restart", back)
 
 
 def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:

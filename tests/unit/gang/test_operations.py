@@ -41,7 +41,7 @@ def test_one_line_for_each_operation() -> None:
     lines = sentence([replace(SOME, turning=True), replace(SOME, gang="b"), replace(SOME, gang="c")])
     (line,) = lines
     assert line.startswith("a rolling restart was interrupted (anna@desk): a partly done; b, c not started: ")
-    assert line.endswith("run `l40s-deploy restart --resume`")
+    assert line.endswith("run `l40s-deploy up`")
     assert sentence([]) == []
 
 

@@ -23,17 +23,22 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.start_progress import RisingProgress
-from orchestrator.gang.downtime import Downtime
-from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
-from orchestrator.gang.steps.restart import RestartRequest, RestartResult, restart
-from orchestrator.gang.steps.resume import ResumeRequest, ResumeResult, resume
-from orchestrator.gang.steps.rolling import RollingRequest, RollingResult, can_roll, roll
+from orchestrator.gang.steps.restart import (
+    MAINTENANCE,
+    RESTART,
+    ROLLING,
+    RestartRequest,
+    RestartResult,
+    RestartVerb,
+    can_roll,
+    rehearse_restart,
+    restart,
+)
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.golden.commands import check as golden_check
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
-from orchestrator.planning.steps.rehearsal import would_restart, would_resume
 
 WAIT_S = 3600.0
 
@@ -47,7 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart --rolling --max-unavailable 2",
         "l40s-deploy restart --all-at-once                # all stop together",
         "l40s-deploy restart gang0 --maintenance          # stop, wait until every node has rebooted, start",
-        "l40s-deploy restart --resume                     # finish what an interrupted command began",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
     add_inventory(parser)
@@ -57,11 +61,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_timeout(parser)
     add_hung_after(parser)
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument(
-        "--resume",
-        action="store_true",
-        help="finish what an interrupted command began: any restart, or `up` with another plan",
-    )
     ways.add_argument(
         "--rolling",
         action="store_true",
@@ -104,71 +103,29 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang serves again; 7 when accepted answers of `golden` have changed."""
     _refuse_strays(args)
     inventory = open_cluster(args, screen)
-    if not args.resume:
-        _choose_way(args, inventory)
+    request = _request(args, _verb(args, inventory))
     if args.dry_run:
-        return _rehearse(args, inventory, screen)
+        with RisingProgress(screen) as shown:
+            would = rehearse_restart(inventory, request, shown)
+        return rehearsed.show(would, screen)
     try:
-        with RestartProgress(screen) as shown:
-            done = _restart(args, inventory, shown)
+        with RisingProgress(screen) as shown:
+            done = restart(inventory, request, shown)
     except KeyboardInterrupt:
-        screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
-        screen.say("  fix: run `l40s-deploy restart --resume` to finish")
-        return Exit.INTERRUPTED
+        return interrupted(screen)
     asked = golden_check.asked_again(inventory, done.views, args, screen)
-    if isinstance(done, ResumeResult):
-        _resumed(args, screen, done)
-    elif isinstance(done, RollingResult):
-        _rolled(args, screen, done)
+    if request.verb is ROLLING:
+        _show_rolled(done, screen)
     else:
         show_restarted(done, screen)
     return golden_check.say(asked, screen)
 
 
-def _choose_way(args: argparse.Namespace, inventory: Inventory) -> None:
-    """Where a router serves other gangs meanwhile they restart one after the other, of whom none need be named."""
-    if args.rolling or args.all_at_once:
-        return
-    one_by_one = not args.now and can_roll(inventory, args.gang)
-    args.rolling = one_by_one and not args.maintenance
-    if not one_by_one and not args.all:
-        refuse_unnamed(inventory, args.gang, command_line())
-
-
-def _rehearse(args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
-    if args.resume:
-        return rehearsed.show(would_resume(inventory, args.gang), screen, nothing="nothing to resume")
-    one_by_one = args.rolling or args.maintenance
-    with RestartProgress(screen) as shown:
-        would = would_restart(
-            inventory, args.gang, shown, now=args.now, one_by_one=one_by_one, accept=tuple(args.accept)
-        )
-    return rehearsed.show(would, screen)
-
-
-def _restart(
-    args: argparse.Namespace, inventory: Inventory, shown: RestartProgress
-) -> RollingResult | RestartResult | ResumeResult:
-    if args.resume:
-        return resume(
-            inventory, ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout), shown
-        )
-    if args.rolling:
-        return roll(inventory, _rolling(args), shown)
-    if args.maintenance:
-        return maintain(inventory, _maintenance(args), shown)
-    return restart(inventory, _request(args), shown)
-
-
-def _request(args: argparse.Namespace) -> RestartRequest:
-    return RestartRequest(
-        gangs=tuple(args.gang),
-        now=args.now,
-        command=command_line(),
-        timeout_s=args.timeout,
-        hung_after_s=args.hung_after,
-        accept=tuple(args.accept),
-    )
+def interrupted(screen: Screen) -> int:
+    """Ctrl-C while gangs restart."""
+    screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
+    screen.say("  fix: run `l40s-deploy up` to finish")
+    return Exit.INTERRUPTED
 
 
 def _refuse_strays(args: argparse.Namespace) -> None:
@@ -178,55 +135,56 @@ def _refuse_strays(args: argparse.Namespace) -> None:
             where="command line",
             fix="add --maintenance",
         )
-
-
-def _maintenance(args: argparse.Namespace) -> MaintenanceRequest:
-    return MaintenanceRequest(
-        gangs=tuple(args.gang),
-        run=args.run,
-        reboots=args.reboots,
-        wait_s=args.wait_s,
-        now=args.now,
-        drain_s=args.drain_timeout,
-        timeout_s=args.timeout,
-        hung_after_s=args.hung_after,
-        accept=tuple(args.accept),
-        command=command_line(),
-    )
-
-
-def _rolling(args: argparse.Namespace) -> RollingRequest:
-    if args.now:
+    if args.rolling and args.now:
         raise InputError(
             "--now does not wait for requests",
             where="command line",
             fix="--rolling waits for them; use only one of the two",
         )
-    return RollingRequest(
+
+
+def _verb(args: argparse.Namespace, inventory: Inventory) -> RestartVerb:
+    """Where a router serves other gangs meanwhile they restart one after the other, of whom none need be named."""
+    if args.rolling or args.all_at_once:
+        return ROLLING if args.rolling else RESTART
+    one_by_one = not args.now and can_roll(inventory, args.gang)
+    if not one_by_one and not args.all:
+        refuse_unnamed(inventory, args.gang, command_line())
+    if args.maintenance:
+        return MAINTENANCE
+    return ROLLING if one_by_one else RESTART
+
+
+def _request(args: argparse.Namespace, verb: RestartVerb) -> RestartRequest:
+    return RestartRequest(
+        verb=verb,
         gangs=tuple(args.gang),
-        max_unavailable=args.max_unavailable,
-        without_router=args.without_router,
+        command=command_line(),
+        now=args.now,
         drain_s=args.drain_timeout,
         timeout_s=args.timeout,
         hung_after_s=args.hung_after,
         accept=tuple(args.accept),
-        command=command_line(),
+        max_unavailable=args.max_unavailable,
+        without_router=args.without_router,
+        run=args.run,
+        reboots=args.reboots,
+        wait_s=args.wait_s,
     )
 
 
-def _rolled(args: argparse.Namespace, screen: Screen, done: RollingResult) -> int:
-    if args.json:
+def _show_rolled(done: RestartResult, screen: Screen) -> None:
+    if screen.as_json:
         screen.json({"seconds": round(done.seconds, 3), "down_seconds": 0.0, **status_json(done.views)})
     else:
         names = ", ".join(view.name for view in done.views)
         screen.out.print(printable(f"restarted one after the other in {done.seconds:.1f} s: {names}"))
-    return 0
 
 
 def show_restarted(done: RestartResult, screen: Screen) -> int:
     """The gangs as they are now, and how long they did not serve."""
     if screen.as_json:
-        screen.json({"down_seconds": round(done.down_s, 3), **status_json(done.views)})
+        screen.json({"down_seconds": round(done.seconds, 3), **status_json(done.views)})
         return 0
     from orchestrator.gang.commands.gangs import gang_block
 
@@ -235,24 +193,5 @@ def show_restarted(done: RestartResult, screen: Screen) -> int:
             screen.out.print(block)
         if view.canary_text is not None:
             text = view.canary_text.strip()[:100]
-            screen.out.print(printable(f"serves again after {done.down_s:.1f} s; canary: {text!r}"))
+            screen.out.print(printable(f"serves again after {done.seconds:.1f} s; canary: {text!r}"))
     return 0
-
-
-def _resumed(args: argparse.Namespace, screen: Screen, done: ResumeResult) -> int:
-    if args.json:
-        screen.json({"left": list(done.words), **status_json(done.views)})
-        return Exit.DONE
-    names = ", ".join(view.name for view in done.views)
-    screen.out.print(printable(f"finished: {names}" if names else "nothing to resume"))
-    for words in done.words:
-        screen.out.print(printable(words))
-    return Exit.DONE
-
-
-class RestartProgress(RisingProgress):
-    """What `up` shows, and the downtime before."""
-
-    def downtime(self, expected: Downtime) -> None:
-        """Say what it costs."""
-        self.say(expected.words)

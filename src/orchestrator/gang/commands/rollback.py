@@ -19,11 +19,10 @@ from orchestrator.cli.options import (
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.dry_run import add_dry_run
-from orchestrator.gang.commands.restart import RestartProgress, show_restarted
-from orchestrator.gang.steps.rollback import RollbackRequest, roll_back
+from orchestrator.gang.commands.restart import interrupted, show_restarted
+from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.steps.restart import ROLLBACK, RestartRequest, rehearse_restart, restart
 from orchestrator.model.chosen import refuse_unnamed
-from orchestrator.model.errors import Exit
-from orchestrator.planning.steps.rehearsal import would_roll_back
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,21 +43,21 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     if not args.all:
         refuse_unnamed(inventory, args.gang, command_line())
-    if args.dry_run:
-        with RestartProgress(screen) as shown:
-            would = would_roll_back(inventory, args.gang, shown, accept=tuple(args.accept))
-        return rehearsed.show(would, screen)
-    request = RollbackRequest(
+    request = RestartRequest(
+        verb=ROLLBACK,
         gangs=tuple(args.gang),
+        command=command_line(),
         drain_s=args.drain_timeout,
         timeout_s=args.timeout,
         accept=tuple(args.accept),
-        command=command_line(),
     )
+    if args.dry_run:
+        with RisingProgress(screen) as shown:
+            would = rehearse_restart(inventory, request, shown)
+        return rehearsed.show(would, screen)
     try:
-        with RestartProgress(screen) as shown:
-            done = roll_back(inventory, request, shown)
+        with RisingProgress(screen) as shown:
+            done = restart(inventory, request, shown)
     except KeyboardInterrupt:
-        screen.say("detached: run `l40s-deploy restart --resume` to finish, or check with `l40s-deploy status`")
-        return Exit.INTERRUPTED
+        return interrupted(screen)
     return show_restarted(done, screen)

@@ -16,20 +16,20 @@ from orchestrator.cli.options import (
     add_no_golden,
     add_timeout,
     command_line,
+    open_cluster,
     open_inventory,
 )
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.start_progress import RisingProgress, say_losses
-from orchestrator.gang.steps.operation import settle
 from orchestrator.gang.steps.raising import UpRequest, UpResult
-from orchestrator.gang.steps.router.routing import enrol
+from orchestrator.gang.steps.resume import ResumeRequest, rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.status.status import status_json
-from orchestrator.gang.steps.up import refuse_transport, rehearse, up
+from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.golden.commands import check as golden_check
-from orchestrator.model.errors import DeployError, Exit, Undone
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.errors import Exit, Undone
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
 from orchestrator.nettest.commands.nettest import add_nettest_min
@@ -48,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2   # it is dead",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest --nettest-min 70",
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
+        "l40s-deploy up                                   # finish what an interrupted command began",
     )
     add_inventory(parser)
     plan_verb.add_plan_options(parser)
@@ -84,6 +85,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
+    if not (plan_verb.asks(args) or args.replace or args.strict or args.nettest):
+        return _finish(args, screen)
     wanted = plan_verb.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
@@ -107,16 +110,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     try:
         with RisingProgress(screen) as shown:
             outcome = up(inventory, request, shown)
-            if args.strict:
-                refuse_transport(inventory, outcome.views, command=request.command)
-            failure = _behind_the_router(inventory, outcome, shown, request)
     except KeyboardInterrupt as interrupted:
         return _interrupted(interrupted, request, screen)
     checked = golden_check.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
     _show(outcome, screen, golden_check.as_json(checked), wanted.without)
     code = golden_check.say(checked, screen)
-    if failure is not None:
-        raise failure
+    if outcome.failure is not None:  # that they do serve is shown first
+        raise outcome.failure
     return code
 
 
@@ -125,16 +125,26 @@ def _started(outcome: UpResult) -> bool:
     return any(view.name not in outcome.ready_before for view in outcome.views)
 
 
-def _behind_the_router(
-    inventory: Inventory, outcome: UpResult, shown: RisingProgress, request: UpRequest
-) -> DeployError | None:
-    """Why the router does not send requests to all that serve; that they do serve is shown first."""
+def _finish(args: argparse.Namespace, screen: Screen) -> int:
+    """Without a model: what an interrupted command had begun."""
+    inventory = open_cluster(args, screen)
+    if args.dry_run:
+        return rehearsed.show(rehearse_resume(inventory, args.gang), screen)
+    request = ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout)
     try:
-        enrol(inventory, outcome.views, shown, command=request.command)
-    except DeployError as failure:
-        return failure
-    settle(inventory, outcome.begun, request.command)
-    return None
+        with RisingProgress(screen) as shown:
+            done = resume(inventory, request, shown)
+    except KeyboardInterrupt:
+        screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
+        return Exit.INTERRUPTED
+    asked = golden_check.asked_again(inventory, done.views, args, screen)
+    if args.json:
+        screen.json({"left": list(done.words), **status_json(done.views), **golden_check.as_json(asked)})
+    else:
+        screen.out.print(printable(f"finished: {', '.join(view.name for view in done.views)}"))
+        for words in done.words:
+            screen.out.print(printable(words))
+    return golden_check.say(asked, screen)
 
 
 def _dry_run(plan: Plan, screen: Screen) -> int:

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.steps.doctor import Examination, check_accept, examine, sort_out
-from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.guard.relaunch import resolved_on
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.staging import other_checkpoint
 from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.deadlines import ARM_S
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Severity
@@ -40,9 +40,7 @@ class StartRefusal:
     accept: str = ""
 
 
-def refuse_starts(
-    fleet: Fleet, plans: Sequence[Staged], watcher: raising.Watcher, *, accept: Collection[str] = ()
-) -> None:
+def refuse_starts(fleet: Fleet, plans: Sequence[Staged], watcher: Watcher, *, accept: Collection[str] = ()) -> None:
     """Raise what forbids the start of one of these plans. accept: findings that do not, `ID` or `ID@node`, beside those
     that were accepted when the plan was made.
 
@@ -59,7 +57,7 @@ def refuse_starts(
 
 
 def against_starts(
-    fleet: Fleet, plans: Sequence[Staged], watcher: raising.Watcher, *, accept: Collection[str] = ()
+    fleet: Fleet, plans: Sequence[Staged], watcher: Watcher, *, accept: Collection[str] = ()
 ) -> StartRefusal | None:
     """What forbids a start: a node that does not answer, the first finding of severity stop, a node without any RDMA
     port under a plan that needs one, or what a node's agent would refuse; None for none of these.
@@ -110,7 +108,7 @@ def _outdated(plan: Staged, nodes: Mapping[str, Topology]) -> StartRefusal | Non
     return None
 
 
-def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: raising.Watcher) -> None:
+def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: Watcher) -> None:
     """Report planned hardware that a node no longer has."""
     for node in plan.gang.nodes:
         name = node.name

@@ -1,4 +1,4 @@
-"""`down`: stop every gang in the order its engine needs; works with a dead leader and with nothing there."""
+"""Stops: every gang in the order its engine needs; with a dead leader and with nothing there too."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.gang.steps.locks import GangLock, fence, still_ours
 from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, where, words_before
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, GangFailed
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import StopAnswer, StopRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+
+TO_END = StragglerWait(least_s=45.0)
+"""With a node whose disk hangs, once the others have ended. A node takes 32 s at most for its processes, its memory and
+its fellows (node/agent/ending.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,3 +128,40 @@ def _stopped(gang: str, node: str, was: str, answer: StopAnswer | None, failure:
         left_behind=answer.left_behind,
         held=answer.held,
     )
+
+
+def stop(fleet: Fleet, gangs: Sequence[GangSpec], watcher: Watcher, *, now: bool, cause: Cause | None = None) -> None:
+    """Stop gangs that are to start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
+    still_ours(fleet, gangs)
+    for gang in gangs:
+        watcher.step(gang.name, "stopping" + (" at once" if now else ""))
+    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause, patience=TO_END))
+
+
+def refuse_leftovers(stopped: Sequence[StopResult]) -> None:
+    """Nothing is started beside something that would not end. Raises GangFailed, or why a node can't be asked."""
+    for node in stopped:
+        if node.error is not None:
+            raise _half_way(node.error)
+        if not node.clean:
+            what, fix = _left(node)
+            raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
+
+
+def _left(node: StopResult) -> tuple[str, str]:
+    """What prevents a start, and the fix."""
+    stuck = "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
+    if node.left_behind:
+        return f"process {', '.join(map(str, node.left_behind))} does not exit", stuck
+    if node.alive:
+        return "its agent does not exit", stuck
+    somebody = (
+        "stop the process that holds it (`nvidia-smi`; if none is listed, check `dmesg` for a stuck driver), "
+        "then run the same command again"
+    )
+    return f"GPU memory is still held: {'; '.join(node.held)}", somebody
+
+
+def _half_way(failure: DeployError) -> DeployError:
+    failure.fix = f"{failure.fix}; the gang is stopped on all reachable nodes. Run the same command again to continue"
+    return failure

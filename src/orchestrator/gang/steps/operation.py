@@ -23,7 +23,7 @@ class Operation:
     """Between `with`: begun on all of these gangs, whose locks are held; each is finished when its turn is.
 
     An error that ends it has been reported to the operator: nothing is left to resume, unless a node was lost
-    halfway. An interruption leaves everything that is not finished for `restart --resume`, the next `up` or a guard.
+    halfway. An interruption leaves everything that is not finished for the next `up` or a guard.
     """
 
     what: OperationKind
@@ -85,8 +85,8 @@ class Operation:
 
 
 def kept(request: Any) -> dict[str, Any]:
-    """The options of a request, a dataclass: what `restart --resume` needs to go on, without what it chooses itself."""
-    names = set(request.__dataclass_fields__) - {"gangs", "command"}
+    """The options of a request, a dataclass: what is needed to go on, without what is chosen then."""
+    names = set(request.__dataclass_fields__) - {"verb", "gangs", "command"}
     return {name: getattr(request, name) for name in sorted(names)}
 
 

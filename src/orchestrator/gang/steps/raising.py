@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, Want, actions, on_its_way
@@ -22,6 +22,7 @@ from orchestrator.gang.contact import Contact
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
 from orchestrator.gang.steps.staging import cache_order, other_checkpoint, staging_requests
 from orchestrator.gang.steps.status.reports import because, see, where
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.steps.weights_ahead import Reads
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
@@ -54,19 +55,6 @@ LOST_POLL_S = 1.0
 USUAL = StragglerWait()
 GLANCE = StragglerWait(least_s=0.5)
 """With a node that did not answer the look before: it is connected to meanwhile."""
-
-
-class Watcher(Protocol):
-    """Shows the progress to the operator; workflows print nothing."""
-
-    def planned(self, plan: Plan) -> None:
-        """The plan is made; nothing is changed yet."""
-
-    def step(self, gang: str, words: str) -> None:
-        """A step begins."""
-
-    def seen(self, views: Sequence[GangView]) -> None:
-        """The gangs were examined again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +121,8 @@ class UpResult:
     ready_before: frozenset[str]
     seconds: float
     changed: tuple[str, ...] = ()
-    begun: tuple[str, ...] = ()
-    """Gangs on which an interrupted command had begun an operation."""
+    failure: DeployError | None = None
+    """Why the router does not send requests to all that serve, or what was begun before could not be finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

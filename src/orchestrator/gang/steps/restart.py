@@ -1,149 +1,322 @@
-"""`restart`: stops and starts a gang, all of its ranks, with its current plan."""
+"""The verbs that restart gangs: which plan each wants, and in which order. `restart_sequence` has the steps.
+
+restart        the plan that its nodes have, all gangs in one turn
+--rolling      the same, gang by gang, while the others serve behind the router
+--maintenance  the same, gang by gang, with work on the nodes in between
+rollback       the plan before, gang by gang; where it does not come up, the one that it had
+"""
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from orchestrator.gang.downtime import Downtime, expected_downtime
+from orchestrator.gang.history import plan_before
 from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import refuse_starts
-from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.guard.relaunch import facts_of_now
-from orchestrator.gang.steps.locks import GangLock, still_ours
+from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.maintenance import NodesWork, how_to_go_on
 from orchestrator.gang.steps.operation import Operation, kept
 from orchestrator.gang.steps.replay import Staged, staged_plan
-from orchestrator.gang.steps.router.routing import rejoin
+from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
+from orchestrator.gang.steps.router.routing import Router, serving_router, take_in_serving, wanted_router
+from orchestrator.gang.steps.status.history import history
 from orchestrator.gang.steps.status.reports import as_they_run, see
-from orchestrator.gang.steps.weights_ahead import weights_ahead
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.errors import DeployError, GangFailed
+from orchestrator.model.errors import FindingsError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.protocol.report import Cause
+from orchestrator.planning.steps.rehearsal import GangRehearsal, would
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
-TO_END = StragglerWait(least_s=45.0)
-"""With a node whose disk hangs, once the others have ended. A node takes 32 s at most for its processes, its memory and
-its fellows (node/agent/ending.py)."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartVerb:
+    """What one verb wants.
+
+    what:     as the nodes remember it
+    done:     what was done to a gang afterwards, as text
+    together: all gangs at a time, whose requests the engines alone wait for; else one after the other
+    rolls:    others must serve meanwhile, and those that do not serve come first
+    works:    the nodes are worked on between stop and start
+    returns:  a gang that does not come up on the plan before starts the one that it had again
+    """
+
+    what: OperationKind
+    done: str = "restarted"
+    together: bool = False
+    rolls: bool = False
+    works: bool = False
+    returns: bool = False
 
 
-class RestartWatcher(raising.Watcher, Protocol):
-    """Whoever shows what goes on."""
-
-    def downtime(self, expected: Downtime) -> None:
-        """Before anything is stopped."""
+RESTART = RestartVerb(what=OperationKind.RESTART, together=True)
+ROLLING = RestartVerb(what=OperationKind.ROLLING, rolls=True)
+MAINTENANCE = RestartVerb(what=OperationKind.MAINTENANCE, done="worked on", works=True)
+ROLLBACK = RestartVerb(what=OperationKind.CHANGE, done="rolled back", returns=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRequest:
-    """now: without draining. timeout_s: for the start of each gang."""
+    """now: without draining. drain_s: how long one gang's running requests are waited for; timeout_s: for one start.
+    hung_after_s: how long a started engine may show no progress before it counts as hung; None: as it was.
+    accept: findings that do not forbid the stop, `ID` or `ID@node`.
 
+    Rolling: max_unavailable: gangs that may be down at one time; without_router: whoever sends requests looks after
+    himself. Maintenance: run, reboots, wait_s: see `NodesWork`."""
+
+    verb: RestartVerb = RESTART
     gangs: tuple[str, ...] = ()
-    now: bool = False
     command: str = "restart"
-    hung_after_s: float | None = None
-    """For the start: how long its engine may show no progress before it counts as hung; None: as it was."""
+    now: bool = False
+    drain_s: float = 1800.0
     timeout_s: float = 3600.0
+    hung_after_s: float | None = None
     accept: tuple[str, ...] = ()
-    """Findings that do not forbid it, `ID` or `ID@node`."""
+    max_unavailable: int = 1
+    without_router: bool = False
+    run: str = ""
+    reboots: bool = False
+    wait_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a command line whose quotes are open."""
+        try:
+            shlex.split(self.run)
+        except ValueError as wrong:
+            raise InputError(f"can't be parsed: {wrong}", where="--run", fix="close the quotes") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartResult:
-    """The gangs as they were seen last, and how long each did not serve, in seconds, as seen from here."""
+    """The gangs as they were seen last, and seconds from the first stop until all had served again."""
 
     views: tuple[GangView, ...]
-    down_s: float
+    seconds: float
 
 
-def restart(inventory: Inventory, request: RestartRequest, watcher: RestartWatcher) -> RestartResult:
-    """Stop the chosen gangs in their engines' order, and start them with the plan that they had, behind the router.
+def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> RestartResult:
+    """Have the chosen gangs stop, and serve again by the plan that the verb wants, behind the router.
 
-    Raises before anything is stopped: Unreachable, InputError where there is no plan to start again, LockHeld, and what
-    the checks of the start refuse. Later GangFailed where a gang would not end or did not become ready.
+    Raises before anything is stopped: Unreachable, LockHeld, InputError where a gang's nodes have no such plan or too
+    few gangs would serve, what the checks of the starts refuse. Later what a step raises, with what became of them.
     """
-    gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
-        gangs = as_they_run(fleet, gangs)
-        views = see(fleet, gangs)
-        raising.everybody_answers(views)
-        plans = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in gangs]
-        held = [opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs]
-        refuse_starts(fleet, plans, watcher, accept=request.accept)
-        for view, plan in zip(views, plans, strict=True):
-            watcher.downtime(expected_downtime(view, 0.0 if request.now else plan.drain_s))
-        if len(gangs) > 1:
-            names = ", ".join(gang.name for gang in gangs)
+    verb = request.verb
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        specs, _ = _answering(inventory, fleet, request)
+        why = verb.what.value if verb.works else ""
+        locks = [opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs]
+        gangs = _wanted(inventory, fleet, specs, see(fleet, specs), request, watcher)
+        router = opened.enter_context(_router(inventory, fleet, request, gangs))
+        if router is not None:
+            _send_elsewhere(router, inventory, fleet, request, gangs, watcher)
+        _refuse(fleet, gangs, request, watcher)
+        if verb.together and len(gangs) > 1:
+            names = ", ".join(one.name for one in gangs)
             watcher.step(names, "all of these stop at the same time; each serves again once it has started")
-        options = kept(request)
-        with Operation(OperationKind.RESTART, request.command, see(fleet, gangs), held, options) as operation:
-            operation.turn(gang.name for gang in gangs)
-            restarted = again(fleet, plans, watcher, now=request.now, timeout_s=request.timeout_s)
-            rejoin(inventory, restarted.views, watcher)
-        return restarted
+        views = [one.view for one in gangs]
+        with Operation(verb.what, request.command, views, locks, kept(request)) as operation:
+            begin = time.monotonic()
+            steps = _steps(inventory, fleet, router, request, gangs, watcher, operation)
+            return RestartResult(views=steps.run(gangs), seconds=time.monotonic() - begin)
 
 
-def again(
-    fleet: Fleet,
-    plans: Sequence[Staged],
-    watcher: raising.Watcher,
-    *,
-    now: bool,
-    timeout_s: float,
-    cause: Cause | None = None,
-) -> RestartResult:
-    """Stop and start gangs whose locks are held.
-
-    cause: the failure that they are restarted for; the nodes still say it where the restart does not get so far
-    that another run is staged.
-    """
-    begin = time.monotonic()
-    start = [plan.rising(of_now=facts_of_now(fleet, watcher)) for plan in plans]
-    with weights_ahead(fleet, [] if now else [one.reads for one in start]):
-        stop(fleet, [plan.gang for plan in plans], watcher, now=now, cause=cause)
-    raised = raising.raise_all(fleet, start, watcher, timeout_s=timeout_s)
-    return RestartResult(views=raised.views, down_s=time.monotonic() - begin)
-
-
-def stop(
-    fleet: Fleet, gangs: Sequence[GangSpec], watcher: raising.Watcher, *, now: bool, cause: Cause | None = None
-) -> None:
-    """Stop gangs that are to start again. Raises LockHeld, GangFailed, or why a node can't be asked."""
-    still_ours(fleet, gangs)
-    for gang in gangs:
-        watcher.step(gang.name, "stopping" + (" at once" if now else ""))
-    refuse_leftovers(stop_gangs(fleet, gangs, now=now, cause=cause, patience=TO_END))
-
-
-def refuse_leftovers(stopped: Sequence[StopResult]) -> None:
-    """Nothing is started beside something that would not end. Raises GangFailed, or why a node can't be asked."""
-    for node in stopped:
-        if node.error is not None:
-            raise _half_way(node.error)
-        if not node.clean:
-            what, fix = _left(node)
-            raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
-
-
-def _left(node: StopResult) -> tuple[str, str]:
-    """What prevents a start, and the fix."""
-    stuck = "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
-    if node.left_behind:
-        return f"process {', '.join(map(str, node.left_behind))} does not exit", stuck
-    if node.alive:
-        return "its agent does not exit", stuck
-    somebody = (
-        "stop the process that holds it (`nvidia-smi`; if none is listed, check `dmesg` for a stuck driver), "
-        "then run the same command again"
+def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> tuple[GangRehearsal, ...]:
+    """What `restart` would do; takes no lock and changes nothing. Raises what it would raise before it stops a gang."""
+    with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
+        specs, views = _answering(inventory, fleet, request)
+        gangs = _wanted(inventory, fleet, specs, views, request, watcher)
+        opened.enter_context(_router(inventory, fleet, request, gangs))
+        _refuse(fleet, gangs, request, watcher)
+    after = ", one gang after the other" if len(gangs) > 1 and not request.verb.together else ""
+    return tuple(
+        would(one.view, one.check.plan_id, f"{_aim(one)}{after}; {_downtime(one, request).words}") for one in gangs
     )
-    return f"GPU memory is still held: {'; '.join(node.held)}", somebody
 
 
-def _half_way(failure: DeployError) -> DeployError:
-    failure.fix = f"{failure.fix}; the gang is stopped on all reachable nodes. Run the same command again to continue"
-    return failure
+def _aim(one: GangRestart) -> str:
+    if one.before is None or one.before is one.check:
+        return "would be restarted"
+    return f"would return from plan {one.before.plan_id} to plan {one.check.plan_id} ({one.check.model})"
+
+
+def _answering(
+    inventory: Inventory, fleet: Fleet, request: RestartRequest
+) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
+    """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
+    chosen = chosen_gangs(inventory, request.gangs)
+    specs = chosen if request.verb.returns else as_they_run(fleet, chosen)
+    views = see(fleet, specs)
+    raising.everybody_answers(views)
+    return specs, views
+
+
+def _wanted(
+    inventory: Inventory,
+    fleet: Fleet,
+    specs: Sequence[GangSpec],
+    views: Sequence[GangView],
+    request: RestartRequest,
+    watcher: Watcher,
+) -> list[GangRestart]:
+    """The gangs in their order, each with the plan that the verb wants."""
+    befores = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in as_they_run(fleet, specs)]
+    wanted = _plans_before(inventory, fleet, specs, befores) if request.verb.returns else befores
+    found = [
+        GangRestart(
+            gang=gang,
+            view=view,
+            before=before,
+            check=plan,
+            start=plan.rising(going_back=request.verb.returns, of_now=facts_of_now(fleet, watcher)),
+        )
+        for gang, view, before, plan in zip(specs, views, befores, wanted, strict=True)
+    ]
+    # one that does not serve costs nothing to restart, and may serve for the next ones
+    return sorted(found, key=lambda one: bool(one.view.service_healthy)) if request.verb.rolls else found
+
+
+def _plans_before(
+    inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec], running: Sequence[Staged]
+) -> list[Staged]:
+    """Raises InputError where a gang's nodes have kept no other plan."""
+    kept_runs = {one.gang: one.runs for one in history(inventory, tuple(gang.name for gang in gangs))}
+    found = []
+    for gang, now in zip(gangs, running, strict=True):
+        before = plan_before(kept_runs[gang.name], now.plan_id)
+        if before is None:
+            raise InputError(
+                f"its nodes have no recorded run of a plan other than {now.plan_id}",
+                where=f"gang {gang.name}",
+                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
+                f" {gang.name}",
+            )
+        found.append(staged_plan(fleet, gang, run_id=before.run_id))
+    return found
+
+
+@contextmanager
+def _router(
+    inventory: Inventory, fleet: Fleet, request: RestartRequest, gangs: Sequence[GangRestart]
+) -> Iterator[Router | None]:
+    """What requests are sent elsewhere by. Raises where a rolling restart would leave nobody to serve them."""
+    if not request.verb.rolls:
+        with serving_router(None if request.verb.together else inventory.router) as router:
+            yield router
+        return
+    if len(inventory.gangs) < 2:
+        raise InputError(
+            f"a single gang can't be restarted without downtime: {_downtime(gangs[0], request).words}",
+            where=f"{inventory.path}: --rolling",
+            fix=f"accept the downtime with `l40s-deploy restart {gangs[0].name}`, or add a second gang behind a router",
+        )
+    with ExitStack() as opened:
+        router = None if request.without_router else opened.enter_context(Router(wanted_router(inventory)))
+        if router is not None:
+            router.workers()  # it must answer before anything is stopped
+        serving = {view.name for view in see(fleet, inventory.gangs) if view.serves}
+        _refuse_too_few(inventory, serving, request)
+        yield router
+
+
+def _send_elsewhere(
+    router: Router,
+    inventory: Inventory,
+    fleet: Fleet,
+    request: RestartRequest,
+    gangs: Sequence[GangRestart],
+    watcher: Watcher,
+) -> None:
+    """The router knows every gang that could answer meanwhile; where there is none, that is refused or said."""
+    behind = take_in_serving(router, fleet, inventory, watcher)
+    if request.verb.rolls:
+        _refuse_too_few(inventory, behind, request, "serve behind the router")
+    elif len(behind) < 2:
+        names = ", ".join(one.name for one in gangs)
+        watcher.step(names, "no other gang serves behind the router: requests fail until this one is back")
+
+
+def _refuse_too_few(inventory: Inventory, serving: Collection[str], request: RestartRequest, do: str = "serve") -> None:
+    """Somebody must serve while others don't."""
+    chosen = {gang.name for gang in chosen_gangs(inventory, request.gangs)}
+    at_once = min(request.max_unavailable, len(chosen & set(serving)))
+    if request.max_unavailable < 1 or len(serving) - at_once < 1:
+        raise InputError(
+            f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); with"
+            f" {request.max_unavailable} down at a time, none would be left",
+            where="--rolling",
+            fix="bring the others up first, choose a smaller --max-unavailable, or restart without --rolling",
+        )
+
+
+def can_roll(inventory: Inventory, names: Sequence[str]) -> bool:
+    """Whether a router serves, and a gang that it can send requests to while one of these (none: of all) is down."""
+    if inventory.router is None or len(inventory.gangs) < 2:
+        return False
+    chosen = {gang.name for gang in chosen_gangs(inventory, names)}
+    with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+        if router is None:
+            return False
+        serving = {view.name for view in see(fleet, inventory.gangs, patience=StragglerWait()) if view.serves}
+    return len(serving) > min(1, len(chosen & serving))
+
+
+def _refuse(fleet: Fleet, gangs: Sequence[GangRestart], request: RestartRequest, watcher: Watcher) -> None:
+    """Raise what forbids the start that follows, unless that is accepted."""
+    try:
+        refuse_starts(fleet, [one.check for one in gangs], watcher, accept=request.accept)
+    except (FindingsError, NodeError) as refused:
+        if request.verb.works:
+            names = " ".join(one.name for one in gangs)
+            refused.fix += (
+                f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after"
+                f" the work `l40s-deploy restart {names}`"
+            )
+        raise
+
+
+def _downtime(one: GangRestart, request: RestartRequest) -> Downtime:
+    return expected_downtime(one.view, 0.0 if request.now else one.drain_s)
+
+
+def _steps(
+    inventory: Inventory,
+    fleet: Fleet,
+    router: Router | None,
+    request: RestartRequest,
+    gangs: Sequence[GangRestart],
+    watcher: Watcher,
+    operation: Operation,
+) -> RestartSequence:
+    verb = request.verb
+    names = [one.name for one in gangs]
+    steps = RestartSequence(
+        inventory=inventory,
+        fleet=fleet,
+        router=router,
+        watcher=watcher,
+        operation=operation,
+        done=verb.done,
+        timeout_s=request.timeout_s,
+        at_once=max(1, len(gangs)) if verb.together else request.max_unavailable,
+        now=request.now,
+        drain_s=None if verb.together else request.drain_s,
+        returns="plan" if verb.returns else "",
+        check=lambda batch: _refuse(fleet, batch, request, watcher),
+    )
+    if not verb.rolls:
+        steps.tell = lambda one: watcher.step(one.name, _downtime(one, request).words)
+    if verb.works:
+        work = NodesWork(fleet=fleet, watcher=watcher, run=request.run, reboots=request.reboots, wait_s=request.wait_s)
+        steps.work = lambda one: work.on_nodes(one.check)
+        steps.left = lambda one, step, interrupted: how_to_go_on(
+            one.name, names[names.index(one.name) + 1 :], step, interrupted=interrupted
+        )
+    return steps

@@ -1,30 +1,33 @@
-"""A gang's turn: remove from the router, drain, stop, work, start, canary, add again.
+"""The steps of every restart, whichever verb it is for: checked while it serves, out of the router, drained, stopped,
+worked on, started, in the router again; or back on the plan that it had.
 
-Whatever restarts gangs that serve takes them through this: with the plan they had or another one, with work on their
-nodes in between or none.
+A verb says what its gangs are to run and in which order: `restart.VERBS`, and `up` for a changed plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from orchestrator.gang.steps import raising
+from orchestrator.gang.steps.down import stop
+from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.operation import Operation
-from orchestrator.gang.steps.restart import stop
-from orchestrator.gang.steps.router.routing import Router, say_failures, take_in_all, wait_until_drained
+from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.router.routing import Router, rejoin, say_failures, take_in_all, wait_until_drained
 from orchestrator.gang.steps.status.reports import see
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.steps.weights_ahead import weights_ahead
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached
-from orchestrator.model.inventory import GangSpec
+from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 
 class RestartStep(Enum):
-    """Where a turn is. Before STOP nothing has changed but for the router; from then on the gang is down."""
+    """Where a restart is. Before STOP nothing has changed but for the router; from then on the gang is down."""
 
     ASIDE = "aside"
     STOP = "stop"
@@ -34,135 +37,197 @@ class RestartStep(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where a gang serves. serving: requests are answered there now, so that there are some to wait for.
-    then: where it will serve after its turn, where that is another address."""
-
-    gang: GangSpec
-    url: str
-    serving: bool = True
-    then: str = ""
-
-
-def _nothing() -> None:
-    """No work between stop and start, nothing to check."""
-
-
-def _takes_any(_: Sequence[GangView]) -> None:
-    """Whatever is ready serves."""
-
-
-def _says_nothing(_: RestartStep) -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GangRestart:
-    """The turn of one gang, or of a few at a time.
+    """One gang's part.
 
-    start:   what each of them is to run, in the same order
-    drain_s: how long requests that run are waited for before anything is stopped; now: they are not
-    check:   raises what forbids the start, while these gangs serve; called where another turn has passed since the
-             command ran its checks of all
-    work:    between stop and start
-    accept:  raises where what came up is not what was wanted
-    failed, left: after a failure at a step, and after an interruption: the outcome as text; '' for none
+    gang:   where it runs now
+    view:   as it was seen before
+    before: what its nodes have staged now; None where they do not have the same plan
+    check:  what it is to run, as the checks of its start judge it
+    start:  the same, to be started
     """
 
-    places: tuple[Address, ...]
-    start: tuple[raising.Rising, ...]
-    drain_s: float
-    timeout_s: float
-    now: bool = False
-    undo_on_interrupt: bool = False
-    before_go: raising.BeforeGo | None = None
-    check: Callable[[], None] = _nothing
-    work: Callable[[], None] = _nothing
-    accept: Callable[[Sequence[GangView]], None] = _takes_any
-    failed: Callable[[RestartStep], str] = _says_nothing
-    left: Callable[[RestartStep], str] = _says_nothing
+    gang: GangSpec
+    view: GangView
+    before: Staged | None
+    check: Staged
+    start: raising.Rising
 
     @property
-    def gangs(self) -> tuple[GangSpec, ...]:
-        """Whose turn it is."""
-        return tuple(place.gang for place in self.places)
+    def name(self) -> str:
+        """Of the gang."""
+        return self.gang.name
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Of these gangs."""
-        return tuple(gang.name for gang in self.gangs)
+    def url(self) -> str:
+        """Where it serves before."""
+        return (self.before.service_url if self.before else "") or self.view.service_url
+
+    @property
+    def drain_s(self) -> float:
+        """How long its engine drains by itself when it is stopped."""
+        return self.before.drain_s if self.before else 0.0
 
 
-@dataclass
+def _nothing(_: object) -> None:
+    """No check, no work, whatever is ready serves."""
+
+
+@dataclass(kw_only=True)
 class RestartSequence:
-    """Turns, one after the other, as parts of one operation. router: None where nothing sends requests elsewhere."""
+    """Restarts one after the other, as parts of one operation whose locks are held.
 
+    router:  None where nothing sends requests elsewhere meanwhile
+    at_once: how many gangs are down at a time
+    now:     running requests are ended; else they are waited for: up to drain_s once they go elsewhere, None: by the
+             engine alone
+    done:    what was done to a gang afterwards, as text
+    returns: a gang that does not come up, or is undone, starts what it ran before: as text; '': it stays as it ended
+    check:   raises what forbids the start, while these gangs serve; asked where another restart has passed since the
+             command ran its checks of all
+    tell:    of each gang, before it is taken down
+    work:    between stop and start
+    accept:  raises where what came up is not what was wanted
+    left:    after a failure, or an interruption (True): the outcome as text, instead of the usual words
+    """
+
+    inventory: Inventory
     fleet: Fleet
     router: Router | None
-    watcher: raising.Watcher
+    watcher: Watcher
     operation: Operation
-    _taken: bool = False
+    done: str
+    timeout_s: float
+    at_once: int = 1
+    now: bool = False
+    drain_s: float | None = None
+    returns: str = ""
+    undo_on_interrupt: bool = False
+    before_go: raising.BeforeGo | None = None
+    check: Callable[[Sequence[GangRestart]], None] = _nothing
+    tell: Callable[[GangRestart], None] = _nothing
+    work: Callable[[GangRestart], None] = _nothing
+    accept: Callable[[Sequence[GangView]], None] = _nothing
+    left: Callable[[GangRestart, RestartStep, bool], str] | None = None
+    views: list[GangView] = field(default_factory=list)
+    """Of the gangs that serve again."""
 
-    def take(self, turn: GangRestart) -> raising.StartedGangs:
+    def run(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
         """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
+        for first in range(0, len(gangs), self.at_once):
+            batch = gangs[first : first + self.at_once]
+            if first:
+                self.check(batch)
+            self._restart(batch, gangs[first + self.at_once :])
+        return tuple(self.views)
+
+    def _restart(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart]) -> None:
+        names = [one.name for one in gangs]
         step = RestartStep.ASIDE
-        self.operation.turn(turn.names)
+        for one in gangs:
+            self.tell(one)
+        self.operation.turn(names)
         try:
-            if self._taken:
-                turn.check()
-            self._taken = True
-            with weights_ahead(self.fleet, [] if turn.now else [one.reads for one in turn.start]):
-                self._aside(turn)
+            with weights_ahead(self.fleet, [] if self.now else [one.start.reads for one in gangs]):
+                self._aside(gangs)
                 step = RestartStep.STOP
-                stop(self.fleet, turn.gangs, self.watcher, now=turn.now)
+                stop(self.fleet, [one.gang for one in gangs], self.watcher, now=self.now)
             step = RestartStep.WORK
-            turn.work()
+            for one in gangs:
+                self.work(one)
             step = RestartStep.START
-            raised = self._start(turn)
+            views = self._start(gangs)
             step = RestartStep.BACK
-            put_back(self.router, turn.places, self.watcher)
+            self._back(gangs, views)
         except DeployError as failure:
-            self._recover(turn, step)
-            if words := turn.failed(step):
+            self._recover(gangs, step)
+            if words := self._outcome(gangs, later, step):
                 failure.what += f"\n    {words}"
             raise
         except BaseException as ended:
             if step in (RestartStep.STOP, RestartStep.WORK) and _by_hand(ended):
-                self.operation.stopped_by_hand(turn.names)
-            self._recover(turn, step)
-            if words := turn.left(step):
-                self.watcher.step(", ".join(turn.names), words)
+                self.operation.stopped_by_hand(names)
+            self._recover(gangs, step)
+            if words := self._undone(gangs, step):
+                self.watcher.step(", ".join(names), words)
             raise
-        self.operation.finished(turn.names)
-        return raised
+        self.operation.finished(names)
+        self.views += views
 
-    def _aside(self, turn: GangRestart) -> None:
-        if turn.now:
-            take_out(self.router, turn.places, self.watcher)
+    def _aside(self, gangs: Sequence[GangRestart]) -> None:
+        if self.now or self.drain_s is None:
+            take_out(self.router, gangs, self.watcher)
         else:
-            set_aside(self.fleet, self.router, turn.places, self.watcher, drain_s=turn.drain_s)
+            set_aside(self.fleet, self.router, gangs, self.watcher, drain_s=self.drain_s)
 
-    def _start(self, turn: GangRestart) -> raising.StartedGangs:
+    def _start(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
         raised = raising.raise_all(
             self.fleet,
-            turn.start,
+            [one.start for one in gangs],
             self.watcher,
-            timeout_s=turn.timeout_s,
-            undo_on_interrupt=turn.undo_on_interrupt,
-            before_go=turn.before_go,
+            timeout_s=self.timeout_s,
+            undo_on_interrupt=self.undo_on_interrupt,
+            before_go=self.before_go,
         )
-        turn.accept(raised.views)
-        return raised
+        self.accept(raised.views)
+        return raised.views
 
-    def _recover(self, turn: GangRestart, step: RestartStep) -> None:
+    def _back(self, gangs: Sequence[GangRestart], views: Sequence[GangView]) -> None:
+        if self.router is None:
+            rejoin(self.inventory, views, self.watcher)
+        else:
+            put_back(self.router, {one.name: one.check.service_url or one.url for one in gangs}, self.watcher)
+
+    def _recover(self, gangs: Sequence[GangRestart], step: RestartStep) -> None:
         """Requests go to whichever of them serves; one that was never stopped is as it was."""
         with suppress(DeployError):
             if step is RestartStep.ASIDE:
-                self.operation.untouched(turn.names)
+                self.operation.untouched([one.name for one in gangs])
             elif self.router is not None:
-                say_failures(
-                    take_in_all(self.router, see(self.fleet, turn.gangs, patience=StragglerWait())), self.watcher
-                )
+                now = see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
+                say_failures(take_in_all(self.router, now), self.watcher)
+
+    def _outcome(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart], step: RestartStep) -> str:
+        """What became of these gangs after a failure, and of the others, as text."""
+        if self.left is not None:
+            return "; ".join(filter(None, (self.left(one, step, False) for one in gangs)))
+        names = ", ".join(one.name for one in gangs)
+        others = [f"{self.done}: {', '.join(view.name for view in self.views)}"] if self.views else []
+        others += [f"not {self.done}: {', '.join(one.name for one in later)}"] if later else []
+        if self.returns and step not in (RestartStep.ASIDE, RestartStep.STOP):
+            words = [self._go_back(one) for one in gangs]
+        elif others or self.returns:
+            words = [f"it stopped at {names}"]
+        else:
+            words = []
+        return "; ".join((*words, *others))
+
+    def _undone(self, gangs: Sequence[GangRestart], step: RestartStep) -> str:
+        """What became of them after an interruption, as text."""
+        if self.left is not None:
+            return "; ".join(self.left(one, step, True) for one in gangs)
+        if self.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:
+            return "; ".join(self._go_back(one) for one in gangs)
+        return ""
+
+    def _go_back(self, one: GangRestart) -> str:
+        """Start what it ran before again; returns the outcome as text."""
+        if one.before is None:
+            return f"{one.name} is stopped: its nodes had no common plan to return to"
+        plan = f"{self.returns} {one.before.plan_id}"
+        self.watcher.step(one.name, f"restoring plan {one.before.plan_id}")
+        try:
+            (view,) = see(self.fleet, [one.gang], patience=StragglerWait())
+            raising.everybody_answers([view])
+            if view.running:  # still draining, if the stop was interrupted
+                stop(self.fleet, [one.gang], self.watcher, now=True)
+            start = one.before.rising(going_back=True, of_now=facts_of_now(self.fleet, self.watcher))
+            raising.raise_all(self.fleet, [start], self.watcher, timeout_s=self.timeout_s)
+            put_back(self.router, {one.name: one.before.service_url}, self.watcher)
+        except DeployError as second:
+            return f"restoring plan {one.before.plan_id} failed too: {second.where}: {second.what}"
+        self.operation.finished([one.name])
+        return f"{one.name} is back on {plan}"
 
 
 def _by_hand(ended: BaseException) -> bool:
@@ -171,40 +236,34 @@ def _by_hand(ended: BaseException) -> bool:
 
 
 def set_aside(
-    fleet: Fleet,
-    router: Router | None,
-    places: Sequence[Address],
-    watcher: raising.Watcher,
-    *,
-    drain_s: float,
+    fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher, *, drain_s: float
 ) -> None:
     """Have no request go there, and wait until none runs. What ends it puts them back: nothing was stopped."""
+    now = see(fleet, [one.gang for one in gangs], patience=StragglerWait())
+    serving = [one for one, view in zip(gangs, now, strict=True) if view.service_healthy]
     try:
-        take_out(router, places, watcher)
-        for place in places:
-            if place.serving:
-                watcher.step(place.gang.name, "draining requests")
-                wait_until_drained(fleet, place.gang, place.url, deadline_s=drain_s)
+        take_out(router, gangs, watcher)
+        for one in serving:
+            watcher.step(one.name, "draining requests")
+            wait_until_drained(fleet, one.gang, one.url, deadline_s=drain_s)
     except BaseException:
-        put_back(router, [place for place in places if place.serving], watcher, before=True)
+        put_back(router, {one.name: one.url for one in serving}, watcher)
         raise
 
 
-def take_out(router: Router | None, places: Sequence[Address], watcher: raising.Watcher) -> None:
+def take_out(router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:
     """Have no new request go there."""
     if router is None:
         return
-    for place in places:
-        watcher.step(place.gang.name, "removing it from the router")
-        router.take_out(place.url)
+    for one in gangs:
+        watcher.step(one.name, "removing it from the router")
+        router.take_out(one.url)
 
 
-def put_back(
-    router: Router | None, places: Sequence[Address], watcher: raising.Watcher, *, before: bool = False
-) -> None:
-    """Have requests go there again. before: its turn, so to where it served then."""
+def put_back(router: Router | None, urls: dict[str, str], watcher: Watcher) -> None:
+    """Have requests go there again, by gang."""
     if router is None:
         return
-    for place in places:
-        watcher.step(place.gang.name, "adding it to the router")
-        router.take_in(place.url if before else place.then or place.url)
+    for name, url in urls.items():
+        watcher.step(name, "adding it to the router")
+        router.take_in(url)

@@ -1,28 +1,29 @@
-"""`restart --resume`: what an interrupted command has begun is finished, from wherever the nodes are now."""
+"""What an interrupted command has begun is finished, from wherever the nodes are now: by a guard, by the next `up`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
+from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.restart import RestartRequest, RestartWatcher, restart, stop
-from orchestrator.gang.steps.rolling import RollingRequest, roll
+from orchestrator.gang.steps.restart import ROLLING, RestartRequest, restart
 from orchestrator.gang.steps.router.routing import rejoin
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.planning.steps.rehearsal import GangRehearsal, would
 from orchestrator.remote.fleet import Fleet
 
 
@@ -31,7 +32,7 @@ class ResumeRequest:
     """timeout_s: for each gang's start."""
 
     gangs: tuple[str, ...] = ()
-    command: str = "restart --resume"
+    command: str = "up"
     timeout_s: float = 3600.0
 
 
@@ -43,60 +44,63 @@ class ResumeResult:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Interrupted:
-    """finished: serve after their turn; waiting: what was begun on gangs that still serve the run that they had."""
+def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> ResumeResult:
+    """Finish interrupted work on the chosen gangs that no command holds.
 
-    finished: Mapping[str, GangView] = field(default_factory=dict)
-    waiting: Sequence[GangOperation] = ()
-
-
-def resume(inventory: Inventory, request: ResumeRequest, watcher: RestartWatcher) -> ResumeResult:
-    """Finish interrupted work on the chosen gangs that no command holds; does nothing if there is none.
-
-    First every partly changed gang serves again and is in the router, then the operation continues with those that it
-    had not reached. A changed plan that not all nodes of a gang have yet is given up: the gang keeps its previous one.
-    Raises Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
+    First every partly changed gang serves again and is in the router, then `go_on`. A changed plan that not all nodes
+    of a gang have yet is given up: the gang keeps its previous one. Raises InputError where nothing was begun,
+    Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
     """
     gangs = chosen_gangs(inventory, request.gangs)
-    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        gangs = as_they_run(fleet, gangs)
-        left = interrupted(fleet, gangs)
-        concerned = [gang for gang in gangs if gang.name in {begun.gang for begun in left}]
-        raising.everybody_answers(see(fleet, concerned))
-        found = _half_way(inventory, fleet, concerned, left, request, watcher)
-    went_on, words = _go_on(inventory, found.waiting, request, watcher)
-    views = {**found.finished, **{view.name: view for view in went_on}}
-    return ResumeResult(views=tuple(views[gang.name] for gang in gangs if gang.name in views), words=words)
-
-
-def _half_way(
-    inventory: Inventory,
-    fleet: Fleet,
-    gangs: Sequence[GangSpec],
-    left: Sequence[GangOperation],
-    request: ResumeRequest,
-    watcher: RestartWatcher,
-) -> _Interrupted:
-    specs = {gang.name: gang for gang in gangs}
-    finished: dict[str, GangView] = {}
-    waiting: list[GangOperation] = []
-    with ExitStack() as opened:
-        locks = {gang.name: opened.enter_context(GangLock(fleet, gang, request.command)) for gang in gangs}
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
+        specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
+        left = _left(fleet, specs.values())
+        locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], request.command)) for one in left}
+        views = {}
         for begun in left:
-            view = None
-            if begun.turning:
-                view = finish(
-                    inventory, locks[begun.gang], specs[begun.gang], begun, watcher, timeout_s=request.timeout_s
-                )
-            if view is None:
-                waiting.append(begun)
-            else:
-                finished[begun.gang] = view
-        for begun in waiting if _gives_up(waiting) else ():
-            finished[begun.gang] = see(fleet, [specs[begun.gang]])[0]
-            locks[begun.gang].finish()
-    return _Interrupted(finished=finished, waiting=waiting)
+            name = begun.gang
+            if begun.turning and (
+                view := finish(inventory, locks[name], specs[name], begun, watcher, timeout_s=request.timeout_s)
+            ):
+                views[name] = view
+        waiting = [begun for begun in left if begun.gang not in views]
+        for begun in waiting:
+            (views[begun.gang],) = see(fleet, [specs[begun.gang]])
+            if not _goes_on(begun):
+                locks[begun.gang].finish()
+    went_on, words = go_on(inventory, waiting, request.command, watcher)
+    views |= {view.name: view for view in went_on}
+    return ResumeResult(views=tuple(views[name] for name in specs if name in views), words=words)
+
+
+def rehearse_resume(inventory: Inventory, names: Sequence[str]) -> tuple[GangRehearsal, ...]:
+    """What `resume` would do to the gangs on which a command was interrupted. Raises as it does."""
+    gangs = chosen_gangs(inventory, names)
+    with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
+        left = {begun.gang: begun for begun in _left(fleet, gangs)}
+        views = see(fleet, [gang for gang in gangs if gang.name in left])
+    return tuple(would(view, view.plan_id, _would(left[view.name])) for view in views)
+
+
+def _would(begun: GangOperation) -> str:
+    what = f"the {begun.what.value} that {begun.who}@{begun.host} began"
+    if begun.turning:
+        return f"{what} would be finished"
+    return f"{what} would be continued with this gang" if _goes_on(begun) else f"{what} would not reach this gang"
+
+
+def _left(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
+    gangs = tuple(gangs)
+    left = interrupted(fleet, gangs)
+    if not left:
+        raise InputError(
+            "no model was given, and no interrupted command has left anything to finish",
+            where="command line",
+            fix="add --model NAME; run `l40s-deploy models` for the list",
+        )
+    names = {begun.gang for begun in left}
+    raising.everybody_answers(see(fleet, [gang for gang in gangs if gang.name in names]))
+    return left
 
 
 def finish(
@@ -104,13 +108,13 @@ def finish(
     lock: GangLock,
     gang: GangSpec,
     begun: GangOperation,
-    watcher: raising.Watcher,
+    watcher: Watcher,
     *,
     timeout_s: float,
 ) -> GangView | None:
-    """Have a gang serve whose turn was interrupted, and be in the router. lock: is held.
+    """Have a gang serve whose restart was interrupted, and be in the router. lock: is held.
 
-    None where its turn had not come to the stop: it serves the run that it had, and nothing is lost.
+    None where it had not come to the stop: it serves the run that it had, and nothing is lost.
     """
     fleet = lock.fleet
     (view,) = see(fleet, [gang])
@@ -127,65 +131,56 @@ def finish(
     return view
 
 
-def _serving_again(
-    fleet: Fleet, gang: GangSpec, begun: GangOperation, watcher: raising.Watcher, timeout_s: float
-) -> GangView:
+def _serving_again(fleet: Fleet, gang: GangSpec, begun: GangOperation, watcher: Watcher, timeout_s: float) -> GangView:
     """With the plan that all its nodes hold; where they hold several, or it does not come up, with the one before."""
     now = facts_of_now(fleet, watcher)
+
+    def start(run_id: str = "") -> GangView:
+        plan = staged_plan(fleet, gang, run_id=run_id)
+        rising = plan.rising(going_back=bool(run_id), of_now=now)
+        return raising.raise_all(fleet, [rising], watcher, timeout_s=timeout_s).views[0]
+
     try:
-        plan = staged_plan(fleet, gang).rising(of_now=now)
+        plan_id = staged_plan(fleet, gang).plan_id
     except InputError:
-        plan = staged_plan(fleet, gang, run_id=begun.was_run).rising(going_back=True, of_now=now)
-        watcher.step(gang.name, f"not all of its nodes have the new plan; restoring plan {plan.plan_id}")
+        watcher.step(gang.name, "not all of its nodes have the new plan; restoring the one before")
+        return start(begun.was_run)
     try:
-        return raising.raise_all(fleet, [plan], watcher, timeout_s=timeout_s).views[0]
+        return start()
     except DeployError as failure:
-        if begun.what is not OperationKind.CHANGE:
+        if begun.what is not OperationKind.CHANGE or staged_plan(fleet, gang, run_id=begun.was_run).plan_id == plan_id:
             raise
-        before = staged_plan(fleet, gang, run_id=begun.was_run)
-        if before.plan_id == plan.plan_id:
-            raise
-        watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring plan {before.plan_id}")
-        return raising.raise_all(
-            fleet, [before.rising(going_back=True, of_now=now)], watcher, timeout_s=timeout_s
-        ).views[0]
+        watcher.step(gang.name, f"{failure.where}: {failure.what}; restoring the plan before")
+    return start(begun.was_run)
 
 
-def _gives_up(waiting: Sequence[GangOperation]) -> bool:
-    """The rest of a changed plan is not known to the nodes: only its command can go on."""
-    return any(begun.what is OperationKind.CHANGE for begun in waiting)
+def _goes_on(begun: GangOperation) -> bool:
+    """A rolling restart does with the gangs that it had not reached: others serve behind the router meanwhile."""
+    return begun.what is OperationKind.ROLLING and not begun.options.get("without_router")
 
 
-def _go_on(
-    inventory: Inventory, waiting: Sequence[GangOperation], request: ResumeRequest, watcher: RestartWatcher
+def go_on(
+    inventory: Inventory, waiting: Sequence[GangOperation], command: str, watcher: Watcher
 ) -> tuple[tuple[GangView, ...], tuple[str, ...]]:
-    if not waiting:
-        return (), ()
-    if _gives_up(waiting):
-        names = ", ".join(begun.gang for begun in waiting)
-        return (), (f"{names} still on the previous plan: run `{waiting[0].command}` again to change over",)
-    first = waiting[0]
-    more: dict[str, Any] = {
-        **_known(first),
-        "gangs": tuple(begun.gang for begun in waiting if begun.what is first.what),
-        "command": request.command,
-    }
-    go_on: dict[OperationKind, Callable[[], tuple[GangView, ...]]] = {
-        OperationKind.ROLLING: lambda: roll(inventory, RollingRequest(**more), watcher).views,
-        OperationKind.MAINTENANCE: lambda: maintain(inventory, MaintenanceRequest(**more), watcher).views,
-        OperationKind.RESTART: lambda: restart(inventory, RestartRequest(**more), watcher).views,
-    }
-    return go_on[first.what](), ()
+    """Restart the gangs that an interrupted rolling restart had not reached, by its options; the views of these.
 
-
-_OPTIONS = {
-    OperationKind.ROLLING: RollingRequest,
-    OperationKind.MAINTENANCE: MaintenanceRequest,
-    OperationKind.RESTART: RestartRequest,
-}
+    What else was not reached serves as before, until its own command is repeated: as text.
+    """
+    words = tuple(
+        f"{begun.gang} was not reached and serves as before: for its {begun.what.value}, run `{begun.command}` again,"
+        " for it alone"
+        for begun in waiting
+        if not _goes_on(begun)
+    )
+    rolling = [begun for begun in waiting if _goes_on(begun)]
+    if not rolling:
+        return (), words
+    names = tuple(begun.gang for begun in rolling)
+    request = RestartRequest(verb=ROLLING, gangs=names, command=command, **_known(rolling[0]))
+    return restart(inventory, request, watcher).views, words
 
 
 def _known(begun: GangOperation) -> dict[str, Any]:
     """The options that were kept, as far as they are ones of this release."""
-    known = _OPTIONS[begun.what].__dataclass_fields__  # type: ignore[attr-defined]
+    known = set(RestartRequest.__dataclass_fields__) - {"verb", "gangs", "command"}
     return {name: value for name, value in begun.options.items() if name in known}

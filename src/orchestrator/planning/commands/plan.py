@@ -77,22 +77,20 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
 
 
+def asks(args: argparse.Namespace) -> bool:
+    """Whether these options say anything of a plan."""
+    return bool(args.plan or _wishes(args))
+
+
+def _wishes(args: argparse.Namespace) -> bool:
+    degrees = (args.tp, args.pp, args.ep, args.attn_dp, args.layout)
+    return any((args.model, args.stack, *degrees, args.replicas, args.without, args.engine_args))
+
+
 def request_of(args: argparse.Namespace) -> PlanRequest:
     """The request that these options mean. Raises InputError for none, and for a plan file with other wishes."""
     if args.plan:
-        wishes = (
-            args.model,
-            args.stack,
-            args.tp,
-            args.pp,
-            args.ep,
-            args.attn_dp,
-            args.layout,
-            args.replicas,
-            args.gang,
-            args.without,
-        )
-        if any(wishes) or args.engine_args:
+        if _wishes(args) or args.gang:
             raise InputError(
                 "--plan FILE was combined with options that the saved plan already sets",
                 where="command line",

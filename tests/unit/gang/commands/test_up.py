@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,6 @@ Run = Callable[..., tuple[int, str, str]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     inventory = tmp_path / "hosts.yml"
     inventory.write_text(INVENTORY)
-    monkeypatch.setattr(verb, "enrol", lambda *_, **__: None)
 
     def type_it(answer: UpResult | BaseException, *words: str) -> tuple[int, str, str]:
         def up(_: object, request: UpRequest, watcher: object) -> UpResult:
@@ -138,14 +138,12 @@ def test_a_failure_names_the_node_and_rank_and_who_can_not_be_reached() -> None:
     ]
 
 
-def test_what_serves_is_shown_although_the_router_failed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: object, **__: object) -> None:
-        raise NodeError("the router's environment is not there", where="head", fix="l40s-deploy prepare")
-
-    monkeypatch.setattr(verb, "enrol", refuses)
-    code, out, err = run(outcome())
+def test_what_serves_is_shown_although_the_router_failed(run: Run) -> None:
+    failure = NodeError("the router's environment is not there", where="head", fix="l40s-deploy prepare")
+    failed = replace(outcome(), failure=failure)
+    code, out, err = run(failed)
     assert code == 3 and "ready in 12.3 s; canary: 'Paris" in out
     assert err.rstrip().endswith("error: head: the router's environment is not there\n  fix: l40s-deploy prepare")
-    code, out, err = run(outcome(), "--json")
+    code, out, err = run(failed, "--json")
     assert code == 3 and json.loads(out)["gangs"][0]["state"] == "ready"
     assert json.loads(err.splitlines()[-1])["error"]["where"] == "head"

@@ -9,30 +9,36 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.gang.steps.test_restart import Told
 from tests.unit.gang.steps.test_up import up, with_env
 
-from orchestrator.gang.steps import rolling
-from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
-from orchestrator.gang.steps.restart import RestartRequest, restart
-from orchestrator.gang.steps.rollback import RollbackRequest, roll_back
-from orchestrator.gang.steps.rolling import RollingRequest, roll
+from orchestrator.gang.steps import restart as restart_module
+from orchestrator.gang.steps.restart import (
+    MAINTENANCE,
+    RESTART,
+    ROLLBACK,
+    ROLLING,
+    RestartRequest,
+    RestartVerb,
+    rehearse_restart,
+    restart,
+)
 from orchestrator.gang.steps.staging import other_checkpoint
 from orchestrator.model.errors import DeployError, Exit, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.node.agent import weights
-from orchestrator.planning.steps.rehearsal import would_restart, would_roll_back
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
 
 Local = Callable[..., "LocalGang"]
+Verb = Callable[["LocalGang", pytest.MonkeyPatch], object]
 ECC = Finding(
     id="GPU-HEALTH", severity=Severity.STOP, node="node1", title="has 2 uncorrectable memory errors", fix="look"
 )
@@ -103,13 +109,13 @@ def serving(local: Local, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
 
 
 def rolled(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.setattr(rolling, "_refuse_too_few", lambda *_: None)
+    monkeypatch.setattr(restart_module, "_refuse_too_few", lambda *_: None)
     (one,) = gang.inventory.gangs
     absent = GangSpec(
         name="gang1", nodes=tuple(replace(node, name=f"{node.name}b", gang="gang1") for node in one.nodes)
     )
     two = Inventory(path="hosts.yml", gangs=(one, absent))
-    return roll(two, RollingRequest(gangs=("gang0",), without_router=True), Told())
+    return restart(two, RestartRequest(verb=ROLLING, gangs=("gang0",), without_router=True), Told())
 
 
 def changed(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -118,13 +124,17 @@ def changed(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
     return up(gang, plan, monkeypatch, replace_it=True)
 
 
-VERBS: dict[str, Callable[[LocalGang, pytest.MonkeyPatch], object]] = {
-    "restart": lambda gang, _: restart(gang.inventory, RestartRequest(now=True), Told()),
+def typed(verb: RestartVerb, carry_out: Callable[..., object] = restart, **words: Any) -> Verb:
+    return lambda gang, _: carry_out(gang.inventory, RestartRequest(verb=verb, **words), Told())
+
+
+VERBS: dict[str, Verb] = {
+    "restart": typed(RESTART, now=True),
     "restart --rolling": rolled,
-    "restart --maintenance": lambda gang, _: maintain(gang.inventory, MaintenanceRequest(run="true"), Told()),
-    "restart --dry-run": lambda gang, _: would_restart(gang.inventory, (), Told(), now=False, one_by_one=True),
-    "rollback": lambda gang, _: roll_back(gang.inventory, RollbackRequest(), Told()),
-    "rollback --dry-run": lambda gang, _: would_roll_back(gang.inventory, (), Told()),
+    "restart --maintenance": typed(MAINTENANCE, run="true"),
+    "restart --dry-run": typed(RESTART, rehearse_restart),
+    "rollback": typed(ROLLBACK),
+    "rollback --dry-run": typed(ROLLBACK, rehearse_restart),
     "up --replace": changed,
 }
 
@@ -165,11 +175,11 @@ def test_what_was_accepted_forbids_nothing_later(local: Local, findings: list[Fi
     gang = local()
     gang.up(accept=("GPU-HEALTH@node1",))
     findings.append(ECC)
-    assert would_restart(gang.inventory, (), Told(), now=False, one_by_one=False)
+    assert rehearse_restart(gang.inventory, RestartRequest(), Told())
     findings.append(replace(ECC, node="node0"))
     with pytest.raises(FindingsError):
-        would_restart(gang.inventory, (), Told(), now=False, one_by_one=False)
-    assert would_restart(gang.inventory, (), Told(), now=False, one_by_one=False, accept=("GPU-HEALTH",))
+        rehearse_restart(gang.inventory, RestartRequest(), Told())
+    assert rehearse_restart(gang.inventory, RestartRequest(accept=("GPU-HEALTH",)), Told())
     with pytest.raises(InputError, match="no finding is called"):
         restart(gang.inventory, RestartRequest(accept=("GPU-HELTH",)), Told())
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.gang.steps import locks, raising
+from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.lock_keeping import release
 from orchestrator.gang.steps.locks import GangLock, still_ours
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.restart import again
 from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
@@ -163,7 +163,7 @@ def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
         with GangLock(fleet, gang.gang, "restart") as lock, GangLock(others, gang.gang, "up", force=True):
             until(lambda: bool(lock._lost), 20.0, "the loss is noticed")
             with pytest.raises(LockHeld):
-                again(fleet, [plan], Notes(), now=True, timeout_s=20.0)
+                stop(fleet, [gang.gang], Notes(), now=True)
             seen = gang.view()
             assert (seen.state, seen.run_id) == (GangState.READY, before)
             gang.stop_all(clear=True)
@@ -184,7 +184,7 @@ def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_
     with Fleet(gang.gang.nodes) as fleet:
         with GangLock(fleet, gang.gang, "restart") as lock:
             lock.begin(begun)
-            assert begun_on(fleet, [gang.gang]) == ("gang0",)
+            assert [one.gang for one in begun_on(fleet, [gang.gang])] == ["gang0"]
             assert interrupted(fleet, [gang.gang]) == ()  # another command is at work
         assert interrupted(fleet, [gang.gang]) == (begun,)
         with pytest.raises(LockHeld):
@@ -193,7 +193,7 @@ def test_what_was_begun_stays_when_the_lock_goes_and_is_forgotten_by_its_holder_
         assert interrupted(fleet, [gang.gang]) == (begun,) == status([gang.gang]).interrupted
         lock.finish()
         assert interrupted(fleet, [gang.gang]) == (begun,)
-        with GangLock(fleet, gang.gang, "restart --resume") as lock:
+        with GangLock(fleet, gang.gang, "up") as lock:
             lock.finish()
         assert interrupted(fleet, [gang.gang]) == () == status([gang.gang]).interrupted
 

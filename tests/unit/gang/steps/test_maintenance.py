@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,8 @@ from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.returning import Boot
 from orchestrator.gang.steps import maintenance
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
+from orchestrator.gang.steps.restart import MAINTENANCE, RestartRequest, restart
+from orchestrator.gang.steps.restart_sequence import RestartStep
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
@@ -43,9 +43,6 @@ class Told:
     def seen(self, views: object) -> None:
         pass
 
-    def downtime(self, expected: Any) -> None:
-        self.words.append(expected.words)
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +58,11 @@ def boots(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Sequence[Boot | None]]
         last[:] = [next(seen, last[0] if last else ())]
         return {name: last[0][int(name[-1])] for name in names}
 
-    monkeypatch.setattr(maintenance._Work, "boots", look)
+    monkeypatch.setattr(maintenance.NodesWork, "boots", look)
+
+
+def request(**words: Any) -> RestartRequest:
+    return RestartRequest(verb=MAINTENANCE, **words)
 
 
 A, B = Boot("a", "1"), Boot("b", "1")
@@ -73,7 +74,7 @@ def test_every_node_is_waited_for_until_it_has_booted_anew(local: Local, monkeyp
     before = gang.view().run_id
     boots(monkeypatch, iter([(A, A), (A, A), (None, A), (B, None), (B, B)]))
     told = Told()
-    done = maintain(gang.inventory, MaintenanceRequest(wait_s=20), told)
+    done = restart(gang.inventory, request(wait_s=20), told)
     assert done.views[0].state is GangState.READY and done.views[0].run_id != before
     assert "will not serve for about" in told.words[1]
     moves = [words for words in told.words if words.endswith((" is back", "does not answer"))]
@@ -96,7 +97,7 @@ def test_a_command_is_run_for_one_node_after_the_other_while_the_gang_is_stopped
 
     told.on_step = look
     script = f"import os; open({str(out)!r}, 'a').write(os.environ['L40S_NODE'] + ' ' + os.environ['L40S_GANG'] + ';')"
-    maintain(gang.inventory, MaintenanceRequest(run=f'{sys.executable} -c "{script}"', wait_s=20), told)
+    restart(gang.inventory, request(run=f'{sys.executable} -c "{script}"', wait_s=20), told)
     assert out.read_text() == "node0 gang0;node1 gang0;"
     assert gang.view().state is GangState.READY
 
@@ -116,7 +117,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     gang = local()
     gang.up()
     with pytest.raises(kind) as ended:
-        maintain(gang.inventory, MaintenanceRequest(**asked), Told())
+        restart(gang.inventory, request(**asked), Told())
     assert words in ended.value.what
     assert len(ended.value.fix.split()) > 2, "the fix says what to do, and with what"
     assert "start it again with `l40s-deploy restart gang0`" in ended.value.what
@@ -142,7 +143,7 @@ def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
 
     told.on_step = ctrl_c
     with pytest.raises(KeyboardInterrupt):
-        maintain(gang.inventory, MaintenanceRequest(run="true", wait_s=20), told)
+        restart(gang.inventory, request(run="true", wait_s=20), told)
     assert told.words[-1].startswith(words)
     with Fleet(gang.inventory.nodes) as fleet:
         (left,) = interrupted(fleet, gang.inventory.gangs)
@@ -155,7 +156,7 @@ def test_a_node_that_stays_away_is_unreachable(local: Local, monkeypatch: pytest
     gang.up()
     boots(monkeypatch, iter([(A, A), (B, None)]))
     with pytest.raises(Unreachable, match="node1 did not come back within") as ended:
-        maintain(gang.inventory, MaintenanceRequest(wait_s=0.1), Told())
+        restart(gang.inventory, request(wait_s=0.1), Told())
     assert ended.value.fix == "check power and network of node1, then run `l40s-deploy doctor`"
 
 
@@ -168,15 +169,24 @@ def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
     told = Told()
     told.on_step = lambda words: findings.append(gone) if words.startswith("the --run command for node1") else None
     with pytest.raises(FindingsError, match="a GPU is gone"):
-        maintain(gang.inventory, MaintenanceRequest(run="true"), told)
+        restart(gang.inventory, request(run="true"), told)
     assert any("trying again" in words for words in told.words)
     gang.nothing_left()
     told.on_step = lambda words: findings.clear() if "trying again" in words else None
-    accepted = MaintenanceRequest(run="true", accept=("GPU-MISSING",))
-    assert maintain(gang.inventory, accepted, told).views[0].state is GangState.READY
+    accepted = request(run="true", accept=("GPU-MISSING",))
+    assert restart(gang.inventory, accepted, told).views[0].state is GangState.READY
 
 
-def test_a_gang_that_serves_again_is_not_called_stopped() -> None:
-    work = SimpleNamespace(gang=SimpleNamespace(name="g"))
-    words = [maintenance._how_to_go_on(work, (), serves=serves) for serves in (False, True)]  # type: ignore[arg-type]
-    assert words[0].startswith("g is stopped") and words[1].startswith("g serves again, but may not be in the router")
+@pytest.mark.parametrize(
+    ("step", "interrupted", "words"),
+    [
+        (RestartStep.ASIDE, False, ""),
+        (RestartStep.STOP, True, "g is stopped; start it again with `l40s-deploy restart g`; not done: continue with"),
+        (RestartStep.START, False, "g is stopped"),
+        (RestartStep.START, True, "g is starting; `l40s-deploy up` adds it"),
+        (RestartStep.BACK, False, "g serves again, but may not be in the router"),
+    ],
+)
+def test_what_ends_it_says_what_became_of_the_gang(step: RestartStep, interrupted: bool, words: str) -> None:
+    said = maintenance.how_to_go_on("g", ["h"], step, interrupted=interrupted)
+    assert said.startswith(words) and bool(said) is bool(words)

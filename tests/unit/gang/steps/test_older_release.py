@@ -95,11 +95,7 @@ def test_its_failure_is_explained_and_it_is_restarted_as_it_was(started: LocalGa
     assert account.events
     from tests.support.local_gang import Notes
 
-    class Told(Notes):
-        def downtime(self, _: object) -> None:
-            pass
-
-    restarted = restart(started.inventory, RestartRequest(timeout_s=30.0), Told())
+    restarted = restart(started.inventory, RestartRequest(timeout_s=30.0), Notes())
     assert [view.state for view in restarted.views] == [GangState.READY]
     with Fleet(started.gang.nodes) as fleet:
         assert staged_plan(fleet, started.gang).plan_id == "plan1"

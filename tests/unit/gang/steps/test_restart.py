@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.waiting import until
 
-from orchestrator.gang.downtime import Downtime
-from orchestrator.gang.steps import restart as restart_module
-from orchestrator.gang.steps.down import DownRequest, StopResult, down
-from orchestrator.gang.steps.restart import RestartRequest, refuse_leftovers, restart
+from orchestrator.gang.steps import down as down_module
+from orchestrator.gang.steps import restart_sequence
+from orchestrator.gang.steps.down import DownRequest, StopResult, down, refuse_leftovers
+from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.status.why import why
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import GangFailed, InputError
@@ -33,19 +33,16 @@ Local = Callable[..., "LocalGang"]
 
 @dataclass
 class Told:
-    downtimes: list[Downtime] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
 
     def planned(self, plan: Plan) -> None:
         raise AssertionError("nothing is planned anew")
 
     def step(self, gang: str, words: str) -> None:
-        pass
+        self.words.append(words)
 
     def seen(self, views: Sequence[GangView]) -> None:
         pass
-
-    def downtime(self, expected: Downtime) -> None:
-        self.downtimes.append(expected)
 
 
 def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
@@ -57,8 +54,8 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
     (after,) = done.views
     assert after.state is GangState.READY
     assert after.plan_id == before.plan_id and after.run_id != before.run_id
-    assert told.downtimes[0].serving and told.downtimes[0].start_s is not None
-    assert 0 < done.down_s < 30
+    assert "gang0 will not serve for about" in told.words[1]
+    assert 0 < done.seconds < 30
     assert why(gang.inventory)[0].verdict is None
 
 
@@ -68,14 +65,14 @@ def slow_weights(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loca
     gang = local()
     gang.up()
     os.mkfifo(gang.model / "model.safetensors")
-    drain = restart_module.stop
+    drain = down_module.stop
 
     def stop(*arguments: Any, **more: Any) -> None:
         until(lambda: len(_readers(gang)) == gang.nodes, 20)
         assert gang.view().state is GangState.READY, "the engine before it still serves"
         drain(*arguments, **more)
 
-    monkeypatch.setattr(restart_module, "stop", stop)
+    monkeypatch.setattr(restart_sequence, "stop", stop)
     yield gang
     (gang.model / "model.safetensors").unlink()
 
@@ -101,16 +98,10 @@ def test_weight_files_are_read_ahead_while_the_engine_before_drains(slow_weights
 def test_reading_ahead_ends_with_a_restart_that_is_given_up(
     slow_weights: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits = restart_module.stop
-
     def given_up(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    def stop(*arguments: Any, **more: Any) -> None:
-        monkeypatch.setattr(restart_module, "stop_gangs", given_up)
-        waits(*arguments, **more)
-
-    monkeypatch.setattr(restart_module, "stop", stop)
+    monkeypatch.setattr(down_module, "stop_gangs", given_up)
     with pytest.raises(KeyboardInterrupt):
         restart(slow_weights.inventory, RestartRequest(), Told())
     until(lambda: not _readers(slow_weights), 20)

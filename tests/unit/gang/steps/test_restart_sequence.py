@@ -11,8 +11,11 @@ import pytest
 
 from orchestrator.gang.steps import raising, restart_sequence
 from orchestrator.gang.steps.raising import Rising, StartedGangs
-from orchestrator.gang.steps.restart_sequence import Address, GangRestart, RestartSequence
+from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.steps.weights_ahead import Reads
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.staging import CacheOrder
@@ -45,14 +48,26 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
         return StartedGangs(views=(), ready_before=frozenset(), seconds=0.0)
 
     monkeypatch.setattr(restart_sequence, "weights_ahead", weights_ahead)
-    for name in ("set_aside", "take_out", "stop", "put_back"):
+    for name in ("set_aside", "take_out", "stop"):
         monkeypatch.setattr(restart_sequence, name, noted(name))
     monkeypatch.setattr(raising, "raise_all", raised)
     operation = SimpleNamespace(turn=noted("turn"), finished=noted("finished"))
     start = Rising(gang=GANG, plan_id="p", document={}, requests=lambda run, key: {}, reads=READS)
-    turn = GangRestart(
-        places=(Address(gang=GANG, url="u"),), start=(start,), drain_s=9, timeout_s=9, now=now, work=noted("work")
+    check, view = Staged(gang=GANG, requests={}), GangView(name="g", state=GangState.READY, service_url="u")
+    one = GangRestart(gang=GANG, view=view, before=None, check=check, start=start)
+    steps = RestartSequence(
+        inventory=SimpleNamespace(),  # type: ignore[arg-type]
+        fleet=SimpleNamespace(),  # type: ignore[arg-type]
+        router=SimpleNamespace(),  # type: ignore[arg-type]
+        watcher=SimpleNamespace(),
+        operation=operation,  # type: ignore[arg-type]
+        done="restarted",
+        drain_s=9,
+        timeout_s=9,
+        now=now,
+        work=noted("work"),
     )
-    RestartSequence(SimpleNamespace(), None, SimpleNamespace(), operation).take(turn)  # type: ignore[arg-type]
+    monkeypatch.setattr(steps, "_back", noted("put_back"))
+    assert steps.run([one]) == ()
     drained = ["take_out", "stop"] if now else ["read on node0", "set_aside", "stop", "no more on node0"]
     assert order == ["turn", *drained, "work", "start", "put_back", "finished"]

@@ -10,17 +10,19 @@ import pytest
 from tests.unit.gang.steps.test_restart import Told
 from tests.unit.gang.steps.test_up import up, with_env
 
-from orchestrator.gang.steps.rollback import RollbackRequest, roll_back
+from orchestrator.gang.steps.restart import MAINTENANCE, ROLLBACK, RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.resume import rehearse_resume
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
-from orchestrator.planning.steps.rehearsal import would_restart, would_resume, would_roll_back, would_stop
+from orchestrator.planning.steps.rehearsal import would_stop
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
 
 pytestmark = pytest.mark.processes
 Local = Callable[..., "LocalGang"]
+BACK = RestartRequest(verb=ROLLBACK, command="l40s-deploy rollback")
 
 
 def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,18 +30,19 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     plan = gang.plan("plan1")
     up(gang, plan, monkeypatch)
     with pytest.raises(InputError, match="no recorded run of a plan other than plan1"):
-        roll_back(gang.inventory, RollbackRequest(), Told())
+        restart(gang.inventory, BACK, Told())
     up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
     before = gang.view()
-    (rehearsed,) = would_roll_back(gang.inventory, (), Told())
+    (rehearsed,) = rehearse_restart(gang.inventory, BACK, Told())
     assert (rehearsed.plan_id, rehearsed.then) == ("plan2", "plan1")
-    (rehearsed,) = would_restart(gang.inventory, (), Told(), now=False, one_by_one=True)
+    (rehearsed,) = rehearse_restart(gang.inventory, RestartRequest(verb=MAINTENANCE), Told())
     assert rehearsed.then == "plan2" and rehearsed.what.startswith("would be restarted; gang0 will not serve for about")
     (rehearsed,) = would_stop(gang.inventory, (), now=True)
     assert rehearsed.what == "would be stopped on node0, node1, at once"
-    assert would_resume(gang.inventory, ()) == ()
+    with pytest.raises(InputError, match="no interrupted command has left anything"):
+        rehearse_resume(gang.inventory, ())
     assert (gang.view().run_id, gang.view().state) == (before.run_id, GangState.READY), "a rehearsal changes nothing"
-    (view,) = roll_back(gang.inventory, RollbackRequest(command="l40s-deploy rollback"), Told()).views
+    (view,) = restart(gang.inventory, BACK, Told()).views
     assert (view.state, view.plan_id) == (GangState.READY, "plan1")
     (kept,) = history(gang.inventory)
     assert [(run.plan_id, run.end) for run in kept.runs] == [
@@ -69,7 +72,7 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
 
     monkeypatch.setattr("orchestrator.gang.steps.raising.raise_all", fails_once)
     with pytest.raises(GangFailed, match="gang0 is back on plan plan2"):
-        roll_back(gang.inventory, RollbackRequest(), Told())
+        restart(gang.inventory, BACK, Told())
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orchestrator.gang.steps import up as up_module
+from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import StagedFleet, UpRequest, UpResult
-from orchestrator.gang.steps.restart import stop
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.model.errors import GangFailed, InputError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
@@ -150,7 +150,6 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
             raise KeyboardInterrupt  # the nodes have their orders by now, and drain
         stop(*args, now=now)
 
-    monkeypatch.setattr(up_module, "stop", interrupted)
     monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.stop", interrupted)
     new = with_env(replace(plan, plan_id="plan2"), NEW="1")
     with pytest.raises(KeyboardInterrupt):
@@ -206,7 +205,7 @@ def test_a_gang_that_serves_elsewhere_after_its_turn_is_in_the_router_there(
     plan = gang.plan("plan1")
     (of_gang,) = plan.gangs
     was, then = of_gang.service_url, of_gang.service_url.replace("127.0.0.1", "localhost")
-    monkeypatch.setattr(up_module, "Router", lambda _: router)
+    monkeypatch.setattr(up_module, "serving_router", lambda spec: router if spec else nullcontext())
     monkeypatch.setattr(up_module, "enrol", lambda *_, **__: None)
     spec = RouterSpec(node=gang.spec(0))
     up(gang, plan, monkeypatch, router=spec)

@@ -17,11 +17,9 @@ from tests.support.waiting import slack, until
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.holder import this_process
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.maintenance import MaintenanceRequest, maintain
 from orchestrator.gang.steps.raising import UpRequest, raise_gangs, risings
 from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.restart import RestartRequest, restart
-from orchestrator.gang.steps.rollback import RollbackRequest, roll_back
+from orchestrator.gang.steps.restart import MAINTENANCE, ROLLBACK, RestartRequest, rehearse_restart, restart
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.status.status import status_json
@@ -46,7 +44,7 @@ from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
 from orchestrator.node.agent.lifecycle import LEADERS_CHECKS_S
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.planning.steps.rehearsal import would_restart, would_stop
+from orchestrator.planning.steps.rehearsal import would_stop
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app
@@ -82,9 +80,9 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
         lambda: down(other, DownRequest()),
         lambda: would_stop(other, (), now=False),
         lambda: restart(other, RestartRequest(), notes),
-        lambda: would_restart(other, (), notes, now=False, one_by_one=False),
-        lambda: roll_back(other, RollbackRequest(), notes),
-        lambda: maintain(other, MaintenanceRequest(), notes),
+        lambda: rehearse_restart(other, RestartRequest(), notes),
+        lambda: restart(other, RestartRequest(verb=ROLLBACK), notes),
+        lambda: restart(other, RestartRequest(verb=MAINTENANCE), notes),
         lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
     )
     for refuse in refusing:

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
+from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.router.routing import enrol
 from orchestrator.gang.steps.up import up
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.survivors import without
@@ -101,7 +101,8 @@ def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: StartTerms
         asked=asked,
     )
     outcome = up(inventory, request, watcher)
-    enrol(inventory, outcome.views, watcher, command=terms.command)
+    if outcome.failure is not None:
+        raise outcome.failure
     return outcome
 
 

@@ -48,15 +48,17 @@ from orchestrator.gang.guarding import (
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
+from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.guard.fewer import StartTerms, asked_of, go_on, return_to_all, words_to_return
 from orchestrator.gang.steps.guard.hooks import Hook, run_hook
+from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.restart import again, stop
 from orchestrator.gang.steps.resume import finish
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.status.reports import as_it_runs, see
 from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.golden.steps.check import ask_again
 from orchestrator.model.chosen import chosen_gangs
@@ -83,7 +85,7 @@ NO_DECISION = GuardDecision(GuardAction.NOTHING)
 Remember = Callable[[GuardMemory, float, Policy, str, tuple[str, ...]], GuardMemory]
 
 
-class GuardWatcher(raising.Watcher, Protocol):
+class GuardWatcher(Watcher, Protocol):
     """Whoever shows what goes on."""
 
     def decided(self, gang: str, decision: GuardDecision) -> None:
@@ -171,7 +173,7 @@ class _Post:
     """Monotonic seconds."""
 
     @property
-    def steps(self) -> raising.Watcher:
+    def steps(self) -> Watcher:
         """Watches what a decision starts."""
         return _Steps(self)
 
@@ -471,16 +473,16 @@ class _Post:
 
     def _again(self, now: GangView, why: str) -> None:
         plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
-        done = again(
-            self.fleet,
-            [plan],
-            self.steps,
-            now=True,
-            timeout_s=self.request.timeout_s,
-            cause=now.cause or Cause(node=self.gang.leader.name, text=why),
-        )
+        self._stop(plan.gang, now, why)
+        start = plan.rising(of_now=facts_of_now(self.fleet, self.steps))
+        done = raising.raise_all(self.fleet, [start], self.steps, timeout_s=self.request.timeout_s)
         rejoin(self.inventory, done.views, self.watcher)
         self.seen = done.views[0]
+
+    def _stop(self, gang: GangSpec, now: GangView, why: str) -> None:
+        """The nodes say what it is restarted for where that does not get so far that another run is staged."""
+        cause = now.cause or Cause(node=self.gang.leader.name, text=why)
+        stop(self.fleet, [gang], self.steps, now=True, cause=cause)
 
     def _notify(self, event: Event, text: str, fix: str) -> None:
         if self.request.notifier is not None:
@@ -537,8 +539,7 @@ class _RouterPost(_Post):
 
     def _again(self, now: GangView, why: str) -> None:
         if now.running:
-            cause = now.cause or Cause(node=self.gang.leader.name, text=why)
-            stop(self.fleet, [self.gang], self.watcher, now=True, cause=cause)
+            self._stop(self.gang, now, why)
         self.seen = raise_router(self.router, self.inventory, self.watcher)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.replay import staged_request
-from orchestrator.gang.steps.router.routing import Router, say_failures
+from orchestrator.gang.steps.router.routing import say_failures, serving_router
 from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
@@ -76,12 +76,10 @@ def leave(
 def _take_out(
     inventory: Inventory, gang: GangSpec, was: StagingRequest, gone: Collection[str], watcher: Watcher
 ) -> None:
-    if inventory.router is None:
-        return
     served = {(address, gang.leader.ports.http) for address, name in was.addresses.items() if name in gone}
     try:
-        with Router(inventory.router) as router:
-            if not router.view().serves:
+        with serving_router(inventory.router) as router:
+            if router is None:
                 return
             for worker in router.workers():
                 at = urlsplit(worker.url)

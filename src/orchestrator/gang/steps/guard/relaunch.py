@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from orchestrator.doctor.steps.look import look
-from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.replay import OfNow
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.node.agent import staged_files

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from http import HTTPStatus
@@ -21,7 +21,7 @@ from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.router import Worker
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import Rising, Watcher, raise_all
+from orchestrator.gang.steps.raising import Rising, raise_all
 from orchestrator.gang.steps.router.host import (
     GANG,
     ask_from,
@@ -33,6 +33,7 @@ from orchestrator.gang.steps.router.host import (
     router_gang,
 )
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
@@ -190,6 +191,16 @@ def wanted_router(inventory: Inventory) -> RouterSpec:
     return inventory.router
 
 
+@contextmanager
+def serving_router(spec: RouterSpec | None) -> Iterator[Router | None]:
+    """The router, where one serves."""
+    if spec is None:
+        yield None
+        return
+    with Router(spec) as router:
+        yield router if router.view().serves else None
+
+
 def router_state(inventory: Inventory) -> RouterState:
     """Look at the router."""
     with Router(wanted_router(inventory)) as router:
@@ -304,10 +315,8 @@ def say_failures(failures: Mapping[str, DeployError], watcher: Watcher) -> None:
 
 def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
     """Before a `down`: no new request goes to these gangs. Nothing where there is no router or it does not run."""
-    if inventory.router is None:
-        return
-    with Router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
-        if not router.state().view.service_healthy:
+    with serving_router(inventory.router) as router, Fleet(inventory.nodes) as fleet:
+        if router is None:
             return
         for view in see(fleet, chosen_gangs(inventory, tuple(gangs))):
             if view.service_url:

@@ -175,7 +175,7 @@ def overview_json(seen: Overview) -> dict[str, Any]:
         gang["router"] = seen.router.place(view.service_url) if seen.router else None
         gang["degraded_reason"] = seen.reason(view) or None
         begun = seen.begun(view)
-        gang["interrupted"] = {**begun.as_json(), "fix": "l40s-deploy restart --resume"} if begun else None
+        gang["interrupted"] = {**begun.as_json(), "fix": f"l40s-deploy up --gang {view.name}"} if begun else None
     return {**document, "router": _router(seen.router, seen.views) if seen.router else None}
 
 

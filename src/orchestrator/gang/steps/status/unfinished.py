@@ -21,9 +21,9 @@ def interrupted(
     return tuple(begun for begun, held in _kept(fleet, tuple(gangs), only) if not any(map(_at_work, held)))
 
 
-def begun_on(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[str, ...]:
-    """Names of the gangs with unfinished work, whichever command holds them."""
-    return tuple(begun.gang for begun, _ in _kept(fleet, tuple(gangs), None))
+def begun_on(fleet: Fleet, gangs: Iterable[GangSpec]) -> tuple[GangOperation, ...]:
+    """Unfinished work on these gangs, whichever command holds them."""
+    return tuple(begun for begun, _ in _kept(fleet, tuple(gangs), None))
 
 
 def _kept(

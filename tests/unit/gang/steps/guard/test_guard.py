@@ -16,7 +16,7 @@ from orchestrator.gang.steps import down, raising
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
 from orchestrator.gang.steps.guard.hooks import Hook
-from orchestrator.gang.steps.rolling import RollingRequest, roll
+from orchestrator.gang.steps.restart import ROLLING, RestartRequest, restart
 from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
@@ -127,7 +127,7 @@ def test_one_gang_cannot_roll(local: Local) -> None:
     gang = local()
     gang.up()
     with pytest.raises(InputError, match=r"a single gang can't be restarted.*will not serve for about") as refused:
-        roll(gang.inventory, RollingRequest(), Told())
+        restart(gang.inventory, RestartRequest(verb=ROLLING), Told())
     assert refused.value.exit_code == 2
     assert gang.view().state is GangState.READY
 

@@ -14,8 +14,8 @@ from tests.support.certificates import certified_key
 
 from orchestrator.engines.router import Worker
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.steps import restart_sequence, rolling
-from orchestrator.gang.steps.rolling import RollingRequest
+from orchestrator.gang.steps import restart, restart_sequence
+from orchestrator.gang.steps.restart import ROLLING, RestartRequest
 from orchestrator.gang.steps.router import rehearsal, routing
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.steps.status.overview import Overview, RouterGlance
@@ -126,7 +126,8 @@ def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(gangs=(gang("a"), gang("b"), gang("c")), router=router(GangState.ABSENT))
     monkeypatch.setattr(routing, "see", made.see)
-    monkeypatch.setattr(rolling, "see", made.see)
+    monkeypatch.setattr(restart, "see", made.see)
+    monkeypatch.setattr(restart, "as_they_run", lambda _, gangs: gangs)
     monkeypatch.setattr(routing, "raise_all", made.raise_all)
     monkeypatch.setattr(routing, "GangLock", lock)
     monkeypatch.setattr(routing, "ask_from", made.ask_from)
@@ -254,9 +255,9 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
             raise GangFailed("does not come up", where="gang b", fix="look")
         return type("Raised", (), {"views": tuple(view for view in world.gangs if view.name in names)})
 
-    monkeypatch.setattr(rolling, "staged_plan", lambda _, spec: Staged(spec))
-    monkeypatch.setattr(rolling, "GangLock", lock)
-    monkeypatch.setattr(rolling, "refuse_starts", lambda *_, **__: None)
+    monkeypatch.setattr(restart, "staged_plan", lambda _, spec: Staged(spec))
+    monkeypatch.setattr(restart, "GangLock", lock)
+    monkeypatch.setattr(restart, "refuse_starts", lambda *_, **__: None)
     monkeypatch.setattr(restart_sequence, "see", world.see)
     monkeypatch.setattr(restart_sequence, "stop", stop)
     monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", raise_all)
@@ -266,7 +267,7 @@ def rolled(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tup
 
 def roll(world: World, **request: Any) -> DeployError:
     with pytest.raises(DeployError) as failed:
-        rolling.roll(INVENTORY, RollingRequest(**request), world)  # type: ignore[arg-type]
+        restart.restart(INVENTORY, RestartRequest(verb=ROLLING, **request), world)  # type: ignore[arg-type]
     return failed.value
 
 
@@ -521,7 +522,7 @@ def test_an_interruption_leaves_what_is_not_finished(
 
     monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", interrupted)
     with pytest.raises(signal):
-        rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
+        restart.restart(INVENTORY, RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
     assert {name: begun.turning for name, begun in Lock.kept.items()} == {"b": True, "c": False}
     assert sorted(set(world.behind)) == ["http://a", "http://c"]
 
@@ -535,6 +536,6 @@ def test_an_interruption_while_requests_are_waited_for_has_changed_nothing(
 
     monkeypatch.setattr(restart_sequence, "wait_until_drained", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        rolling.roll(INVENTORY, RollingRequest(), world)  # type: ignore[arg-type]
+        restart.restart(INVENTORY, RestartRequest(verb=ROLLING), world)  # type: ignore[arg-type]
     assert not rolled and sorted(set(world.behind)) == ["http://a", "http://b", "http://c"]
     assert [begun.turning for begun in Lock.kept.values()] == [False] * 3
