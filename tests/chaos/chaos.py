@@ -24,6 +24,7 @@ from pathlib import Path
 from tests.chaos.disks import NoDisk
 from tests.chaos.play import NODES, PATIENCE_S, SPEED, Missed, Stage, play
 from tests.chaos.rows import Row, table, two_faults
+from tests.support import proven
 from tests.support.small_lab import SmallLab, small_lab
 
 REPORT = Path(__file__).with_name("chaos.md")
@@ -263,6 +264,7 @@ def main(words: Sequence[str]) -> int:
         sys.stdout.write("".join(f"  {result.line()}\n" for result in bad))
         if not args.words and not args.two_faults:
             REPORT.write_text(document(results, args.labs, seconds, before))
+            proven.record("chaos", f"{len(rows) - len(bad)} of {len(rows)} rows")
         if any(result.trouble == NOT_PLAYED for result in results):
             return 1
         before.append(f"{len(rows) - len(bad)} of {len(rows)} as expected in {seconds / 60:.0f} minutes")

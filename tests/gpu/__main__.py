@@ -24,6 +24,7 @@ from tests.gpu import page
 from tests.gpu.figures import Figures, Result
 from tests.gpu.stage import HOME, MODELS, ORIGINAL, REBLOCKED, GpuLab, Gpus, Stage, engine_python
 from tests.gpu.steps import STEPS, Step, model_made, not_done, played
+from tests.support import proven
 from tests.support.preloaded import L40S_DEPLOY
 
 FIGURES = Path(__file__).parent / "figures.json"
@@ -55,6 +56,7 @@ def main(words: list[str]) -> int:
     figures.write()
     if not args.rehearse:
         page.PAGE.write_text(page.page(figures), "utf-8")
+        proven.record("kills", page.kills_in_short(figures))
         print(f"wrote {page.PAGE}")
     return 1 if figures.wrong() else 0
 

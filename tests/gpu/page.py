@@ -74,6 +74,13 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield from _details(figures)
 
 
+def kills_in_short(figures: Figures) -> str:
+    """'28 of 28 on 2 x H200 and 2 x H100'."""
+    kills = figures.of_step("kill")
+    cards = dict.fromkeys(_cards(one).replace("NVIDIA ", "") for one in kills)
+    return f"{sum(map(_right, kills))} of {len(kills)} on {' and '.join(cards)}"
+
+
 def _kills(kills: list[Result]) -> Iterator[str]:
     yield "## A serving rank is killed"
     yield ""

@@ -1,0 +1,70 @@
+"""README claims what docs/proven.yml has, and nothing more; UPDATE_GOLDEN=1 makes its table anew."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.support import proven
+
+ROOT = Path(__file__).parents[3]
+PAGES = {
+    "README.md": ("claim", "class", "result"),
+    "README.zh.md": ("结论", "类别", "结果"),
+}
+TABLE = re.compile(r"(?<=<!-- made of docs/proven.yml -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
+FIGURES = re.compile(r"\b\d[\d,.]*(?= (?:s|of|requests|ranks|tokens|tok|GB|MB|%|nodes|GPUs)\b)")
+GIVEN = {"671", "4", "8", "32", "42", "154", "15", "110"}
+"""The reference cluster's, the articles' and the table of sizes'."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_table_is_made_of_the_file(page: str) -> None:
+    path = ROOT / page
+    text = path.read_text("utf-8")
+    claims = proven.claims()
+    if page != "README.md":  # translated by hand: its figures are the file's
+        shown = TABLE.search(text)
+        assert shown and shown[0].count("\n") == len(claims) + 1
+        assert all(str((row["figures"] and row["date"]) or "") in shown[0] for row in claims.values())
+        return
+    wanted = proven.table(claims, PAGES[page])  # type: ignore[arg-type]
+    if os.environ.get("UPDATE_GOLDEN"):
+        text = TABLE.sub(lambda _: wanted, text)
+        path.write_text(text, "utf-8")
+    assert TABLE.findall(text) == [wanted]
+
+
+def test_every_row_says_what_was_run_and_where() -> None:
+    for name, row in proven.claims().items():
+        assert row.keys() == {"claim", "class", "date", "figures", "how"}, name
+        assert row["class"] in proven.CLASSES
+        assert isinstance(row["date"], datetime.date) == bool(row["figures"]) == bool(row["how"]), name
+    order = [proven.CLASSES.index(row["class"]) for row in proven.claims().values()]
+    assert order == sorted(order) and {*order} == {*range(len(proven.CLASSES))}
+
+
+def test_readme_has_no_figure_that_the_file_lacks() -> None:
+    text = TABLE.sub("", (ROOT / "README.md").read_text("utf-8"))
+    told = GIVEN | {
+        figure for row in proven.claims().values() for figure in re.findall(r"\d[\d,.]*", str(row["figures"]))
+    }
+    assert {*FIGURES.findall(text)} <= told
+    assert not re.search(r"\b(?:proven|tested|measured|verified) (?:on|with|at|in)\b", text)
+
+
+def test_a_run_writes_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "proven.yml"
+    file.write_text(proven.FILE.read_text("utf-8"))
+    monkeypatch.setattr(proven, "FILE", file)
+    before = proven.claims()
+    proven.record("rdma", "4 of 4 pairs")
+    after = proven.claims()
+    assert list(after) == list(before) and file.read_text().startswith("# What was run")
+    assert after.pop("rdma") == {**before.pop("rdma"), "date": datetime.date.today(), "figures": "4 of 4 pairs"}
+    assert after == before
+    with pytest.raises(KeyError):
+        proven.record("no such claim", "")
