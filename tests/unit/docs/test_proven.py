@@ -31,7 +31,7 @@ def test_the_table_is_made_of_the_file(page: str) -> None:
         assert shown and shown[0].count("\n") == len(claims) + 1
         assert all(str((row["figures"] and row["date"]) or "") in shown[0] for row in claims.values())
         return
-    wanted = proven.table(claims, PAGES[page])  # type: ignore[arg-type]
+    wanted = proven.table(claims, PAGES[page])
     if os.environ.get("UPDATE_GOLDEN"):
         text = TABLE.sub(lambda _: wanted, text)
         path.write_text(text, "utf-8")
