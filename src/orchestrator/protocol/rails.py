@@ -29,6 +29,7 @@ class RailsOrder(Message):
 
     run:      as for an engine, whose user and limits the program has
     tcp_port: where the receiving end listens for the other
+    times:    messages of a MiB in a run
     traffic_class, service_level: of the packets, as NCCL's have them; -1 for the program's choice
     wait_s:   for one run, with the wait for the other end; deadline_s: for all
     """
@@ -36,6 +37,7 @@ class RailsOrder(Message):
     run: StagingRequest
     tcp_port: int
     runs: tuple[RailRun, ...]
+    times: int = 250
     traffic_class: int = -1
     service_level: int = -1
     wait_s: float
@@ -63,3 +65,16 @@ class RailsLine(Message):
     missing: str = ""
     left: int = 0
     ended: bool = False
+
+
+NOBODY_LISTENS = "Couldn't connect to"
+"""src/perftest_communication.c, ethernet_client_connect."""
+
+
+def alone(text: str, status: int) -> bool:
+    """Whether the other end did not come, which says nothing about the ports.
+
+    The two ends meet over TCP before anything goes through the ports (src/perftest_communication.c,
+    ethernet_client_connect), and only then print the table's head (ctx_print_test_info).
+    """
+    return NOBODY_LISTENS in text or (status < 0 and "BW Test" not in text)

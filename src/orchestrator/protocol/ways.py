@@ -11,13 +11,12 @@ from orchestrator.protocol.message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenRequest(Message):
-    """Listen for a few seconds: on TCP ports of the address, and for datagrams on it, on others (`also`), and on the
-    rails: {address: interface that they must come in by}."""
+    """Listen for a few seconds: on TCP ports of the address, and for datagrams on it and on the rails: {address:
+    interface that they must come in by}."""
 
     address: str
     tcp_ports: tuple[int, ...] = ()
     seconds: float = 8.0
-    also: tuple[str, ...] = ()
     rails: Mapping[str, str] = field(default_factory=dict)
 
 

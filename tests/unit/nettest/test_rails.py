@@ -19,6 +19,7 @@ from orchestrator.nettest.rails import (
     last_words,
     played,
     rails,
+    times,
     ways,
 )
 from orchestrator.nettest.verdict import NettestVerdict, odd
@@ -91,10 +92,18 @@ def test_every_port_has_partners_and_every_node_keeps_one_order(nodes: int, coun
     assert {one for one, _ in same} == {port.end for node in ports(nodes, count).values() for port in node}
     crossed = [way for way in order if way.between is Between.OTHER_RAIL]
     assert bool(crossed) == (count > 1) and all(way.start.device != way.end.device for way in crossed)
+    first = [way.between for way in order if way.round == 0]
+    assert first == sorted(first, key=lambda one: one is Between.OTHER_RAIL), "rails that may be apart come last"
     assert len(order) <= nodes // 2 * count * 2 * 4, "three rounds and one across at most"
     for number in {way.round for way in order}:
         pairs = {frozenset((way.start.node, way.end.node)) for way in order if way.round == number}
         assert sum(map(len, pairs)) == len(frozenset().union(*pairs)), "a node has one partner in a round"
+
+
+@pytest.mark.parametrize(("mtus", "count"), [((), 250), ((0, 0), 250), ((9000, 4200), 250), ((9000, 1500), 89)])
+def test_small_packets_mean_fewer_of_them(mtus: tuple[int, ...], count: int) -> None:
+    """In soft-RoCE 250 MiB at an MTU of 1500 take longer than a run may."""
+    assert times(RailPort(node="n", device="d", port=1, rate_gbps=1.0, mtu=mtu) for mtu in mtus) == count
 
 
 def test_nodes_with_fewer_ports_share_what_they_have() -> None:

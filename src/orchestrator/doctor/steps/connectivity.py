@@ -40,7 +40,6 @@ def try_ways(fleet: Fleet, cluster: Cluster) -> tuple[Trial, ...]:
             address=addresses[spec.name],
             tcp_ports=tuple(sorted(_ports(spec))),
             seconds=LISTEN_S,
-            also=tuple(sorted({address for address, _ in ways[spec.name].values()})),
             rails=dict(ways[spec.name].values()),
         )
         lines = node_app.stream(session, "listen", request)
@@ -122,7 +121,8 @@ def _targets(
         same = _same_rail(ways[spec.name], ways[name])
         for device, (address, _) in ways[name].items():
             if device in same:
-                yield from _datagrams(base, same[device], ways[spec.name][same[device]][0], address, mtus, listening)
+                source, interface = ways[spec.name][same[device]]
+                yield from _datagrams(base, same[device], source, address, mtus, listening, interface)
         if len(cluster.specs) <= MOST_TRIED_ACROSS or other.node_rank == (spec.node_rank + 1) % len(cluster.specs):
             yield from _across(base, ways[spec.name], ways[name], same, listening)
 
@@ -166,14 +166,17 @@ def _datagrams(
     target: str,
     mtus: Mapping[str, int],
     listening: Listening,
+    device: str = "",
 ) -> Iterator[dict[str, Any]]:
-    port = listening.udp.get(target)
+    """device: the interface to go out by, as RDMA does, whatever the routes say; the other end hears by its own."""
+    port = listening.rails.get(target) if device else listening.udp.get(target)
     if not isinstance(port, int):
         return
     full = mtus.get(source) or 1500
     for size in sorted({64, full}):
         yield {
             **base, "kind": "mtu", "side": side, "source": source, "address": target, "port": port, "size": size,
+            **({"device": device} if device else {}),
         }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 Request: {"state_dir", "gang", "order": RailsOrder}. Lines: RailsLine, a run at a time; {} twice a second. The receiving
 end of a run listens for the other one. A run whose other end does not come is the last one: the nodes are no longer at
-the same place in the order. When nobody reads any more, or the deadline has passed, the program is ended.
+the same place in the order. One that hangs after they met is ended at both, and the next follows. When nobody reads
+any more, or the deadline has passed, the program is ended.
 """
 
 from __future__ import annotations
@@ -24,18 +25,15 @@ from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import reader_is_gone, tell
 from orchestrator.node.verbs import lock
-from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+from orchestrator.protocol.rails import NOBODY_LISTENS, RailRun, RailsLine, RailsOrder, RailsRequest, alone
 
 PROGRAM = "ib_write_bw"
 _PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-BYTES, TIMES = 1 << 20, 250
-"""2.1 Gbit: 21 ms at 100 Gb/s, two seconds at 1 Gb/s."""
+BYTES = 1 << 20
 AGAIN_S = 0.1
 RELEASE_S = 3.0
 """For the other end to begin to wait. Where it has failed too, this time is lost."""
 STOPPED = -1
-_NOBODY_LISTENS = "Couldn't connect to"
-"""src/perftest_communication.c, ethernet_client_connect."""
 
 
 def stream(request: dict[str, Any]) -> None:
@@ -65,7 +63,7 @@ def _all(run: Run, order: RailsOrder, program: str) -> int:
         until = min(end, time.monotonic() + order.wait_s)
         status, text = _one(run, _words(program, order, rail), until)
         tell(RailsLine(run=rail.id, text=text, status=status).as_json())
-        if status == STOPPED or _NOBODY_LISTENS in text:
+        if alone(text, status):
             return len(order.runs) - number - 1
         if status and rail.peer:
             _release(rail.peer, order.tcp_port, min(end, time.monotonic() + RELEASE_S))
@@ -74,7 +72,7 @@ def _all(run: Run, order: RailsOrder, program: str) -> int:
 
 def _words(program: str, order: RailsOrder, rail: RailRun) -> list[str]:
     words = [program, "-d", rail.device, "-i", str(rail.port), "-p", str(order.tcp_port)]
-    words += ["-s", str(BYTES), "-n", str(TIMES), "-F", "--report_gbits"]
+    words += ["-s", str(BYTES), "-n", str(order.times), "-F", "--report_gbits"]
     words += ["-x", str(rail.gid)] if rail.gid >= 0 else []
     words += [f"--tclass={order.traffic_class}"] if order.traffic_class >= 0 else []
     words += ["-S", str(order.service_level)] if order.service_level >= 0 else []
@@ -85,15 +83,16 @@ def _one(run: Run, words: list[str], until: float) -> tuple[int, str]:
     """Exit status, or STOPPED, and what it printed; again where the other end does not listen yet."""
     while True:
         status, text = _program(run, words, until)
-        if _NOBODY_LISTENS not in text or time.monotonic() + AGAIN_S > until:
+        if NOBODY_LISTENS not in text or time.monotonic() + AGAIN_S > until:
             return status, text
         if reader_is_gone(AGAIN_S):
             raise BrokenPipeError
 
 
 def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
+    by_lines = shutil.which("stdbuf", path=_PLACES)  # what it says into a pipe is lost where it is ended
     child = subprocess.Popen(
-        words,
+        [by_lines, "-oL", *words] if by_lines else words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

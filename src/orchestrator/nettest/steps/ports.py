@@ -16,10 +16,10 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
-from orchestrator.nettest.rails import PerftestOutput, PortPair, RailPort, alone, judge, played, ways
+from orchestrator.nettest.rails import PerftestOutput, PortPair, RailPort, judge, played, times, ways
 from orchestrator.nettest.verdict import LinkResult
 from orchestrator.protocol.network import takes
-from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
@@ -70,6 +70,7 @@ def measure(
             run=in_place_of(requests[name]),
             tcp_port=gang.leader.ports.dist_init,
             runs=runs,
+            times=times(port for found in ports.values() for port in found),
             traffic_class=_or_none_said(network.traffic_class),
             service_level=_or_none_said(network.service_level),
             wait_s=WAIT_S,
@@ -101,6 +102,7 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
             port=port.port,
             rate_gbps=port.rate_gbps,
             gid=_or_none_said(network.gid_index),
+            mtu=interface.mtu if (interface := topology.interface(port.netdev)) else 0,
         )
         for port in up
         if takes(network.hca, port.device, port.port)

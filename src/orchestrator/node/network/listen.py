@@ -37,7 +37,7 @@ def stream(request: dict[str, Any]) -> None:
         opened = Listening(
             tcp={str(port): str(_listen(selector, asked.address, port)) for port in asked.tcp_ports},
             ephemeral=_listen(selector, asked.address, 0),
-            udp={each: _echo(selector, each) for each in (asked.address, *asked.also)},
+            udp={asked.address: _echo(selector, asked.address)},
             rails={each: _echo(selector, each, device) for each, device in asked.rails.items()},
             pid=os.getpid(),
         )

@@ -115,6 +115,20 @@ def test_the_same_rail_is_found_under_other_names_and_every_other_rail_is_tried(
     ]
 
 
+def test_a_trial_on_its_own_rail_goes_out_by_that_port_as_one_across_does() -> None:
+    """Verbs ask no route: whichever table would lead elsewhere says nothing of them."""
+    specs = {
+        name: NodeSpec(name=name, gang="g", node_rank=rank, reach=Reach(host=name)) for rank, name in enumerate("ab")
+    }
+    ways = {"a": {"mlx5_0": ("192.0.2.1", "ens1")}, "b": {"mlx5_0": ("192.0.2.2", "enp1")}}
+    cluster: Any = SimpleNamespace(specs=specs, topologies={"a": SimpleNamespace(interfaces=())})
+    opened = {"b": Listening(tcp={}, ephemeral=1, udp={"10.0.0.2": 9, "192.0.2.2": 8}, rails={"192.0.2.2": 4001})}
+    tried = list(connectivity._targets(specs["a"], cluster, {"a": "10.0.0.1", "b": "10.0.0.2"}, ways, opened))
+    rails = {(one["device"], one["source"], one["address"], one["port"]) for one in tried if one["side"] == "mlx5_0"}
+    assert rails == {("ens1", "192.0.2.1", "192.0.2.2", 4001)}
+    assert not any("device" in one for one in tried if one["side"] == "tcp")
+
+
 WAY: Mapping[str, Any] = {"name": "b", "address": HERE, "port": 1, "kind": "tcp", "side": "tcp", "outcome": "open"}
 
 

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from orchestrator.nettest.on_node import rails
 from orchestrator.nettest.rails import average_gbps
 from orchestrator.node import processes
-from orchestrator.protocol.rails import RailRun, RailsOrder
+from orchestrator.protocol.rails import RailRun, RailsOrder, alone
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 ROOT = Path(__file__).parents[4]
@@ -129,6 +129,30 @@ def test_where_the_other_end_does_not_come_the_rest_is_given_up(ends: Ends, peer
     lines = ends.said(ends.start("node0", run(0, "mlx5_0", to=peer), run(1, "mlx5_0"), run(2, "mlx5_0"), wait_s=1.0))
     assert [line["run"] for line in lines] == [0, -1] and lines[0]["status"] != 0
     assert lines[-1]["left"] == 2 and ends.nothing_left()
+
+
+HANGS = """#!/bin/sh
+case "$*" in
+*mlx5_1*) echo "RDMA_Write BW Test"; exec /bin/sleep 600;;
+*) echo " #bytes";;
+esac
+"""
+
+
+def test_a_run_that_hangs_after_the_ends_met_is_the_only_one(ends: Ends) -> None:
+    (ends.folder / "bin/ib_write_bw").write_text(HANGS)
+    lines = ends.said(ends.start("node0", run(0, "mlx5_1"), run(1, "mlx5_0"), run(2, "mlx5_1"), run(3, "mlx5_0"),
+                                 wait_s=1.0))  # fmt: skip
+    assert [(line["run"], line["status"]) for line in lines] == [(0, -1), (1, 0), (2, -1), (3, 0), (-1, 0)]
+    assert lines[-1]["left"] == 0 and not alone(lines[0]["text"], -1)
+
+
+def test_what_it_prints_comes_line_by_line_where_the_node_can(ends: Ends) -> None:
+    """A program that writes into a pipe keeps its words to the end, and says none of them where it is ended."""
+    (ends.folder / "bin/ib_write_bw").write_text("#!/bin/sh\necho $LD_PRELOAD $_STDBUF_O\n")
+    (ends.folder / "bin/stdbuf").symlink_to("/usr/bin/stdbuf")
+    said = ends.said(ends.start("node0", run(0, "mlx5_1")))
+    assert "libstdbuf" in said[0]["text"] and said[0]["text"].rstrip().endswith("L")
 
 
 def test_an_end_that_nobody_waits_for_is_ended(ends: Ends) -> None:

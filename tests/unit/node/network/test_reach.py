@@ -42,7 +42,7 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     output = Output(mine.fileno())
     monkeypatch.setattr(sys, "stdout", output)
     port = free_port()
-    request = {"address": "127.0.0.1", "tcp_ports": [port], "seconds": 30, "also": ["127.0.0.2"]}
+    request = {"address": "127.0.0.1", "tcp_ports": [port], "seconds": 30, "rails": {"127.0.0.2": "lo"}}
     thread = threading.Thread(target=listen.stream, args=(request,))
     thread.start()
     deadline = time.monotonic() + 5
@@ -65,7 +65,7 @@ def test_listeners_are_found_by_tcp_and_by_datagram(listening: dict[str, Any]) -
     assert outcome(port=listening["port"]) == "open"
     assert outcome(port=listening["ephemeral"]) == "open"
     assert outcome(kind="mtu", port=listening["udp"]["127.0.0.1"], size=9000) == "open"
-    assert outcome(kind="mtu", address="127.0.0.2", port=listening["udp"]["127.0.0.2"], size=1500) == "open"
+    assert outcome(kind="mtu", address="127.0.0.2", port=listening["rails"]["127.0.0.2"], size=1500) == "open"
 
 
 def test_a_datagram_larger_than_the_interface_takes_is_too_big(listening: dict[str, Any]) -> None:
