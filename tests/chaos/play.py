@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -301,7 +301,8 @@ class _Game:
                 stage.lab.serve()
             if "failed_requests" in row.end:
                 self._load()
-        self._strike(str(stage.watch["node0"].ask(do="run")["run"]))
+        # each node's own: a node that was off may have missed a run
+        self._strike({node: str(stage.watch[node].ask(do="run")["run"]) for node in PLACES.values()})
         if row.second is not None:
             with suppress(Missed):  # what was hit first may have ended it
                 replace(self, row=row.second)._strike_at_peace()
@@ -336,7 +337,7 @@ class _Game:
         self.verb = self.stage.command(words[0], *words)
         self.over.callback(self.verb.close)
 
-    def _strike(self, before: str) -> None:
+    def _strike(self, before: Mapping[str, str]) -> None:
         row = self.row
         if row.at == "before":
             self._break()
@@ -350,7 +351,7 @@ class _Game:
                 raise Missed(self.verb.said[-200:])
             self._hit_controller()
         else:
-            self._strike_on_the_way(before if row.at not in ENDING else "")
+            self._strike_on_the_way(before if row.at not in ENDING else {})
 
     def _strike_at_peace(self) -> None:
         row = self.row
@@ -364,9 +365,9 @@ class _Game:
         elif row.hit in ("fault", "upset"):
             self._break()
         else:
-            self._hit_process(row.node, "ready", "")
+            self._hit_process(row.node, "ready", {})
 
-    def _strike_on_the_way(self, before: str) -> None:
+    def _strike_on_the_way(self, before: Mapping[str, str]) -> None:
         row = self.row
         if row.at == "failed":
             self._hit_process("node2", "weights", before, what="rank 5", how="KILL", then=self._begin)
@@ -390,7 +391,7 @@ class _Game:
         self,
         node: str,
         moment: str,
-        before: str,
+        before: Mapping[str, str],
         *,
         what: str = "",
         how: str = "",
@@ -399,7 +400,8 @@ class _Game:
     ) -> None:
         row, man = self.row, self.stage.watch[node]
         what = what or SIGNALS[row.hit].format(rank=row.rank)
-        order: dict[str, Any] = {"moments": [moment, *also], "what": what, "how": how or row.how, "before": before}
+        order: dict[str, Any] = {"moments": [moment, *also], "what": what, "how": how or row.how}
+        order["before"] = before.get(node, "")
         man.ask(do="strike", patience_s=MOMENT_S, **order)
         then()
         answer = man.answer(MOMENT_S + 20)
@@ -407,7 +409,9 @@ class _Game:
             raise Missed(f"{node} was last {answer['missed']}; {self.verb.said[-200:] if self.verb else ''}")
         self.hit = int(answer["hit"])
 
-    def _wait_for(self, node: str, moment: str, before: str, *, then: Callable[[], None] = lambda: None) -> None:
+    def _wait_for(
+        self, node: str, moment: str, before: Mapping[str, str], *, then: Callable[[], None] = lambda: None
+    ) -> None:
         hit, self.hit = self.hit, 0
         self._hit_process(node, moment, before, what="nothing", how="KILL", then=then)
         self.hit = hit
