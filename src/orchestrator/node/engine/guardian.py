@@ -38,6 +38,8 @@ CLOSE_S = 2.0
 REPORT_S = 3.0
 """A little longer than a report takes if nobody receives it."""
 _KILL_EVERY_S = 0.05
+_OF_THE_ENGINE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that the guardian ignores and its engine obeys."""
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
 """Variables of our own session that the engine must not inherit."""
 
@@ -129,7 +131,7 @@ class _Parent:
     def live(self) -> None:
         kernel.adopt_orphans()
         kernel.name_process("l40s-guardian")
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        for number in _OF_THE_ENGINE:
             signal.signal(number, signal.SIG_IGN)
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -169,9 +171,11 @@ class _Parent:
     def _start(self) -> None:
         parent = os.getpid()
         stdin, self._held = self._standard_input()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_ENGINE)  # what hits the child before it is itself is kept
         pid = os.fork()
         if pid == 0:
             _become_engine(self.run, self.log, stdin, parent)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_ENGINE)
         os.close(stdin)
         os.close(self.log)  # only the engine holds the pipe, so the log ends when the engine does
         self._say(started=pid, start=processes.start_of(pid))
@@ -214,9 +218,10 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
     try:
         script = staged_files.in_memory(staged_files.script(run))  # as the agent's user: the engine's may not read it
         os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD):
+        for number in (*_OF_THE_ENGINE, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_ENGINE)
         os.dup2(stdin, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
