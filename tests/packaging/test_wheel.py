@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator import __version__
+from orchestrator.cli.main import parser_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+_spec = importlib.util.spec_from_file_location("release", REPOSITORY / "scripts" / "release.py")
+assert _spec and _spec.loader
+release = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(release)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(REPOSITORY, tmp_path_factory.mktemp("wheel"))
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    release.release(out)
+    return out
 
 
-def built(project: Path, out: Path) -> Path:
-    code = (
-        "import os, sys; os.chdir(sys.argv[1])\n"
-        "from hatchling.builders.wheel import WheelBuilder\n"
-        "print(next(WheelBuilder(sys.argv[1]).build(directory=sys.argv[2], versions=['standard'])))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(project), str(out)], check=True, capture_output=True, text=True, timeout=60
-    )
-    return Path(done.stdout.strip().splitlines()[-1])
+@pytest.fixture
+def wheel(released: Path) -> Path:
+    return released / f"l40s_deploy-{__version__}-py3-none-any.whl"
+
+
+def test_a_release_has_sums_and_a_bill_of_what_it_installs(released: Path) -> None:
+    names = {f"l40s_deploy{lab}-{__version__}{end}" for lab in ("", "_lab") for end in ("-py3-none-any.whl", ".tar.gz")}
+    assert {file.name for file in released.iterdir()} == {*names, "sbom.cdx.json", "SHA256SUMS"}
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=released, capture_output=True, text=True, check=True)
+    assert done.stdout.count(": OK") == 5
+    bill = json.loads((released / "sbom.cdx.json").read_text())
+    parts = {part["name"] for part in bill["components"]}
+    assert bill["metadata"]["component"]["version"] == __version__
+    assert {"ansible-core", "paramiko", "cryptography", "cffi"} <= parts and not {"pytest", "mypy", "ruff"} & parts
+
+
+def test_the_sdist_builds_the_same_wheel(released: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(released / f"l40s_deploy-{__version__}.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = next(file for file in release.build(next(tmp_path.iterdir()), tmp_path / "out") if file.suffix == ".whl")
+
+    def sums(path: Path) -> dict[str, int]:
+        return {one.filename: one.CRC for one in zipfile.ZipFile(path).infolist()}
+
+    assert sums(again) == sums(wheel)
+    said = zipfile.ZipFile(wheel).read(f"l40s_deploy-{__version__}.dist-info/METADATA").decode()
+    for line in (
+        "License-Expression: Apache-2.0",
+        "Requires-Python: >=3.10",
+        "Classifier: Development Status :: 4 - Beta",
+    ):
+        assert f"\n{line}\n" in said
 
 
 def test_the_wheel_carries_the_data_files(wheel: Path) -> None:
@@ -89,7 +123,7 @@ def test_the_product_has_no_lab_in_it_and_says_what_to_install(wheel: Path, tmp_
     assert "\n  lab " not in typed("--help").stdout
     refused = typed("lab", "up")
     assert refused.returncode == 2 and f"pip install l40s-deploy-lab=={__version__}" in refused.stderr
-    zipfile.ZipFile(built(REPOSITORY / "lab", tmp_path)).extractall(site)
+    zipfile.ZipFile(wheel.with_name(f"l40s_deploy_lab-{__version__}-py3-none-any.whl")).extractall(site)
     assert "\n  lab " in typed("--help").stdout
     assert "gpu-lost" in typed("lab", "faults").stdout
 
@@ -98,3 +132,19 @@ def test_the_lab_is_pinned_to_the_product() -> None:
     own, lab = ((REPOSITORY / folder / "pyproject.toml").read_text() for folder in ("", "lab"))
     assert f'version = "{__version__}"' in own and f'version = "{__version__}"' in lab
     assert f'dependencies = ["l40s-deploy=={__version__}"]' in lab
+
+
+@pytest.mark.parametrize(
+    "form", sorted((REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda one: one.stem
+)
+def test_issue_forms_ask_with_commands_that_exist(form: Path) -> None:
+    asked = yaml.safe_load(form.read_text())
+    parts = asked.get("body", [])
+    assert len({part["id"] for part in parts}) == len(parts)
+    commands = re.findall(r"`l40s-deploy ([^`]+)`", form.read_text())
+    for words in map(str.split, commands):
+        parser, _ = parser_of(words[0])
+        _, unknown = parser.parse_known_args([word.removesuffix("...") for word in words])
+        assert unknown == []
+    wanted = {"failure": "support-bundle", "finding": "discover --redact"}.get(form.stem, "")
+    assert any(command.startswith(wanted) for command in commands) == bool(wanted)

@@ -1,0 +1,98 @@
+"""Writes a release to dist/: wheel and sdist of the product and of the lab, SHA256SUMS, and sbom.cdx.json.
+
+The SBOM (CycloneDX 1.5) names what this environment has of everything that the product installs. The files' times are
+the commit's, so that the same commit gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECTS = {"l40s-deploy": ROOT, "l40s-deploy-lab": ROOT / "lab"}
+_BUILD = """
+import os, sys
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+os.chdir(sys.argv[1])
+for builder in (WheelBuilder, SdistBuilder):
+    print(next(builder(sys.argv[1]).build(directory=sys.argv[2], versions=["standard"])))
+"""
+
+
+def build(project: Path, out: Path) -> list[Path]:
+    """Wheel and sdist."""
+    head = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    when = subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip() or "0"
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD, str(project), str(out)],
+        env={**os.environ, "SOURCE_DATE_EPOCH": when}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return [Path(line) for line in done.stdout.split("\n") if line.endswith((".whl", ".tar.gz"))]
+
+
+def installed_with(name: str) -> Iterator[metadata.Distribution]:
+    """A distribution and everything that it needs here, each once; extras are not followed."""
+    waiting, seen = [name], set[str]()
+    while waiting:
+        one = metadata.distribution(waiting.pop())
+        if one.name.lower() not in seen:
+            seen.add(one.name.lower())
+            yield one
+            needs = map(Requirement, one.requires or ())
+            waiting += [need.name for need in needs if not need.marker or need.marker.evaluate({"extra": ""})]
+
+
+def sbom(name: str) -> dict[str, Any]:
+    """CycloneDX: the product as the subject, what it needs as components."""
+
+    def component(one: metadata.Distribution) -> dict[str, Any]:
+        said = one.metadata["License-Expression"] or one.metadata["License"] or ""
+        short = {"licenses": [{"license": {"name": said}}]} if said and "\n" not in said else {}
+        key = one.name.lower().replace("_", "-")
+        return {
+            "type": "library",
+            "name": key,
+            "version": one.version,
+            "purl": f"pkg:pypi/{key}@{one.version}",
+            **short,
+        }
+
+    subject, *parts = map(component, installed_with(name))
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": {**subject, "type": "application"}},
+        "components": sorted(parts, key=lambda part: str(part["name"])),
+    }
+
+
+def release(out: Path) -> list[Path]:
+    """Everything, sums last."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = [file for project in PROJECTS.values() for file in build(project, out)]
+    bill = out / "sbom.cdx.json"
+    bill.write_text(json.dumps(sbom("l40s-deploy"), indent=1) + "\n")
+    files.append(bill)
+    sums = out / "SHA256SUMS"
+    sums.write_text("".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files))
+    return [*files, sums]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    for file in release(parser.parse_args().out.resolve()):
+        sys.stdout.write(f"{file}\n")
