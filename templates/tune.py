@@ -3,7 +3,7 @@
     python3 tune.py RESULTS ORDER
 
 RESULTS is the number of an open file: one JSON object a line. ORDER is a file; its keys are those of `TunersOrder`
-(protocol/tuning.py). One process a GPU takes jobs out of one pipe until it is empty. A job is one shape at one batch
+(tuning/messages.py). One process a GPU takes jobs out of one pipe until it is empty. A job is one shape at one batch
 size: every candidate tile is timed on the engine's kernel; then the fastest ones are proved, best first, against the
 product in float32 until one is right. What the engine would take today is timed and proved by the same means. Without
 a GPU the kernels run in Triton's interpreter: everything but the times is true then.
@@ -51,6 +51,10 @@ HOPELESS = 2.0
 """Times the best so far: such a tile is not measured any longer."""
 MOST_PROVED = 8
 TELL_EVERY_S = 1.0
+
+
+class Missing(RuntimeError):
+    """What this engine does not have, or calls in another way."""
 
 
 def main() -> int:
@@ -101,14 +105,14 @@ def _one(order: dict[str, Any], gpu: int, queue: int, results: int, parent: int)
             try:
                 _Tuner(order, job, gpu, results).work()
             except Exception as error:
-                _say(results, failed=job["id"], gpu=gpu, what=_words(error))
+                _say(results, failed=job["id"], gpu=gpu, what=words_of(error))
     except BaseException as error:  # whatever it is, the operator hears of it
-        _say(results, failed="", gpu=gpu, what=_words(error))
+        _say(results, failed="", gpu=gpu, what=words_of(error))
         return 1
     return 0
 
 
-def _words(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
@@ -122,7 +126,7 @@ class _Tuner:
         self.cuda = order["device"] == "cuda"
         self.device = torch.device("cuda", gpu) if self.cuda else torch.device("cpu")
         torch.manual_seed(job["batch"])
-        self.work_of = (_Moe if job["kernel"] == "moe" else _Gemm)(job, self.device)
+        self.work_of = (Moe if job["kernel"] == "moe" else Gemm)(job, self.device)
 
     def work(self) -> None:
         """Time all, prove the best."""
@@ -186,12 +190,7 @@ class _Tuner:
         return False
 
     def _error(self, config: dict[str, int]) -> float:
-        """Distance of the kernel's product from the one in float32, of its norm; infinite for what is no number."""
-        import torch
-
-        got, want = self.work_of.product(config).float(), self.work_of.reference()
-        distance = float((torch.linalg.vector_norm(got - want) / torch.linalg.vector_norm(want)).item())
-        return distance if distance == distance else float("inf")  # noqa: PLR0124 - a NaN
+        return distance(self.work_of.product(config), self.work_of.reference())
 
     def _seconds(self, config: dict[str, int], best: float | None) -> float:
         """Median of one run, with launches taken out by a CUDA graph where there is a GPU."""
@@ -207,13 +206,28 @@ class _Tuner:
         once = min(_clock(run, torch.cuda.synchronize) for _ in range(3))
         if best is not None and once > max(HOPELESS * best, best + 100e-6):
             return once
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(GRAPH_OPS):
-                run()
-        graph.replay()
-        torch.cuda.synchronize()
-        return statistics.median(_clock(graph.replay, torch.cuda.synchronize) for _ in range(REPLAYS)) / GRAPH_OPS
+        return graph_seconds(run)
+
+
+def graph_seconds(run: Callable[[], Any]) -> float:
+    """Median of one run in a CUDA graph: without its launch."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH_OPS):
+            run()
+    graph.replay()
+    torch.cuda.synchronize()
+    return statistics.median(_clock(graph.replay, torch.cuda.synchronize) for _ in range(REPLAYS)) / GRAPH_OPS
+
+
+def distance(got: Any, want: Any) -> float:
+    """Of a product from the one in float32, of its norm; infinite for what is no number."""
+    import torch
+
+    found = float((torch.linalg.vector_norm(got.float() - want) / torch.linalg.vector_norm(want)).item())
+    return found if found == found else float("inf")  # noqa: PLR0124 - a NaN
 
 
 def _clock(work: Callable[[], Any], wait: Callable[[], Any]) -> float:
@@ -224,7 +238,7 @@ def _clock(work: Callable[[], Any], wait: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def _module(names: tuple[str, ...], *wanted: str) -> Any:
+def module_of(names: tuple[str, ...], *wanted: str) -> Any:
     """The first of these modules that has one of these names."""
     import importlib
 
@@ -233,15 +247,15 @@ def _module(names: tuple[str, ...], *wanted: str) -> Any:
             module = importlib.import_module(name)
             if any(hasattr(module, one) for one in wanted):
                 return module
-    raise RuntimeError(f"this engine has no {' or '.join(wanted)} in {', '.join(names)}")
+    raise Missing(f"this engine has no {' or '.join(wanted)} in {', '.join(names)}")
 
 
-def _fitting(call: Callable[..., Any], words: dict[str, Any]) -> dict[str, Any]:
+def fitting(call: Callable[..., Any], words: dict[str, Any]) -> dict[str, Any]:
     """Those of the words that this version's function takes."""
     return {name: value for name, value in words.items() if name in inspect.signature(call).parameters}
 
 
-def _numbers(shape: tuple[int, ...], dtype: str, device: Any) -> Any:
+def numbers(shape: tuple[int, ...], dtype: str, device: Any) -> Any:
     """Random weights of a checkpoint's kind."""
     import torch
 
@@ -252,12 +266,12 @@ def _numbers(shape: tuple[int, ...], dtype: str, device: Any) -> Any:
     return torch.randn(shape, device=device).to(torch.bfloat16)
 
 
-def _spread(scales: Any, block: list[int], rows: int, columns: int) -> Any:
+def spread(scales: Any, block: list[int], rows: int, columns: int) -> Any:
     """Scales of blocks as large as the matrix."""
     return scales.repeat_interleave(block[0], -2)[..., :rows, :].repeat_interleave(block[1], -1)[..., :columns]
 
 
-class _Gemm:
+class Gemm:
     """The block-FP8 GEMM of a linear layer."""
 
     def __init__(self, job: dict[str, Any], device: Any) -> None:
@@ -265,11 +279,11 @@ class _Gemm:
 
         self.batch, self.block = job["batch"], job["block"]
         rows, columns, (high, deep) = job["n"], job["k"], job["block"]
-        self.module = _module(_GEMM, *_GEMM_CALL)
+        self.module = module_of(_GEMM, *_GEMM_CALL)
         self.call = next(getattr(self.module, name) for name in _GEMM_CALL if hasattr(self.module, name))
         self.look_up = self.module.get_w8a8_block_fp8_configs
-        self.a = _numbers((self.batch, columns), "fp8_w8a8", device)
-        self.b = _numbers((rows, columns), "fp8_w8a8", device)
+        self.a = numbers((self.batch, columns), "fp8_w8a8", device)
+        self.b = numbers((rows, columns), "fp8_w8a8", device)
         self.a_scale = torch.rand((self.batch, -(-columns // deep)), device=device) * 0.1 + 0.01
         self.b_scale = torch.rand((-(-rows // high), -(-columns // deep)), device=device) * 0.1 + 0.01
         self.shape = (rows, columns)
@@ -302,11 +316,11 @@ class _Gemm:
         if self._want is None:
             rows, columns = self.shape
             a = self.a.float() * self.a_scale.repeat_interleave(self.block[1], 1)[:, :columns]
-            self._want = a @ (self.b.float() * _spread(self.b_scale, self.block, rows, columns)).T
+            self._want = a @ (self.b.float() * spread(self.b_scale, self.block, rows, columns)).T
         return self._want
 
 
-class _Moe:
+class Moe:
     """The two grouped GEMMs of the experts, up (with gate) and down, by one config as the engine runs them."""
 
     def __init__(self, job: dict[str, Any], device: Any) -> None:
@@ -314,15 +328,15 @@ class _Moe:
 
         self.job, self.device, self.dtype = job, device, job["dtype"]
         self.block = list(job["block"]) if all(job["block"]) else None
-        self.module = _module(_MOE, "invoke_fused_moe_kernel")
+        self.module = module_of(_MOE, "invoke_fused_moe_kernel")
         batch, self.top_k, self.experts = job["batch"], min(job["top_k"], job["e"]), job["e"]
         hidden, inner = job["k"], job["n"]
         chance = torch.rand((batch, self.experts), device=device)
         self.ids = torch.topk(chance, self.top_k, dim=1).indices.to(torch.int32)
         self.weights = torch.rand((batch, self.top_k), device=device)
-        self.inputs = [self._numbers((batch, hidden)), self._numbers((batch * self.top_k, inner))]
+        self.inputs = [self._activations((batch, hidden)), self._activations((batch * self.top_k, inner))]
         shapes = [(self.experts, 2 * inner, hidden), (self.experts, hidden, inner)]
-        self.matrices = [_numbers(shape, self.dtype, device) for shape in shapes]
+        self.matrices = [numbers(shape, self.dtype, device) for shape in shapes]
         self.scales = [self._scale(shape) for shape in shapes]
         self.outs = [
             torch.zeros((batch, self.top_k, 2 * inner), dtype=torch.bfloat16, device=device),
@@ -331,7 +345,7 @@ class _Moe:
         self.sorted: dict[int, tuple[Any, Any, Any]] = {}
         self._want: Any = None
 
-    def _numbers(self, shape: tuple[int, int]) -> Any:
+    def _activations(self, shape: tuple[int, int]) -> Any:
         """Activations that the engine's quantisation leaves as they are: small numbers of its kind, the largest one in
         each group, times a power of two."""
         import torch
@@ -339,7 +353,7 @@ class _Moe:
         if not self.dtype:
             return torch.randn(shape, device=self.device).to(torch.bfloat16)
         top = 127.0 if self.dtype == "int8_w8a8" else 448.0
-        exact = _numbers(shape, self.dtype, self.device).float()
+        exact = numbers(shape, self.dtype, self.device).float()
         exact[:, :: self.block[1] if self.block else shape[1]] = top
         return (exact / 128).to(torch.bfloat16)
 
@@ -359,7 +373,14 @@ class _Moe:
 
     def present(self) -> dict[str, int]:
         """What the engine takes today: its file's, else its built-in default."""
-        rules = _module(_MOE_CONFIG, "get_default_config")
+        return self._config(by_file=True)
+
+    def default(self) -> dict[str, int]:
+        """Its built-in default."""
+        return self._config(by_file=False)
+
+    def _config(self, *, by_file: bool) -> dict[str, int]:
+        rules = module_of(_MOE_CONFIG, "get_default_config")
         words = {"E": self.experts, "N": self.job["n"], "K": self.job["k"], "M": self.job["batch"], "topk": self.top_k,
                  "dtype": self.dtype or None, "is_marlin": False, "block_shape": self.block,
                  "block_n": self.block[0] if self.block else 0, "block_k": self.block[1] if self.block else 0,
@@ -370,10 +391,10 @@ class _Moe:
             )
         with suppress(Exception):
             look_up = rules.get_moe_configs
-            found = look_up(**_fitting(inspect.unwrap(look_up), words))
+            found = by_file and look_up(**fitting(inspect.unwrap(look_up), words))
             if found:
                 return dict(found[min(found, key=lambda size: abs(size - self.job["batch"]))])
-        return dict(rules.get_default_config(**_fitting(rules.get_default_config, words)))
+        return dict(rules.get_default_config(**fitting(rules.get_default_config, words)))
 
     def run(self, config: dict[str, int]) -> None:
         """Both products."""
@@ -394,7 +415,7 @@ class _Moe:
             "use_int8_w8a8": self.dtype == "int8_w8a8", "use_int8_w8a16": False, "use_int4_w4a16": False,
             "per_channel_quant": self.job["channel"], "block_shape": self.block, "no_combine": False,
         }  # fmt: skip
-        call(**_fitting(call, words))
+        call(**fitting(call, words))
 
     def product(self, config: dict[str, int]) -> Any:
         """Both products, one after the other."""
@@ -427,7 +448,7 @@ class _Moe:
         if scale is None:
             return matrix
         if self.block:
-            return matrix * _spread(scale[expert], self.block, *matrix.shape)
+            return matrix * spread(scale[expert], self.block, *matrix.shape)
         return matrix * scale[expert]
 
     def _sorted(self, block: int) -> tuple[Any, Any, Any]:

@@ -15,7 +15,8 @@ STAND_IN = LAB / "standin"
 ROOMS = {"bench", "checkpoint", "golden", "hosts", "monitoring", "nettest", "support", "tuning"}
 """Capabilities that can be taken out."""
 OF_EACH_OTHER = {
-    "golden": {"bench"}, "monitoring": {"bench", "nettest"}, "bench": {"nettest", "tuning"}, "hosts": {"checkpoint"},
+    "golden": {"bench"}, "monitoring": {"bench", "nettest"}, "bench": {"nettest", "tuning"},
+    "hosts": {"checkpoint", "tuning"},
 }  # fmt: skip
 SHARED = {"model", "protocol"}
 PURE = {"topology", "engines", "planning", "doctor", "gang", "rendering"}

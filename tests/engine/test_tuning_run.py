@@ -107,6 +107,19 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     assert refused.returncode == 2 and "without a GPU" in refused.stderr
 
 
+def test_the_plans_kernels_are_checked_on_every_node_and_nothing_is_left(lab: SmallLab) -> None:
+    words = ("stack", "check", "--model", str(lab.folder / f"{NAME}.yml"), "--json")
+    done = lab.deploy(*words, check=False, timeout=600)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["verdict"]) == (3, "not-run"), done.stdout[-3000:] + done.stderr[-3000:]
+    assert {node["name"] for node in document["nodes"]} == set(lab.hosts()) and not document["lost"]
+    for node in document["nodes"]:
+        verdicts = {(one["name"], one["verdict"]) for one in node["kernels"]}
+        assert node["stand_in"] and not {"wrong", "fails"} & {verdict for _, verdict in verdicts}
+        assert {("decode attention", "right"), ("fused MoE", "right"), ("MLA absorb", "not-run")} <= verdicts
+    assert not lab.in_place_processes()
+
+
 def test_tiles_that_give_a_wrong_product_are_never_kept(tmp_path: Path) -> None:
     def tile(depth: int) -> dict[str, int]:
         return {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": 1, "num_warps": 4,

@@ -148,7 +148,7 @@ def wrong_tiles() -> dict[str, str]:
     ]  # fmt: skip
     order = TunersOrder(device="cuda", gpus=1, spaces={"wrong": (_tile(128),), "right": (_tile(64),)}, jobs=tuple(jobs))
     said = subprocess.run(
-        [engine_python(real=True), "-c", template("tune.py"), "1"],
+        [engine_python(real=True), "-c", template("tune.py"), "1", "/dev/stdin"],
         input=json.dumps(order.as_json()),
         capture_output=True,
         text=True,

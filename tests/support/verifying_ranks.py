@@ -39,7 +39,7 @@ def run(
                        reach_s=60.0 * slack, timeout_s=60.0 * slack)  # fmt: skip
     reads, writes = os.pipe()
     ranks = subprocess.Popen(
-        [python, ROOT / "templates/nettest.py", str(writes)],
+        [python, ROOT / "templates/nettest.py", str(writes), "/dev/stdin"],
         stdin=subprocess.PIPE,
         pass_fds=[writes],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests/support/flipping"), "GLOO_SOCKET_IFNAME": "lo", **env},

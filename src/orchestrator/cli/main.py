@@ -53,7 +53,7 @@ GROUPS = {
     "prepare": {
         "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
         "prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
-        "stack": "pack a stack's packages into one file, for nodes that reach no package index",
+        "stack": "pack a stack's packages into one file, or check its kernels on the nodes",
         "checkpoint": "re-block, inspect, copy and verify checkpoints",
         "tuning": "show which tuned kernel configs a model needs and each node has; copy them between nodes",
     },

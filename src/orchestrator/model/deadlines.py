@@ -34,6 +34,10 @@ port of a node that still waits for another one."""
 TEST_BEFORE_GO_S = NETTEST_S + 3 * RAILS_ROUND_S + 30.0
 """For a gang's whole network test: its ranks, the rounds of its RDMA ports (MOST_ROUNDS of nettest/rails.py), and to
 start both."""
+KERNELS_S = 600.0
+"""For all kernels of a plan on one GPU: the engine is imported, and each kernel is compiled, from cold caches."""
+KERNEL_S = 120.0
+"""For one of them."""
 INSPECT_S = 300.0
 """For the headers of all shards; a cold network file system takes its time."""
 SAME_ROOT_S = 30.0

@@ -76,3 +76,66 @@ class TuneLine(JobLine):
     failed: str = ""
     died: int = -1
     signal: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCase(Message):
+    """One kernel at one shape.
+
+    name:   in messages; dtype: as file names have it, '' for bf16
+    kernel: moe or linear (block-scaled Triton GEMMs), channel (scaled per channel), extend or decode (Triton's
+            attention), absorb (of each head), triton (the check's own); another word: nobody can call it
+    batch:  tokens; e, n, k, top_k, block, channel: as TuneJob (tuning/messages.py) has them
+    heads, kv_heads, qk, v: of attention on one GPU, and the sizes of a head; cached: behind a cached prefix
+    built_in: by the engine's own tiles, whatever file there is
+    """
+
+    id: int
+    name: str
+    kernel: str
+    dtype: str = ""
+    batch: int = 0
+    e: int = 0
+    n: int = 0
+    k: int = 0
+    top_k: int = 0
+    block: tuple[int, int] = (0, 0)
+    channel: bool = False
+    heads: int = 0
+    kv_heads: int = 0
+    qk: int = 0
+    v: int = 0
+    cached: bool = False
+    built_in: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelsOrder(Message):
+    """What templates/kernels.py reads.
+
+    sm:     compute capability that the plan is for, 0 where nobody knows; shared: bytes that a block may have there
+    case_s: for one kernel, compilation included
+    """
+
+    device: str
+    sm: int
+    shared: int
+    case_s: float
+    cases: tuple[KernelCase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLine(JobLine):
+    """One line of a node, about the kernel of this id.
+
+    verdict: right, wrong, fails or not-run; '' for more about one that has a verdict
+    error:   of the product, of its norm, -1 where it is no number; us: microseconds, 0 where not timed
+    text:    what it said, or why it was not run; shared: bytes of shared memory, compiled for the plan's GPU
+    """
+
+    kernel: int = -1
+    verdict: str = ""
+    error: float = 0.0
+    us: float = 0.0
+    text: str = ""
+    shared: int = 0

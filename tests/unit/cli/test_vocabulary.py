@@ -42,12 +42,13 @@ SEEN_OTHERWISE = {
     "nettest": "it leaves nothing; `plan` shows the environment that it measures in",
     "bench": "it leaves nothing on a node; its load is what its options say",
     "tuning run": "`tuning status` shows the files that it would find",
+    "stack check": "it leaves nothing; `plan` shows the environment that it runs in",
     "notify": "a message is sent only with --test",
 }
 """Verbs that act without a rehearsal, and why."""
 WAITS = {
     *("up", "down", "restart", "rollback", "router up", "router down", "guard", "prepare"),
-    *("nettest", "bench", "tuning run", "tuning fetch", "stack build"),
+    *("nettest", "bench", "tuning run", "tuning fetch", "stack build", "stack check"),
     *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint verify"),
 }
 

@@ -74,6 +74,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "data arrives wrong (3)",
     )
     add_nettest_min(parser)
+    parser.add_argument(
+        "--check-kernels",
+        action="store_true",
+        help="run the plan's kernels on one GPU of each node before the ranks start, as `stack check` does; refuse if "
+        "one is wrong or fails (exit code 7)",
+    )
     add_no_golden(parser)
     parser.add_argument(
         "--undo-on-interrupt",
@@ -85,7 +91,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
-    if not (plan_verb.asks(args) or args.replace or args.strict or args.nettest):
+    if not (plan_verb.asks(args) or args.replace or args.strict or args.nettest or args.check_kernels):
         return _finish(args, screen)
     wanted = plan_verb.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
@@ -101,6 +107,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         drain_s=args.drain_timeout,
         hung_after_s=args.hung_after,
         nettest=args.nettest_min / 100 if args.nettest else None,
+        check_kernels=args.check_kernels,
         fewer=any(gang.short for gang in inventory.gangs),
     )
     if args.dry_run:

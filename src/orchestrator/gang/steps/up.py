@@ -20,6 +20,7 @@ from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.guard.leaving import leave
 from orchestrator.gang.steps.operation import Operation, settle
 from orchestrator.gang.steps.raising import (
+    BeforeGo,
     Rising,
     StagedFleet,
     UpRequest,
@@ -37,12 +38,14 @@ from orchestrator.gang.steps.status.unfinished import begun_on
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.nettest.steps.before_go import tested_before
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.planning.steps.diff import compare
+from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
+from orchestrator.tuning.steps.before_go import checked_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         refuse_on_nodes(here.fleet, [one.check for one in change.turns])
         if request.plan.without or _led_by_another(here):
             leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=change.rise)
-        before_go = tested_before(here, request, watcher)
+        before_go = _both(checked_before(here, request, watcher), tested_before(here, request, watcher))
         done = raise_gangs(
             here.fleet,
             [gang for gang in here.gangs if gang.name in change.rise],
@@ -119,6 +122,16 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
             seen = {view.name: view for view in (*done.views, *steps.run(change.turns))}
         views = tuple(seen[gang.name] for gang in here.gangs)
         return replace(done, views=views, seconds=time.monotonic() - begin, changed=tuple(names)), begun
+
+
+def _both(*tests: BeforeGo | None) -> BeforeGo | None:
+    wanted = [test for test in tests if test is not None]
+
+    def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+        for test in wanted:
+            test(gang, requests)
+
+    return before if wanted else None
 
 
 def _go_on(

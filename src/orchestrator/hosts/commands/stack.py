@@ -10,6 +10,7 @@ from orchestrator.cli.options import add_examples, add_json, add_timeout
 from orchestrator.cli.progress import WordsInPlace
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.sizes import duration
+from orchestrator.tuning.commands import check
 
 _LINE_EVERY_S = 5.0
 
@@ -23,6 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy stack build router --out router.bundle",
         "l40s-deploy prepare --bundle cpu.bundle --bundle router.bundle",
         "l40s-deploy stack recipe sglang-0.4.4-l40s --out l40s-image    # then run l40s-image/build.sh",
+        "l40s-deploy stack check --model DeepSeek-V3-0324-Block64x64",
     )
     add_examples(parser, *examples)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -57,11 +59,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
     recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
     add_json(recipe)
+    check.configure(actions.add_parser("check", help="run the kernels that a plan needs on one GPU of each node"))
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when the bundle or the recipe is written."""
-    return _recipe(args, screen) if args.action == "recipe" else _build(args, screen)
+    """0 when the bundle or the recipe is written, or every kernel is right."""
+    return {"recipe": _recipe, "build": _build, "check": check.run}[args.action](args, screen)
 
 
 def _recipe(args: argparse.Namespace, screen: Screen) -> int:

@@ -1,0 +1,201 @@
+"""Which kernels a plan will run, at which shapes, and what a check of them found. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from orchestrator.engines.engine import LogCause
+from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_shapes import linears
+from orchestrator.engines.tuned_wanted import wanted_files
+from orchestrator.model.profile import ModelProfile
+from orchestrator.planning.layout import head_dim
+from orchestrator.protocol.layout import Layout
+from orchestrator.tuning.messages import KernelCase, KernelLine, TuneJob
+from orchestrator.tuning.search import jobs_of
+
+BATCHES = (1, 32, 1024)
+"""Tokens: one request, the largest batch that most plans capture, a prompt."""
+PROMPT = 384
+_OWN = KernelCase(id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8a8", batch=256, n=512, k=1024,
+                  block=(64, 64))  # fmt: skip
+
+
+class KernelVerdict(Enum):
+    """FAILS: it does not launch; NOT_RUN: unknown, which is never fine."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    FAILS = "fails"
+    NOT_RUN = "not-run"
+
+
+GRAVEST = (KernelVerdict.FAILS, KernelVerdict.WRONG, KernelVerdict.NOT_RUN, KernelVerdict.RIGHT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelResult:
+    """One kernel on one node.
+
+    error: distance of its product from the one in float32, of its norm, None where none was compared
+    us:    microseconds of one run, None where not timed
+    text:  what it said, or why it was not run; cause: what the engine's log would have been explained with
+    shared: bytes of shared memory that its tiles need on the plan's GPU, 0 where not compiled for it
+    """
+
+    case: KernelCase
+    verdict: KernelVerdict
+    error: float | None = None
+    us: float | None = None
+    text: str = ""
+    cause: LogCause | None = None
+    shared: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why it fails or was not run, in words; '' for one that ran."""
+        if self.verdict not in (KernelVerdict.FAILS, KernelVerdict.NOT_RUN):
+            return ""
+        return f"{self.text} ({self.cause.id}: {self.cause.text}; {self.cause.fix})" if self.cause else self.text
+
+    def as_json(self) -> dict[str, Any]:
+        """A member of `kernels[]`."""
+        return {
+            "name": self.case.name,
+            "shape": shape_words(self.case),
+            "dtype": dtype_words(self.case),
+            "verdict": self.verdict.value,
+            "error": self.error,
+            "us": self.us,
+            "cause": {name: getattr(self.cause, name) for name in ("id", "text", "fix")} if self.cause else None,
+            "text": self.text,
+            "shared_bytes": self.shared or None,
+        }
+
+
+def kernels_of(profile: ModelProfile, layout: Layout, lookup: Lookup, *, gpu: str) -> tuple[KernelCase, ...]:
+    """Everything that one GPU runs in one layer of each kind; what this check can't run is among them."""
+    wanted = wanted_files(profile, layout, lookup, gpu=gpu, triton="")
+    tiled = [_tiled(job) for job in reversed(jobs_of(profile, wanted, BATCHES))]
+    experts = [case for case in tiled if case.kernel == "moe"]
+    found = [_OWN, *_attention(profile, layout), *(case for case in tiled if case.kernel == "linear")]
+    found += _linears(profile, layout, lookup)
+    found += [*experts, *(replace(case, name="fused MoE, built-in tiles", built_in=True) for case in experts)]
+    if profile.dimensions.n_routed_experts and not experts:
+        found.append(_unknown(f"fused MoE ({profile.stored('experts')})"))
+    return tuple(replace(case, id=place) for place, case in enumerate(found))
+
+
+def _unknown(name: str) -> KernelCase:
+    return KernelCase(id=0, name=name, kernel="unknown")
+
+
+def _tiled(job: TuneJob) -> KernelCase:
+    name = "fused MoE" if job.kernel == "moe" else "FP8 block GEMM"
+    return KernelCase(id=0, name=name, kernel=job.kernel, dtype=job.dtype, batch=job.batch, e=job.e, n=job.n, k=job.k,
+                      top_k=job.top_k, block=job.block, channel=job.channel)  # fmt: skip
+
+
+def _attention(profile: ModelProfile, layout: Layout) -> list[KernelCase]:
+    """MLA takes Triton's on these GPUs; other models FlashInfer's, unless their profile asks for Triton's."""
+    dims, ways = profile.dimensions, layout.tensor_parallel // layout.attention_data_parallel
+    extend = KernelCase(id=0, name="extend attention", kernel="extend", batch=PROMPT,
+                        heads=dims.num_attention_heads // ways, cached=True)  # fmt: skip
+    absorb = []
+    if profile.attention == "mla":
+        nope, latent, v = dims.qk_nope_head_dim, dims.kv_lora_rank, dims.v_head_dim
+        first = replace(extend, kv_heads=extend.heads, qk=nope + dims.qk_rope_head_dim, v=v, cached=False)
+        extend = replace(extend, kv_heads=1, qk=latent + dims.qk_rope_head_dim, v=latent)
+        dtype = "fp8_w8a8" if profile.stored("attention") == "fp8-block" else ""
+        absorb = [KernelCase(id=0, name="MLA absorb", kernel="absorb", dtype=dtype, batch=BATCHES[1],
+                             heads=extend.heads, n=n, k=k) for n, k in ((latent, nope), (v, latent))]  # fmt: skip
+        absorb.insert(0, first)
+    elif profile.attention == "gqa" and any(words[1:] == ("--attention-backend", "triton") for words in profile.flags):
+        size = head_dim(profile)
+        extend = replace(extend, kv_heads=max(1, dims.num_key_value_heads // ways), qk=size, v=size)
+    else:
+        return [_unknown(f"attention ({profile.attention})")]
+    return [extend, replace(extend, name="decode attention", kernel="decode", batch=2), *absorb]
+
+
+def _linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> list[KernelCase]:
+    """Those that are not Triton's."""
+    dtype = {"int8-channel": "int8_w8a8", "fp8-channel": "fp8_w8a8"}.get(profile.quantisation)
+    if dtype is None:
+        known = profile.quantisation in ("none", "fp8-block")
+        return [] if known else [_unknown(f"GEMM ({profile.quantisation})")]
+    case = KernelCase(id=0, name=f"{dtype.partition('_')[0].upper()} scaled GEMM", kernel="channel", dtype=dtype)
+    shapes = linears(profile, layout, lookup)
+    return [replace(case, batch=batch, n=one.rows, k=one.columns) for batch in BATCHES for one in shapes]
+
+
+def shape_words(case: KernelCase) -> str:
+    """`M=32 N=768 K=1536`."""
+    sizes = {"E": case.e, "N": case.n, "K": case.k, "top": case.top_k, "heads": case.heads, "KV heads": case.kv_heads,
+             "qk": case.qk, "v": case.v}  # fmt: skip
+    words = " ".join(f"{name}={size}" for name, size in {"M": case.batch, **sizes}.items() if size)
+    return f"{words} cached" if case.cached else words
+
+
+def dtype_words(case: KernelCase) -> str:
+    """`fp8 64x64`, `int8`, `bf16`."""
+    return (case.dtype.partition("_")[0] or "bf16") + (f" {case.block[0]}x{case.block[1]}" if all(case.block) else "")
+
+
+def judged(
+    cases: Sequence[KernelCase], lines: Iterable[KernelLine], causes: Sequence[LogCause], *, limit: int = 0
+) -> tuple[KernelResult, ...]:
+    """What a node's lines say of each kernel. limit: bytes of shared memory that a block may have
+
+    A kernel that it says nothing of was not run.
+    """
+    told: dict[int, list[KernelLine]] = {case.id: [] for case in cases}
+    for line in lines:
+        if line.kernel in told:
+            told[line.kernel].append(line)
+    return tuple(_judged(case, told[case.id], causes, limit) for case in cases)
+
+
+def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[LogCause], limit: int) -> KernelResult:
+    merged = (KernelVerdict.FAILS, KernelVerdict.WRONG, KernelVerdict.RIGHT)
+    by_verdict = {line.verdict: line for line in lines}
+    verdict = next((one for one in merged if one.value in by_verdict), KernelVerdict.NOT_RUN)
+    compared = by_verdict.get("wrong", by_verdict.get("right", KernelLine(error=-1.0)))
+    shared = max((line.shared for line in lines), default=0)
+    texts = [line.text for line in sorted(lines, key=lambda line: line.verdict != verdict.value)]
+    if shared and verdict is not KernelVerdict.FAILS:
+        texts.append(f"compiled for the plan's GPU: {shared} of {limit} bytes of shared memory")
+    text = "; ".join(filter(None, texts)) if lines else "the node said nothing of it"
+    return KernelResult(
+        case=case,
+        verdict=verdict,
+        error=compared.error if compared.error >= 0 else None,
+        us=compared.us or None,
+        text=text,
+        cause=_cause(text, causes) if verdict is KernelVerdict.FAILS else None,
+        shared=shared,
+    )
+
+
+def _cause(text: str, causes: Sequence[LogCause]) -> LogCause | None:
+    return next((one for one in causes if not one.secondary and re.search(one.pattern, text)), None)
+
+
+def gravest(results: Iterable[KernelResult]) -> KernelVerdict:
+    """Of all; not run where there is nothing."""
+    return min((one.verdict for one in results), key=GRAVEST.index, default=KernelVerdict.NOT_RUN)
+
+
+def wrong_words(by_node: Mapping[str, Sequence[KernelResult]]) -> tuple[str, str]:
+    """The first kernel that fails or is wrong, in words, and the fix; ('', '') where none is."""
+    bad = (KernelVerdict.FAILS, KernelVerdict.WRONG)
+    found = [(node, one) for node, results in by_node.items() for one in results if one.verdict in bad]
+    for node, one in found[:1]:
+        why = one.reason or f"error {one.error}"
+        words = f"{one.case.name} ({shape_words(one.case)}, {dtype_words(one.case)}) {one.verdict.value}"
+        return f"{node}: {words}: {why}", one.cause.fix if one.cause else "see all: l40s-deploy stack check"
+    return "", ""
