@@ -178,7 +178,9 @@ def _read(path: Path) -> str:
 
 def serve() -> None:
     """The server: reads one order per line; reports what began and what ended."""
-    for name in [f"orchestrator.cli.{verb}" for verb in VERBS] + ["l40s_lab.command", *LAZY]:
+    from orchestrator.cli.main import module_of
+
+    for name in [*map(module_of, VERBS), "l40s_lab.command", *LAZY]:
         importlib.import_module(name)
     from orchestrator.doctor.rules.support.registry import all_rules
 
