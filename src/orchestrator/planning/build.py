@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from orchestrator.engines.engine import Engine, Intent, Option
 from orchestrator.engines.memory import context_length
@@ -26,7 +27,7 @@ from orchestrator.planning.requirements import contradictions
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import Transport
 from orchestrator.topology.machine import Machine
-from orchestrator.topology.network import networks_met
+from orchestrator.topology.network import TcpChoice, networks_met
 
 Fact = tuple[str, str, str]
 
@@ -55,8 +56,19 @@ def build_plan(
     engine = engine_of(stack)
     plans, facts, findings = [], list[Fact](), list(_stack_notes(stack))
     for gang in gangs:
-        its_profile = _laid_out(profile, gang, stack, options)
-        plan, its_facts, its_findings = _Gang(gang, its_profile, stack, engine, topologies, options).plan()
+        _check_ports(gang)
+        _check_gpu_counts(gang)
+        cuda = stack.device == "cuda"
+        given = _GangGiven(
+            gang=gang,
+            profile=_laid_out(profile, gang, stack, options),
+            stack=stack,
+            engine=engine,
+            topologies=topologies,
+            options=options,
+            gpus={node.name: _gpus(node, topologies.get(node.name) if cuda else None) for node in gang.nodes},
+        )
+        plan, its_facts, its_findings = _plan_gang(given)
         plans.append(plan)
         facts += its_facts
         findings += its_findings
@@ -98,129 +110,50 @@ def _stack_notes(stack: Stack) -> tuple[Finding, ...]:
     return (*notes, tested)
 
 
-class _Gang:
-    """One gang that is being planned: what its nodes' plans share."""
+@dataclass(frozen=True, kw_only=True)
+class _GangGiven:
+    """One gang that is being planned. gpus: those that it uses, by node."""
 
-    def __init__(
-        self,
-        gang: GangSpec,
-        profile: ModelProfile,
-        stack: Stack,
-        engine: Engine,
-        topologies: Mapping[str, Topology],
-        options: PlanOptions,
-    ) -> None:
-        self.gang, self.profile, self.stack = gang, profile, stack
-        self.engine, self.topologies, self.options = engine, topologies, options
-
-    def plan(self) -> tuple[GangPlan, list[Fact], list[Finding]]:
-        """The gang's plan, the facts that it rests on, and what an operator should know."""
-        leader = self.gang.leader
-        _check_ports(self.gang)
-        self._check_gpu_counts()
-        self.gpus = {node.name: self._gpus(node) for node in self.gang.nodes}
-        if self.options.adapt and not (self.options.layout or self.options.pinned):
-            self.profile = self._adapted()
-        seen = [gpu for gpus in self.gpus.values() for gpu in gpus]
-        named.refuse(self.profile, self.stack, seen, f"gang {self.gang.name}")
-        extra = self.options.extra_args
-        self.flags = commands.asked(self.engine, self.profile, self.stack, leader, extra)
-        self.layout = self._layout()
-        budget = self._budget(self.layout)
-        self.tcp = tcp_choices(self.gang, self.topologies)
-        met = networks_met(self.topologies[node.name] for node in self.gang.nodes if node.name in self.topologies)
-        self.rdma = {
-            node.name: rdma_choice(Machine(node, self.topologies[node.name]), self.tcp[node.name], met)
-            for node in self.gang.nodes
-            if node.name in self.topologies and self._cuda
-        }
-        self.decision = self._decision()
-        self.caches = page_cache.fits(self._to_read(), page_cache.rooms(self.gang, self.layout, self.topologies))
-        self.dist_init = f"{_bracketed(self.tcp[leader.name].address)}:{leader.ports.dist_init}"
-        nodes = tuple(self._node(node) for node in self.gang.nodes)
-        plan = GangPlan(
-            name=self.gang.name,
-            model=self.profile.name,
-            stack=self.stack.name,
-            dialect=self.stack.dialect,
-            engine_version=self.stack.engine_version,
-            layout=self.layout,
-            memory=replace(budget, explanation=(*budget.explanation, *self._cache_words())),
-            dist_init=self.dist_init,
-            service_url=nodes[0].http_url,
-            agent_address=self.tcp[leader.name].address,
-            agent_port=leader.ports.agent,
-            http_port=leader.ports.http,
-            lease_s=leader.lease_s,
-            model_bytes=memory.checkpoint_bytes(self.profile),
-            canary=self.profile.canary,
-            nodes=nodes,
-            device=self.stack.device,
-            nccl_port=leader.ports.nccl,
-            api_key=self.options.api_keys.get(self.gang.name, ""),
-        )
-        facts = [fact for node in self.gang.nodes for fact in self._facts(node)]
-        return (
-            plan,
-            facts,
-            [*self._findings(), *transport.by_hand(self.decision, plan), *transport.pcie_ipc(plan, self.profile)],
-        )
-
-    def _cache_words(self) -> tuple[str, ...]:
-        words = page_cache.words(self.caches)
-        return (words,) if words else ()
+    gang: GangSpec
+    profile: ModelProfile
+    stack: Stack
+    engine: Engine
+    topologies: Mapping[str, Topology]
+    options: PlanOptions
+    gpus: Mapping[str, tuple[Gpu, ...]]
 
     @property
-    def _whole(self) -> tuple[bool, bool]:
-        """Whether dense layers and shared experts are kept complete on every rank."""
-        if self.layout.expert_parallel == 1:
-            return False, False
-        return layout.kept_whole(self.profile, self.layout.tensor_parallel)
-
-    @property
-    def _cuda(self) -> bool:
+    def cuda(self) -> bool:
         return self.stack.device == "cuda"
 
-    def _budget(self, of: Layout) -> Memory:
+    def flags(self) -> memory.Flags:
+        return commands.asked(self.engine, self.profile, self.stack, self.gang.leader, self.options.extra_args)
+
+    def budget(self, of: Layout, flags: memory.Flags) -> Memory:
         where, total = f"gang {self.gang.name}", self._gpu_total()
         config = self.options.hosts.get(self.gang.leader.name, HostFacts()).config
         context = context_length(config) if config is not None else None
-        return memory.budget(
-            self.profile, self.stack, of, flags=self.flags, gpu_total=total, where=where, context=context
-        )
+        return memory.budget(self.profile, self.stack, of, flags=flags, gpu_total=total, where=where, context=context)
 
-    def _fits(self, candidate: Layout) -> bool:
-        try:
-            self._budget(candidate)
-        except InputError:
-            return False
-        return True
-
-    def _check_gpu_counts(self) -> None:
-        counts = {node.name: node.gpus for node in self.gang.nodes}
-        if len(set(counts.values())) > 1:
-            each = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise InputError(
-                f"the nodes of gang {self.gang.name} have different numbers of GPUs: {each}",
-                where="inventory: l40s_gpus",
-                fix="give every node of a gang the same l40s_gpus",
-            )
-
-    def _adapted(self) -> ModelProfile:
+    def adapted_profile(self) -> ModelProfile:
         nodes, each = len(self.gang.nodes), self.gang.leader.gpus
 
         def fits(profile: ModelProfile, degrees: layout.Degrees) -> bool:
-            flags = commands.asked(self.engine, profile, self.stack, self.gang.leader, self.options.extra_args)
-            candidate = layout.layout_of(degrees, nodes, each)
-            try:
+            flags, candidate = replace(self, profile=profile).flags(), layout.layout_of(degrees, nodes, each)
+            with suppress(InputError):
                 memory.budget(profile, self.stack, candidate, flags=flags, gpu_total=self._gpu_total(), where="")
-            except InputError:
-                return False
-            return True
+                return True
+            return False
 
         return adapted(self.profile, self.stack, abilities(self.engine), nodes=nodes, gpus_per_node=each, fits=fits)
 
-    def _layout(self) -> Layout:
+    def chosen_layout(self, flags: memory.Flags) -> Layout:
+        def fits(candidate: Layout) -> bool:
+            with suppress(InputError):
+                self.budget(candidate, flags)
+                return True
+            return False
+
         return layout.choose(
             self.profile,
             nodes=len(self.gang.nodes),
@@ -230,30 +163,9 @@ class _Gang:
             pipeline=self.options.pipeline_parallel,
             expert=self.options.expert_parallel,
             attention=self.options.attention_data_parallel,
-            fits=self._fits,
+            fits=fits,
             where=f"gang {self.gang.name}",
         )
-
-    def _gpus(self, node: NodeSpec) -> tuple[Gpu, ...]:
-        """The GPUs that this gang uses here, in NVML's order; none for an engine on CPU or without facts."""
-        topology = self.topologies.get(node.name)
-        if topology is None or not self._cuda:
-            return ()
-        answering = Machine(node, topology).answering
-        if len(answering) < node.gpus:
-            if unread := topology.lacks(Area.GPUS):
-                raise choices.not_read(node.name, unread, "how many GPUs respond", "run `nvidia-smi` there")
-            silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
-                               if gpu.index < 0 or gpu.lost)  # fmt: skip
-            raise FindingsError(
-                f"{len(answering)} GPUs respond, but l40s_gpus is {node.gpus_asked}"
-                + (f" ({silent})" if silent else "")
-                + (f" ({topology.nvml_error})" if topology.nvml_error else ""),
-                where=f"node {node.name}",
-                fix="find out why with `nvidia-smi` and `dmesg -T | grep Xid` on the node and reset it, or name"
-                " others in l40s_gpus, as `l40s_gpus: [0, 1, 2, 4]`",
-            )
-        return answering
 
     def _gpu_total(self) -> int | None:
         totals = [gpu.memory_total for gpus in self.gpus.values() for gpu in gpus if gpu.memory_total]
@@ -264,12 +176,26 @@ class _Gang:
         names = {short_name(gpu.name) for gpus in self.gpus.values() for gpu in gpus if gpu.name}
         return " and ".join(sorted(names)) or L40S.name
 
-    def _decision(self) -> transport.TransportDecision:
-        if not self._cuda:
-            return transport.TransportDecision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
-        return transport.decide(self.gang, self.rdma, self.layout)
 
-    def _node(self, node: NodeSpec) -> NodePlan:
+@dataclass(frozen=True, kw_only=True)
+class _GangChoices(_GangGiven):
+    """What the plans of its nodes share."""
+
+    layout: Layout
+    tcp: Mapping[str, TcpChoice]
+    rdma: Mapping[str, RdmaChoice]
+    decision: transport.TransportDecision
+    caches: page_cache.Fits
+    dist_init: str
+
+    @property
+    def _whole(self) -> tuple[bool, bool]:
+        """Whether dense layers and shared experts are kept complete on every rank."""
+        if self.layout.expert_parallel == 1:
+            return False, False
+        return layout.kept_whole(self.profile, self.layout.tensor_parallel)
+
+    def node_plan(self, node: NodeSpec) -> NodePlan:
         venv = places.venv(node, self.stack.name)
         host = self.options.hosts.get(node.name, HostFacts())
         state = places.state_dir(node, host)
@@ -287,7 +213,7 @@ class _Gang:
         )
         launch, chosen = self._with_secrets(node, state, chosen)
         gpus = tuple(gpu.index for gpu in self.gpus[node.name])
-        if not gpus and self._cuda:
+        if not gpus and self.cuda:
             named = node.gpu_names if all(map(str.isdigit, node.gpu_names)) else ()
             gpus = tuple(map(int, named)) or tuple(range(node.gpus))
         sources = [(setting.name, setting.source) for setting in settings]
@@ -359,11 +285,6 @@ class _Gang:
             failover=bool(self.rdma) and all(map(choices.two_ports_of_a_card, self.rdma.values())),
         )
 
-    def _to_read(self) -> dict[str, int]:
-        """Bytes of the weight files that each node reads."""
-        each = page_cache.to_read(memory.checkpoint_bytes(self.profile), self.layout)
-        return {node.name: each for node in self.gang.nodes}
-
     def _intent(self, node: NodeSpec, model_path: str) -> Intent:
         return Intent(
             model_path=model_path,
@@ -381,7 +302,7 @@ class _Gang:
             port=node.ports.http,
             nccl_port=node.ports.nccl,
             trust_remote_code=self.profile.trust_remote_code,
-            graphs=self.engine.graphs(self.profile) if self._cuda else CudaGraphs(),
+            graphs=self.engine.graphs(self.profile) if self.cuda else CudaGraphs(),
         )
 
     def _http_url(self, node: NodeSpec) -> str:
@@ -389,7 +310,7 @@ class _Gang:
         host = self.tcp[node.name].address if everywhere else node.http_host
         return f"http://{_bracketed(host)}:{node.ports.http}"
 
-    def _facts(self, node: NodeSpec) -> list[Fact]:
+    def facts(self, node: NodeSpec) -> list[Fact]:
         host = self.options.hosts.get(node.name, HostFacts())
         tcp, rdma = self.tcp[node.name], self.rdma.get(node.name)
         gpus = self.gpus[node.name]
@@ -407,21 +328,21 @@ class _Gang:
     def _host_facts(self, node: NodeSpec, host: HostFacts) -> Iterator[tuple[str, str]]:
         if host.home:
             yield "home", host.home
-        if self._cuda and node.name in self.topologies and self.topologies[node.name].driver:
+        if self.cuda and node.name in self.topologies and self.topologies[node.name].driver:
             yield "driver", self.topologies[node.name].driver
         if host.engine_python:
             yield "engine python", host.engine_python
         if host.config is not None:
             yield "config.json", short_digest(host.config)
-        if host.cpu_count and not self._cuda:
+        if host.cpu_count and not self.cuda:
             yield "cpus", str(host.cpu_count)
 
-    def _findings(self) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
         degrees = str(layout.degrees_of(self.layout))
         gpu = self._gpu_name()
         known = gpu == L40S.name and (self.stack.name, degrees) in self.profile.measured
-        if self._cuda and not known:
+        if self.cuda and not known:
             findings.append(
                 Finding(
                     id="LAYOUT-NOT-MEASURED",
@@ -441,6 +362,101 @@ class _Gang:
             elif self.decision.transport is Transport.RDMA:
                 findings += _gid_findings(node, self.rdma[node.name])
         return findings
+
+
+def _plan_gang(given: _GangGiven) -> tuple[GangPlan, list[Fact], list[Finding]]:
+    """The gang's plan, the facts that it rests on, and what an operator should know."""
+    gang, stack, options = given.gang, given.stack, given.options
+    if options.adapt and not (options.layout or options.pinned):
+        given = replace(given, profile=given.adapted_profile())
+    seen = [gpu for gpus in given.gpus.values() for gpu in gpus]
+    named.refuse(given.profile, stack, seen, f"gang {gang.name}")
+    flags = given.flags()
+    its_layout = given.chosen_layout(flags)
+    chosen, budget = _choices(given, its_layout), given.budget(its_layout, flags)
+    words = page_cache.words(chosen.caches)
+    nodes = tuple(chosen.node_plan(node) for node in gang.nodes)
+    ports = gang.leader.ports
+    plan = GangPlan(
+        name=gang.name,
+        model=given.profile.name,
+        stack=stack.name,
+        dialect=stack.dialect,
+        engine_version=stack.engine_version,
+        layout=its_layout,
+        memory=replace(budget, explanation=(*budget.explanation, *([words] if words else []))),
+        dist_init=chosen.dist_init,
+        service_url=nodes[0].http_url,
+        agent_address=chosen.tcp[gang.leader.name].address,
+        agent_port=ports.agent,
+        http_port=ports.http,
+        lease_s=gang.leader.lease_s,
+        model_bytes=memory.checkpoint_bytes(given.profile),
+        canary=given.profile.canary,
+        nodes=nodes,
+        device=stack.device,
+        nccl_port=ports.nccl,
+        api_key=options.api_keys.get(gang.name, ""),
+    )
+    facts = [fact for node in gang.nodes for fact in chosen.facts(node)]
+    by_transport = (*transport.by_hand(chosen.decision, plan), *transport.pcie_ipc(plan, given.profile))
+    return plan, facts, [*chosen.findings(), *by_transport]
+
+
+def _choices(given: _GangGiven, its_layout: Layout) -> _GangChoices:
+    gang, known = given.gang, given.topologies
+    tcp = tcp_choices(gang, known)
+    met = networks_met(known[node.name] for node in gang.nodes if node.name in known)
+    rdma = {
+        node.name: rdma_choice(Machine(node, known[node.name]), tcp[node.name], met)
+        for node in gang.nodes
+        if node.name in known and given.cuda
+    }
+    decision = transport.TransportDecision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
+    if given.cuda:
+        decision = transport.decide(gang, rdma, its_layout)
+    each = page_cache.to_read(memory.checkpoint_bytes(given.profile), its_layout)
+    return _GangChoices(
+        **vars(given),
+        layout=its_layout,
+        tcp=tcp,
+        rdma=rdma,
+        decision=decision,
+        caches=page_cache.fits({node.name: each for node in gang.nodes}, page_cache.rooms(gang, its_layout, known)),
+        dist_init=f"{_bracketed(tcp[gang.leader.name].address)}:{gang.leader.ports.dist_init}",
+    )
+
+
+def _check_gpu_counts(gang: GangSpec) -> None:
+    counts = {node.name: node.gpus for node in gang.nodes}
+    if len(set(counts.values())) > 1:
+        each = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InputError(
+            f"the nodes of gang {gang.name} have different numbers of GPUs: {each}",
+            where="inventory: l40s_gpus",
+            fix="give every node of a gang the same l40s_gpus",
+        )
+
+
+def _gpus(node: NodeSpec, topology: Topology | None) -> tuple[Gpu, ...]:
+    """The GPUs that this gang uses here, in NVML's order; none for an engine on CPU or without facts."""
+    if topology is None:
+        return ()
+    answering = Machine(node, topology).answering
+    if len(answering) < node.gpus:
+        if unread := topology.lacks(Area.GPUS):
+            raise choices.not_read(node.name, unread, "how many GPUs respond", "run `nvidia-smi` there")
+        silent = ", ".join(f"{gpu.address}: {gpu.lost or 'not shown by NVML'}" for gpu in topology.gpus
+                           if gpu.index < 0 or gpu.lost)  # fmt: skip
+        raise FindingsError(
+            f"{len(answering)} GPUs respond, but l40s_gpus is {node.gpus_asked}"
+            + (f" ({silent})" if silent else "")
+            + (f" ({topology.nvml_error})" if topology.nvml_error else ""),
+            where=f"node {node.name}",
+            fix="find out why with `nvidia-smi` and `dmesg -T | grep Xid` on the node and reset it, or name"
+            " others in l40s_gpus, as `l40s_gpus: [0, 1, 2, 4]`",
+        )
+    return answering
 
 
 def _check_ports(gang: GangSpec) -> None:
