@@ -122,7 +122,7 @@ def _write(
     args: argparse.Namespace, examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen
 ) -> None:
     if args.dump_xml:
-        from orchestrator.doctor.steps.nccl import dump_xml
+        from orchestrator.doctor.steps.recordings import dump_xml
 
         for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
             screen.say(f"topology written to {path}")

@@ -1,20 +1,15 @@
-"""What NCCL will make of the nodes: the groups that its log should show, and its topology XML."""
+"""What NCCL will make of the nodes: the groups that its log should show."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.steps.recordings import file_name
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
-from orchestrator.model.topology import Topology
-from orchestrator.records.files import write_whole
 from orchestrator.topology.gpu_groups import Groups, gpu_groups, nccl_log
-from orchestrator.topology.nccl_xml import nccl_xml
 
 VERSIONS = ("2.21.5", "2.30.7")
 """What torch 2.5.1 (the articles' stack) and torch 2.14.1 (today's) bring; taken where the stack does not say."""
@@ -43,21 +38,6 @@ def expected(cluster: Cluster, stack: str | None = None) -> tuple[NcclExpectatio
         if len(gang) > 1 and any(node.gpus for node in gang)
         for version in _versions(stack or gang[0].spec.stack)
     )
-
-
-def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ...]:
-    """One NCCL topology file a node. Raises InputError where the folder can't be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise InputError(
-            f"can't be created: {failure.strerror}", where=str(folder), fix="choose another folder with --dump-xml"
-        ) from None
-    paths = []
-    for name, topology in topologies.items():
-        paths.append(folder / f"{file_name(name)}.xml")
-        write_whole(paths[-1], nccl_xml(topology))
-    return tuple(paths)
 
 
 def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:

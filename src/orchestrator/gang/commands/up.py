@@ -33,7 +33,7 @@ from orchestrator.model.errors import Exit, Undone
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
 from orchestrator.nettest.commands.nettest import add_nettest_min
-from orchestrator.planning.commands import plan as plan_verb
+from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
 
 
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up                                   # finish what an interrupted command began",
     )
     add_inventory(parser)
-    plan_verb.add_plan_options(parser)
+    plan_options.add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan, like `l40s-deploy plan`")
     add_timeout(parser, "give up after this time")
     parser.add_argument(
@@ -91,9 +91,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
-    if not (plan_verb.asks(args) or args.replace or args.strict or args.nettest or args.check_kernels):
+    if not (plan_options.asks(args) or args.replace or args.strict or args.nettest or args.check_kernels):
         return _finish(args, screen)
-    wanted = plan_verb.request_of(args)
+    wanted = plan_options.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
     inventory = to_start(inventory, wanted.gangs, replicas=wanted.replicas)
     request = UpRequest(
@@ -158,7 +158,7 @@ def _dry_run(plan: Plan, screen: Screen) -> int:
     if screen.as_json:
         screen.json(plan_json(plan))
     else:
-        plan_verb.show_plan(plan, screen)
+        plan_options.show_plan(plan, screen)
     return 0
 
 

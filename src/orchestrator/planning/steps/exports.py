@@ -1,4 +1,4 @@
-"""A plan as compose files, for containers that are started by hand. None contains a secret."""
+"""A plan as files of others: compose files, a systemd unit. None contains a secret."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.plan import Plan
+from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.node.verbs.arm import PROPERTIES
 from orchestrator.planning.redaction import shown
-from orchestrator.rendering import compose_file
+from orchestrator.rendering import compose_file, unit_file
 
 
 def compose_files(plan: Plan) -> Mapping[str, str]:
@@ -19,3 +20,8 @@ def compose_files(plan: Plan) -> Mapping[str, str]:
         for gang in shown(plan).gangs
         for node in gang.nodes
     }
+
+
+def unit(node: NodePlan) -> str:
+    """The transient unit that `up` starts on a node with systemd."""
+    return unit_file(node, PROPERTIES, template("agent.service.j2"))

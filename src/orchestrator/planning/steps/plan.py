@@ -17,11 +17,10 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
-from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
-from orchestrator.node.verbs.arm import PROPERTIES
 from orchestrator.planning import places
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.config_match import check_checkpoint
@@ -34,7 +33,7 @@ from orchestrator.remote.background import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
-from orchestrator.rendering import launch_script, launch_template, unit_file
+from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build
 
 
@@ -191,11 +190,6 @@ def _text(value: object) -> str | None:
 
 def _built_in() -> Iterator[ModelProfile]:
     return map(load_profile, profile_names())
-
-
-def unit(node: NodePlan) -> str:
-    """The transient unit that `up` starts on a node with systemd."""
-    return unit_file(node, PROPERTIES, template("agent.service.j2"))
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:

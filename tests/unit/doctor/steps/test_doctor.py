@@ -22,7 +22,8 @@ from orchestrator.doctor.steps.doctor import (
     refuse,
 )
 from orchestrator.doctor.steps.given import Given, given
-from orchestrator.doctor.steps.nccl import dump_xml, expected
+from orchestrator.doctor.steps.nccl import expected
+from orchestrator.doctor.steps.recordings import dump_xml
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import FindingsError, InputError

@@ -20,6 +20,7 @@ from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.commands import plan as verb
+from orchestrator.planning.commands import plan_options
 from orchestrator.planning.diff import GangDiff, SettingChange
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult
@@ -65,7 +66,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  #
 
 def test_options_become_a_request() -> None:
     args = parse("--model", "M", "--tp", "8", "--pp", "4", "--gang", "a", "--gang", "b", "--", "--enable-metrics")
-    assert verb.request_of(args) == PlanRequest(
+    assert plan_options.request_of(args) == PlanRequest(
         model="M", tp=8, pp=4, gangs=("a", "b"), extra_args=("--enable-metrics",)
     )
 
@@ -82,7 +83,7 @@ def test_options_become_a_request() -> None:
 )
 def test_a_layout_is_a_name_or_degrees(text: str, means: dict[str, object]) -> None:
     wanted = PlanRequest(**{"model": "M", **means})  # type: ignore[arg-type]
-    assert verb.request_of(parse("--model", "M", "--layout", text)) == wanted
+    assert plan_options.request_of(parse("--model", "M", "--layout", text)) == wanted
 
 
 @pytest.mark.parametrize("words", [["--tp", "0"], ["--tp", "x"], ["--show", "env", "--diff"]])
@@ -95,7 +96,7 @@ def test_words_that_argparse_refuses(words: list[str]) -> None:
 @pytest.mark.parametrize(("words", "says"), [([], "no model"), (["--plan", "x", "--tp", "8"], "was combined with")])
 def test_a_request_needs_a_model_or_a_plan_and_not_both(words: list[str], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        verb.request_of(parse(*words))
+        plan_options.request_of(parse(*words))
 
 
 def test_the_table_shows_what_differs_node_by_node_and_the_rest_once(run) -> None:  # type: ignore[no-untyped-def]
@@ -175,7 +176,7 @@ def test_the_plan_as_a_file(run, tmp_path: Path) -> None:  # type: ignore[no-unt
     run("--out", str(tmp_path / "plan.json"), plan=plan)
     assert json.loads((tmp_path / "plan.json").read_text())["plan_id"] == plan.plan_id
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]
-    assert verb.request_of(parse("--plan", str(tmp_path / "plan.json"))).model == "M"
+    assert plan_options.request_of(parse("--plan", str(tmp_path / "plan.json"))).model == "M"
     with pytest.raises(InputError):
         run("--out", str(tmp_path / "missing" / "plan.json"))
 
@@ -188,5 +189,5 @@ def test_pipelines_show_in_the_layout() -> None:
 
     written = io.StringIO()
     screen.__dict__["out"] = Console(file=written, width=200, markup=False)
-    verb.show_plan(replace(plan, gangs=(piped,)), screen)
+    plan_options.show_plan(replace(plan, gangs=(piped,)), screen)
     assert "PP4 x TP8 on 4 x 8" in written.getvalue()

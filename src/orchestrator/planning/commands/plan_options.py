@@ -1,0 +1,195 @@
+"""What `plan` and `up` have in common: what is asked of a plan, and the plan for a human."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.arguments import count
+from orchestrator.cli.options import add_gang_option, add_layout
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.steps.look import named_stack
+from orchestrator.model.errors import InputError
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.plan import GangPlan, NodePlan, Plan
+from orchestrator.model.profile import Stack
+from orchestrator.planning.commands.advisories import say_advisories
+from orchestrator.planning.layout import degrees_of
+from orchestrator.planning.redaction import shown
+from orchestrator.planning.steps.file import read_request
+from orchestrator.planning.steps.plan import PlanRequest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """What `plan` and `up` have in common: the model and what may be pinned."""
+    parser.add_argument("--model", metavar="NAME", help="a profile's name or .yml file (`models` lists them)")
+    parser.add_argument(
+        "--plan", metavar="FILE", help="use the plan that `plan --out` wrote, if it is still valid, instead of --model"
+    )
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    parser.add_argument("--tp", type=count, metavar="N", help="tensor parallel degree")
+    parser.add_argument("--pp", type=count, metavar="N", help="pipeline parallel degree")
+    parser.add_argument("--ep", type=count, metavar="N", help="expert parallel degree")
+    parser.add_argument(
+        "--attn-dp",
+        type=count,
+        metavar="N",
+        help="attention data parallel degree: groups of ranks, each with its own requests",
+    )
+    add_layout(parser)
+    parser.add_argument(
+        "--replicas",
+        action="store_true",
+        help="one gang per node, named GANG-0, GANG-1, ..., for a model that fits one node",
+    )
+    add_gang_option(parser)
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="plan without this node: a spare takes its place, else with another layout if needed (repeatable)",
+    )
+    parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
+
+
+def asks(args: argparse.Namespace) -> bool:
+    """Whether these options say anything of a plan."""
+    return bool(args.plan or _wishes(args))
+
+
+def _wishes(args: argparse.Namespace) -> bool:
+    degrees = (args.tp, args.pp, args.ep, args.attn_dp, args.layout)
+    return any((args.model, args.stack, *degrees, args.replicas, args.without, args.engine_args))
+
+
+def request_of(args: argparse.Namespace) -> PlanRequest:
+    """The request that these options mean. Raises InputError for none, and for a plan file with other wishes."""
+    if args.plan:
+        if _wishes(args) or args.gang:
+            raise InputError(
+                "--plan FILE was combined with options that the saved plan already sets",
+                where="command line",
+                fix="use --plan alone, or --model with its options",
+            )
+        return read_request(Path(args.plan))
+    if not args.model:
+        raise InputError(
+            "no model was given", where="command line", fix="add --model NAME; run `l40s-deploy models` for the list"
+        )
+    if args.layout and (args.tp or args.pp or args.ep or args.attn_dp):
+        raise InputError(
+            "--layout was combined with --tp, --pp, --ep or --attn-dp",
+            where="command line",
+            fix="use --layout alone, or the degrees",
+        )
+    return PlanRequest(
+        model=args.model,
+        stack=args.stack,
+        **{"tp": args.tp, "pp": args.pp, "ep": args.ep, "attn_dp": args.attn_dp, **args.layout},
+        replicas=args.replicas,
+        extra_args=tuple(args.engine_args),
+        gangs=tuple(args.gang),
+        without=tuple(args.without),
+    )
+
+
+def stacks_of_plan(plan: Plan) -> list[Stack]:
+    return [stack for gang in plan.gangs if (stack := named_stack(gang.stack)) is not None]
+
+
+def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
+    """The plan for a human: each gang's layout, memory, nodes and settings, then what is worth knowing."""
+    plan = shown(plan)
+    for gang in plan.gangs:
+        _summary(gang, screen)
+        screen.out.print(_nodes(gang))
+        screen.out.print(_settings(gang, sources=sources))
+    for finding in plan.findings:
+        _finding(finding, screen)
+    say_advisories(stacks_of_plan(plan), screen)
+    screen.out.print(f"plan {plan.plan_id}, facts {plan.facts_digest}; nothing was changed")
+
+
+def _summary(gang: GangPlan, screen: Screen) -> None:
+    layout = gang.layout
+    degrees = degrees_of(layout)
+    where = f"{layout.nnodes} x {layout.gpus_per_node}"
+    lines = [
+        f"gang {gang.name}: {gang.model} by {gang.stack}",
+        f"layout: {degrees} on {where}; rendezvous {gang.dist_init}, service {gang.service_url}",
+        *gang.memory.explanation,
+    ]
+    for line in lines:
+        screen.out.print(printable(line))
+
+
+def _nodes(gang: GangPlan) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID"):
+        table.add_column(title, overflow="fold")
+    for node in gang.nodes:
+        gid = node.network.gid_index
+        cells = (
+            str(node.node_rank),
+            node.name,
+            node.address,
+            _span(node.tp_ranks),
+            node.network.interface,
+            node.network.hca.lstrip("="),
+            "" if gid is None else str(gid),
+        )
+        table.add_row(*(printable(cell) for cell in cells))
+    return table
+
+
+def _settings(gang: GangPlan, *, sources: bool) -> Table:
+    """Every variable and flag once where all nodes agree, else node by node."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("setting", "value", "node") + (("source",) if sources else ()):
+        table.add_column(title, overflow="fold")
+    by_node = {node.name: _values(node) for node in gang.nodes}
+    origins = {node.name: dict(node.sources) for node in gang.nodes}
+    for name in dict.fromkeys(name for values in by_node.values() for name in values):
+        for value, nodes in _grouped(name, by_node).items():
+            where = "all" if len(nodes) == len(gang.nodes) else ", ".join(nodes)
+            row = [name, value, where] + ([origins[nodes[0]].get(name, "")] if sources else [])
+            table.add_row(*(printable(cell) for cell in row))
+    return table
+
+
+def _values(node: NodePlan) -> dict[str, str]:
+    """Variables, then flags, with their values as one text."""
+    return {**dict(node.env), **{flag: " ".join(values) for flag, *values in node.flags}}
+
+
+def _grouped(name: str, by_node: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for node, values in by_node.items():
+        if name in values:
+            groups.setdefault(values[name], []).append(node)
+    return groups
+
+
+def _finding(finding: Finding, screen: Screen) -> None:
+    style = {Severity.STOP: "bold red", Severity.SLOW: "yellow"}.get(finding.severity, "dim")
+    place = f"{finding.node}: " if finding.node else ""
+    screen.out.print(f"{finding.severity.value}: {finding.id}: {printable(place + finding.title)}", style=style)
+    for line in (*finding.evidence, finding.effect, finding.fix and f"fix: {finding.fix}"):
+        if line:
+            screen.out.print(f"  {printable(line)}")
+
+
+def _span(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
