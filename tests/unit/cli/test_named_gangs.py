@@ -11,7 +11,9 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.gang.commands import down, restart, rollback
-from orchestrator.gang.steps.restart import MAINTENANCE, ROLLBACK, ROLLING, RestartResult
+from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.restart import ROLLING, RestartResult
+from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.model.errors import Exit
 
 ONE = "all: {children: {gangs: {children: {g0: {hosts: {a: {ansible_host: 192.0.2.1}}}}}}}\n"

@@ -23,8 +23,8 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import (
-    MAINTENANCE,
     RESTART,
     ROLLING,
     RestartRequest,

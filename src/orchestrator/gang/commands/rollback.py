@@ -21,7 +21,8 @@ from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.restart import interrupted, show_restarted
 from orchestrator.gang.commands.start_progress import RisingProgress
-from orchestrator.gang.steps.restart import ROLLBACK, RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.model.chosen import refuse_unnamed
 
 

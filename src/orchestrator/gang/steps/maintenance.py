@@ -16,11 +16,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.returning import Boot, ReturnState, boot_of, place
 from orchestrator.gang.steps.checks import against_starts
 from orchestrator.gang.steps.locks import take_again
 from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.restart_sequence import RestartStep
+from orchestrator.gang.steps.restart import RestartRequest, RestartVerb
+from orchestrator.gang.steps.restart_sequence import RestartSequence, RestartStep
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.deadlines import BOOT_S, SETTLE_S
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
@@ -155,6 +157,19 @@ def _late(gang: GangSpec, late: Sequence[str], known: Mapping[str, ReturnState],
         where=f"gang {gang.name}",
         fix=f"reboot {', '.join(late)} (`sudo systemctl reboot` there), or use `--wait-s` where a reboot takes longer",
     )
+
+
+def _work(steps: RestartSequence, request: RestartRequest, names: Sequence[str]) -> None:
+    work = NodesWork(
+        fleet=steps.fleet, watcher=steps.watcher, run=request.run, reboots=request.reboots, wait_s=request.wait_s
+    )
+    steps.work = lambda one: work.on_nodes(one.check)
+    steps.left = lambda one, step, interrupted: how_to_go_on(
+        one.name, names[names.index(one.name) + 1 :], step, interrupted=interrupted
+    )
+
+
+MAINTENANCE = RestartVerb(what=OperationKind.MAINTENANCE, done="worked on", work=_work)
 
 
 def how_to_go_on(name: str, later: Sequence[str], step: RestartStep, *, interrupted: bool) -> str:

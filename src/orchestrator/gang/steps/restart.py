@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from orchestrator.gang.downtime import Downtime, expected_downtime
-from orchestrator.gang.history import plan_before
 from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import refuse_starts
 from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.maintenance import NodesWork, how_to_go_on
 from orchestrator.gang.steps.operation import Operation, kept
 from orchestrator.gang.steps.replay import Staged, staged_plan
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.steps.router.routing import Router, serving_router, take_in_serving, wanted_router
-from orchestrator.gang.steps.status.history import history
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
@@ -45,22 +42,21 @@ class RestartVerb:
     done:     what was done to a gang afterwards, as text
     together: all gangs at a time, whose requests the engines alone wait for; else one after the other
     rolls:    others must serve meanwhile, and those that do not serve come first
-    works:    the nodes are worked on between stop and start
-    returns:  a gang that does not come up on the plan before starts the one that it had again
+    before:   older plans of these gangs, which they are to run; one that does not come up starts the one that it had
+              again. None: the plans that they have
+    work:     between stop and start, of gangs of these names; see `RestartSequence`
     """
 
     what: OperationKind
     done: str = "restarted"
     together: bool = False
     rolls: bool = False
-    works: bool = False
-    returns: bool = False
+    before: Callable[[Inventory, Fleet, Sequence[Staged]], list[Staged]] | None = None
+    work: Callable[[RestartSequence, RestartRequest, Sequence[str]], None] | None = None
 
 
 RESTART = RestartVerb(what=OperationKind.RESTART, together=True)
 ROLLING = RestartVerb(what=OperationKind.ROLLING, rolls=True)
-MAINTENANCE = RestartVerb(what=OperationKind.MAINTENANCE, done="worked on", works=True)
-ROLLBACK = RestartVerb(what=OperationKind.CHANGE, done="rolled back", returns=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +107,7 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
     verb = request.verb
     with Fleet(inventory.nodes) as fleet, ExitStack() as opened:
         specs, _ = _answering(inventory, fleet, request)
-        why = verb.what.value if verb.works else ""
+        why = verb.what.value if verb.work else ""
         locks = [opened.enter_context(GangLock(fleet, gang, request.command, why=why)) for gang in specs]
         gangs = _wanted(inventory, fleet, specs, see(fleet, specs), request, watcher)
         router = opened.enter_context(_router(inventory, fleet, request, gangs))
@@ -152,7 +148,7 @@ def _answering(
 ) -> tuple[Sequence[GangSpec], Sequence[GangView]]:
     """The gangs on the nodes where they are to run. Raises where one of these does not answer."""
     chosen = chosen_gangs(inventory, request.gangs)
-    specs = chosen if request.verb.returns else as_they_run(fleet, chosen)
+    specs = chosen if request.verb.before else as_they_run(fleet, chosen)
     views = see(fleet, specs)
     raising.everybody_answers(views)
     return specs, views
@@ -168,38 +164,19 @@ def _wanted(
 ) -> list[GangRestart]:
     """The gangs in their order, each with the plan that the verb wants."""
     befores = [staged_plan(fleet, gang).hung_after(request.hung_after_s) for gang in as_they_run(fleet, specs)]
-    wanted = _plans_before(inventory, fleet, specs, befores) if request.verb.returns else befores
+    wanted = request.verb.before(inventory, fleet, befores) if request.verb.before else befores
     found = [
         GangRestart(
             gang=gang,
             view=view,
             before=before,
             check=plan,
-            start=plan.rising(going_back=request.verb.returns, of_now=facts_of_now(fleet, watcher)),
+            start=plan.rising(going_back=request.verb.before is not None, of_now=facts_of_now(fleet, watcher)),
         )
         for gang, view, before, plan in zip(specs, views, befores, wanted, strict=True)
     ]
     # one that does not serve costs nothing to restart, and may serve for the next ones
     return sorted(found, key=lambda one: bool(one.view.service_healthy)) if request.verb.rolls else found
-
-
-def _plans_before(
-    inventory: Inventory, fleet: Fleet, gangs: Sequence[GangSpec], running: Sequence[Staged]
-) -> list[Staged]:
-    """Raises InputError where a gang's nodes have kept no other plan."""
-    kept_runs = {one.gang: one.runs for one in history(inventory, tuple(gang.name for gang in gangs))}
-    found = []
-    for gang, now in zip(gangs, running, strict=True):
-        before = plan_before(kept_runs[gang.name], now.plan_id)
-        if before is None:
-            raise InputError(
-                f"its nodes have no recorded run of a plan other than {now.plan_id}",
-                where=f"gang {gang.name}",
-                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
-                f" {gang.name}",
-            )
-        found.append(staged_plan(fleet, gang, run_id=before.run_id))
-    return found
 
 
 @contextmanager
@@ -273,7 +250,7 @@ def _refuse(fleet: Fleet, gangs: Sequence[GangRestart], request: RestartRequest,
     try:
         refuse_starts(fleet, [one.check for one in gangs], watcher, accept=request.accept)
     except (FindingsError, NodeError) as refused:
-        if request.verb.works:
+        if request.verb.work:
             names = " ".join(one.name for one in gangs)
             refused.fix += (
                 f"; if this work repairs it, and it can't be accepted: `l40s-deploy down {names}`, and after"
@@ -296,7 +273,6 @@ def _steps(
     operation: Operation,
 ) -> RestartSequence:
     verb = request.verb
-    names = [one.name for one in gangs]
     steps = RestartSequence(
         inventory=inventory,
         fleet=fleet,
@@ -308,15 +284,11 @@ def _steps(
         at_once=max(1, len(gangs)) if verb.together else request.max_unavailable,
         now=request.now,
         drain_s=None if verb.together else request.drain_s,
-        returns="plan" if verb.returns else "",
+        returns="plan" if verb.before else "",
         check=lambda batch: _refuse(fleet, batch, request, watcher),
     )
     if not verb.rolls:
         steps.tell = lambda one: watcher.step(one.name, _downtime(one, request).words)
-    if verb.works:
-        work = NodesWork(fleet=fleet, watcher=watcher, run=request.run, reboots=request.reboots, wait_s=request.wait_s)
-        steps.work = lambda one: work.on_nodes(one.check)
-        steps.left = lambda one, step, interrupted: how_to_go_on(
-            one.name, names[names.index(one.name) + 1 :], step, interrupted=interrupted
-        )
+    if verb.work:
+        verb.work(steps, request, [one.name for one in gangs])
     return steps

@@ -16,16 +16,9 @@ from tests.unit.gang.steps.test_restart import Told
 from tests.unit.gang.steps.test_up import up, with_env
 
 from orchestrator.gang.steps import restart as restart_module
-from orchestrator.gang.steps.restart import (
-    MAINTENANCE,
-    RESTART,
-    ROLLBACK,
-    ROLLING,
-    RestartRequest,
-    RestartVerb,
-    rehearse_restart,
-    restart,
-)
+from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.restart import RESTART, ROLLING, RestartRequest, RestartVerb, rehearse_restart, restart
+from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.staging import other_checkpoint
 from orchestrator.model.errors import DeployError, Exit, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity

@@ -13,7 +13,8 @@ from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.returning import Boot
 from orchestrator.gang.steps import maintenance
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.restart import MAINTENANCE, RestartRequest, restart
+from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.restart_sequence import RestartStep
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable

@@ -10,8 +10,10 @@ import pytest
 from tests.unit.gang.steps.test_restart import Told
 from tests.unit.gang.steps.test_up import up, with_env
 
-from orchestrator.gang.steps.restart import MAINTENANCE, ROLLBACK, RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
 from orchestrator.gang.steps.resume import rehearse_resume
+from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState

@@ -17,9 +17,11 @@ from tests.support.waiting import slack, until
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.holder import this_process
 from orchestrator.gang.steps.locks import GangLock
+from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.raising import UpRequest, raise_gangs, risings
 from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.restart import MAINTENANCE, ROLLBACK, RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
+from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.status.status import status_json

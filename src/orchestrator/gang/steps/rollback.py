@@ -1,0 +1,36 @@
+"""`rollback`: each gang goes back to the plan that it had before the one that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.gang.history import plan_before
+from orchestrator.gang.operations import OperationKind
+from orchestrator.gang.steps.replay import Staged, staged_plan
+from orchestrator.gang.steps.restart import RestartVerb
+from orchestrator.gang.steps.status.history import history
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.remote.fleet import Fleet
+
+
+def plans_before(inventory: Inventory, fleet: Fleet, running: Sequence[Staged]) -> list[Staged]:
+    """As their nodes have kept it, of each of these gangs. Raises InputError where they have kept no other plan."""
+    specs = {gang.name: gang for gang in inventory.gangs}
+    runs = {one.gang: one.runs for one in history(inventory, tuple(now.gang.name for now in running))}
+    found = []
+    for now in running:
+        gang = specs[now.gang.name]
+        before = plan_before(runs[gang.name], now.plan_id)
+        if before is None:
+            raise InputError(
+                f"its nodes have no recorded run of a plan other than {now.plan_id}",
+                where=f"gang {gang.name}",
+                fix="see the recorded runs: l40s-deploy history; or plan again: l40s-deploy up --model NAME --gang"
+                f" {gang.name}",
+            )
+        found.append(staged_plan(fleet, gang, run_id=before.run_id))
+    return found
+
+
+ROLLBACK = RestartVerb(what=OperationKind.CHANGE, done="rolled back", before=plans_before)
