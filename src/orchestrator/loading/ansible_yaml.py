@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.loading.host_pattern import BadPattern, expand
-from orchestrator.loading.marked_yaml import MarkedMapping, parse_yaml, read_yaml
+from orchestrator.loading.marked_yaml import MarkedMapping, parse_yaml, read_text, read_yaml
 from orchestrator.model.errors import InputError
 
 _SECTIONS = ("hosts", "vars", "children")
@@ -288,10 +288,7 @@ def _vars_below(folder: Path) -> Iterator[Path]:
 
 def _read_vars(path: Path, shown: str) -> dict[str, Variable]:
     """Variables of one file. A wholly vaulted file is passed over: what it holds is not for us."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", where=shown, fix="check the file") from None
+    text = read_text(path, shown)
     if text.startswith(VAULT_HEADER):
         return {}
     data = parse_yaml(text, shown)

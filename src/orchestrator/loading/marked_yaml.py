@@ -49,17 +49,19 @@ def read_yaml(path: Path, shown: str) -> Any:
 
     shown: the file's name in error messages. Raises InputError for a file that cannot be read or parsed.
     """
+    return parse_yaml(read_text(path, shown), shown)
+
+
+def read_text(path: Path, shown: str) -> str:
+    """A file's UTF-8 text. Raises InputError where it can't be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", where=shown, fix="check the path and its permissions"
-        ) from None
+        why = error.strerror or error
+        raise InputError(f"cannot be read: {why}", where=shown, fix="check the path and its permissions") from None
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"is not UTF-8 text: {error.reason} at byte {error.start}", where=shown, fix="save it as UTF-8"
-        ) from None
-    return parse_yaml(text, shown)
+        why = f"{error.reason} at byte {error.start}"
+        raise InputError(f"is not UTF-8 text: {why}", where=shown, fix="save it as UTF-8") from None
 
 
 def _indent(line: str) -> str:

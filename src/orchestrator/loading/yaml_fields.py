@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from orchestrator.loading.marked_yaml import parse_yaml
+from orchestrator.loading.marked_yaml import parse_yaml, read_text
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 
@@ -129,12 +129,7 @@ class Section:
 
 def read(path: Path) -> Section:
     """The top level of a YAML file. Raises InputError for a file that can't be read or is no YAML mapping."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, ValueError) as failure:
-        why = getattr(failure, "strerror", None) or failure
-        raise InputError(f"this file can't be read: {why}", where=str(path), fix="name a readable UTF-8 file") from None
-    return Section(parse_yaml(text, str(path), ""), str(path))
+    return Section(parse_yaml(read_text(path, str(path)), str(path), ""), str(path))
 
 
 def choose(kind: str, name: str, folders: tuple[Path, ...]) -> Path:

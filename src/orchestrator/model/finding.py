@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -40,13 +40,4 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """As every document of the product has it."""
-        return {
-            "id": self.id,
-            "severity": self.severity.value,
-            "node": self.node,
-            "devices": list(self.devices),
-            "title": self.title,
-            "evidence": list(self.evidence),
-            "effect": self.effect,
-            "fix": self.fix,
-        }
+        return {**asdict(self), "severity": self.severity.value}

@@ -54,7 +54,7 @@ class Judgement:
                 {"degree": degree.tensor_parallel, "allowed": not degree.refusal, "why_not": degree.refusal}
                 for degree in self.degrees
             ],
-            "findings": [{**asdict(finding), "severity": finding.severity.value} for finding in self.findings],
+            "findings": [finding.as_json() for finding in self.findings],
         }
 
 

@@ -97,7 +97,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "memory": asdict(first.memory) if first else None,
         "gangs": [_gang(gang) for gang in plan.gangs],
         "nodes": [_node(node) for gang in plan.gangs for node in gang.nodes],
-        "findings": [{**asdict(finding), "severity": finding.severity.value} for finding in plan.findings],
+        "findings": [finding.as_json() for finding in plan.findings],
         "facts": [{"node": node, "name": name, "value": value} for node, name, value in plan.facts],
     }
 

@@ -37,6 +37,29 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
     Raises FindingsError where RDMA is demanded and a node has no usable port, InputError where the nodes of the gang
     ask for different transports, NodeError where a node's ports were not all read.
     """
+    wanted = _asked(gang)
+    if len(gang.nodes) == 1:
+        return TransportDecision(Transport.NONE, "one node: NCCL stays inside it")
+    if wanted == "tcp":
+        return TransportDecision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
+    _refuse_unread(rdma)
+    without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
+    unread = [node.name for node in gang.nodes if node.name not in rdma]
+    if wanted == "rdma" and without:
+        raise FindingsError(
+            f"l40s_transport is rdma, but {without[0]} has no usable port: {rdma[without[0]].reason}",
+            where=f"node {without[0]}",
+            fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
+        )
+    if wanted == "auto" and (unread or without):
+        why = f"{', '.join(unread)} could not be read" if unread else f"{without[0]}: {rdma[without[0]].reason}"
+        words = ("l40s_transport is auto; ", "l40s_transport is auto, and ")[bool(unread)]
+        return TransportDecision(Transport.TCP, words + why, (over_tcp(gang.name, why, layout),))
+    usable = ", and every node has usable RDMA ports" if wanted == "auto" else ""
+    return TransportDecision(Transport.RDMA, f"l40s_transport is {wanted}{usable}", _uneven(gang, rdma))
+
+
+def _asked(gang: GangSpec) -> str:
     asked = {node.transport for node in gang.nodes}
     if len(asked) > 1:
         each = ", ".join(f"{node.name} {node.transport}" for node in gang.nodes)
@@ -45,35 +68,7 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
             where="inventory: l40s_transport",
             fix="set the same l40s_transport for all nodes of the gang",
         )
-    if len(gang.nodes) == 1:
-        return TransportDecision(Transport.NONE, "one node: NCCL stays inside it")
-    wanted = asked.pop()
-    if wanted == "tcp":
-        return TransportDecision(Transport.TCP, "l40s_transport is tcp", (over_tcp(gang.name, ASKED, layout),))
-    _refuse_unread(rdma)
-    without = [node.name for node in gang.nodes if node.name in rdma and not rdma[node.name].ports]
-    unread = [node.name for node in gang.nodes if node.name not in rdma]
-    if wanted == "rdma":
-        if without:
-            raise FindingsError(
-                f"l40s_transport is rdma, but {without[0]} has no usable port: {rdma[without[0]].reason}",
-                where=f"node {without[0]}",
-                fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
-            )
-        return TransportDecision(Transport.RDMA, "l40s_transport is rdma", _uneven(gang, rdma))
-    if unread:
-        reason = f"{', '.join(unread)} could not be read"
-        return TransportDecision(
-            Transport.TCP, f"l40s_transport is auto, and {reason}", (over_tcp(gang.name, reason, layout),)
-        )
-    if without:
-        reason = f"{without[0]}: {rdma[without[0]].reason}"
-        return TransportDecision(
-            Transport.TCP, f"l40s_transport is auto; {reason}", (over_tcp(gang.name, reason, layout),)
-        )
-    return TransportDecision(
-        Transport.RDMA, "l40s_transport is auto, and every node has usable RDMA ports", _uneven(gang, rdma)
-    )
+    return asked.pop()
 
 
 def _refuse_unread(rdma: Mapping[str, RdmaChoice]) -> None:

@@ -40,10 +40,14 @@ def paths_json(topology: Topology) -> list[dict[str, Any]]:
     ]
 
 
+def _some(of: object, *names: str) -> dict[str, Any]:
+    """These fields, in this order."""
+    return {name: getattr(of, name) for name in names}
+
+
 def _switch(switch: Switch, addresses: dict[str, str]) -> dict[str, Any]:
     return {
-        "address": switch.address,
-        "numa_node": switch.numa_node,
+        **_some(switch, "address", "numa_node"),
         "above": addresses.get(switch.parent_switch),
         "part_of": addresses.get(switch.merged_into),
         "link": asdict(switch.link),
@@ -53,14 +57,9 @@ def _switch(switch: Switch, addresses: dict[str, str]) -> dict[str, Any]:
 
 def _gpu(gpu: Gpu, addresses: dict[str, str]) -> dict[str, Any]:
     return {
-        "index": gpu.index,
-        "address": gpu.address,
+        **_some(gpu, "index", "address"),
         "switch": addresses.get(gpu.switch),
-        "numa_node": gpu.numa_node,
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "memory_total": gpu.memory_total,
-        "memory_used": gpu.memory_used,
+        **_some(gpu, "numa_node", "name", "uuid", "memory_total", "memory_used"),
         "link": asdict(gpu.link),
         "link_max": asdict(gpu.link_max),
         "sm": gpu.sm or None,
@@ -71,36 +70,17 @@ def _gpu(gpu: Gpu, addresses: dict[str, str]) -> dict[str, Any]:
 
 
 def _port(port: RdmaPort, addresses: dict[str, str], topology: Topology, usable: set[str]) -> dict[str, Any]:
-    gid = gid_index(port, topology)
+    gid, names = gid_index(port, topology), ("numa_node", "netdev", "state", "phys_state", "rate_gbps", "link_layer")
     return {
-        "device": port.device,
-        "port": port.port,
-        "address": port.address,
+        **_some(port, "device", "port", "address"),
         "switch": addresses.get(port.switch),
-        "numa_node": port.numa_node,
-        "netdev": port.netdev,
-        "state": port.state,
-        "phys_state": port.phys_state,
-        "rate_gbps": port.rate_gbps,
-        "link_layer": port.link_layer,
-        "firmware": port.firmware,
-        "board": port.board,
+        **_some(port, *names, "firmware", "board"),
         "gid_index": gid.index,
         "gid_reason": gid.reason,
         "rail": port.name in usable,
     }
 
 
-def _interface(interface: Interface) -> dict[str, Any]:
-    return {
-        "name": interface.name,
-        "address": interface.address or None,
-        "mac": interface.mac,
-        "mtu": interface.mtu,
-        "operstate": interface.operstate,
-        "speed_mbps": interface.speed_mbps,
-        "ipv4": list(interface.ipv4),
-        "ipv6": list(interface.ipv6),
-        "bond": interface.bond or None,
-        "slaves": list(interface.slaves),
-    }
+def _interface(one: Interface) -> dict[str, Any]:
+    kept = _some(one, "name", "address", "mac", "mtu", "operstate", "speed_mbps", "ipv4", "ipv6", "bond", "slaves")
+    return {**kept, "address": one.address or None, "bond": one.bond or None}

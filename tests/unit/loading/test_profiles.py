@@ -228,7 +228,7 @@ def test_a_file_that_is_no_yaml_mapping_is_refused(tmp_path: Path, content: str)
 def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d.yml").mkdir()
     for name in ("missing.yml", "d.yml"):
-        with pytest.raises(InputError, match="can't be read"):
+        with pytest.raises(InputError, match="cannot be read"):
             load_profile(str(tmp_path / name))
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.per_node import majority
 from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.rdma import card_of, ports_by_card
@@ -37,12 +36,11 @@ from orchestrator.topology.rdma import card_of, ports_by_card
 def node_differs(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each fact and each odd node."""
     for fact in _FACTS:
-        for values in cluster.compared(fact.read):
-            odd = majority(values)
-            if odd:
-                yield from (_odd_one(fact, name, value, odd[0]) for name, value in odd[1].items())
-            elif len(set(values.values())) > 1:
+        for values, common in cluster.differing(fact.read):
+            if common is None:
                 yield _disagreement(fact, values)
+            else:
+                yield from (_odd_one(fact, name, value, common) for name, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +67,13 @@ def _gpu_links(node: Node) -> str | None:
     return _counted(_best_link(gpu.link_max) for gpu in _answering(node))
 
 
+def _of_rails(read: Callable[[Node], str | None]) -> Callable[[Node], str | None]:
+    """Not known where what tells the rails was not read."""
+    return lambda node: None if node.topology.lacks(*RAILS) else read(node)
+
+
+@_of_rails
 def _card_links(node: Node) -> str | None:
-    if node.topology.lacks(*RAILS):
-        return None
     cards = {card_of(port): node.devices.get(port.key) for port in node.rail_ports}
     return _counted(_best_link(device.link_max) if device else "" for device in cards.values())
 
@@ -80,17 +82,15 @@ def _best_link(link: PcieLink) -> str:
     return f"{link.speed_gts:g} GT/s x{link.width}" if link.width and link.speed_gts else ""
 
 
+@_of_rails
 def _card_slots(node: Node) -> str | None:
-    if node.topology.lacks(*RAILS):
-        return None
     slots = {device.slot for port in node.rail_ports if (device := node.devices.get(port.key)) and device.slot}
     return ", ".join(sorted(slots)) or None
 
 
+@_of_rails
 def _card_count(node: Node) -> str | None:
-    if not node.topology.pci or node.topology.lacks(*RAILS):
-        return None
-    return str(len(ports_by_card(node.rail_ports)))
+    return str(len(ports_by_card(node.rail_ports))) if node.topology.pci else None
 
 
 def _firmware(node: Node) -> str | None:
@@ -98,16 +98,14 @@ def _firmware(node: Node) -> str | None:
     return ", ".join(f"{board or 'card'} {firmware}" for board, firmware in sorted(versions)) or None
 
 
+@_of_rails
 def _gid_indices(node: Node) -> str | None:
-    if node.topology.lacks(*RAILS):
-        return None
     chosen = (gid_index(port, node.topology).index for port in node.rail_ports)
     return ", ".join(str(index) for index in sorted({index for index in chosen if index is not None})) or None
 
 
+@_of_rails
 def _switch_groups(node: Node) -> str | None:
-    if node.topology.lacks(*RAILS):
-        return None
     groups = []
     for switch in node.gpu_switches:
         gpus = sum(gpu.switch == switch.key for gpu in node.topology.gpus)
@@ -201,9 +199,8 @@ _FACTS = (
         _file("/sys/module/mlx5_core/version"),
     ),
     _Fact(
-        "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, _NO_EFFECT, "install the same BIOS version on all"
-                                                                             " nodes",
-        _file("/sys/class/dmi/id/bios_version"),
+        "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, _NO_EFFECT,
+        "install the same BIOS version on all nodes", _file("/sys/class/dmi/id/bios_version"),
     ),
     _Fact("machine", "/sys/class/dmi/id/{sys_vendor,product_name}", Severity.NOTE, _NO_EFFECT, "none needed", _machine),
     _Fact(

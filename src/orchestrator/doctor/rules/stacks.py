@@ -10,7 +10,6 @@ from orchestrator.doctor.rules.support.installed import Installed, installed, re
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, unknown
 from orchestrator.engines.registry import UNLISTED, dialects, unlisted
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.per_node import majority
 from orchestrator.model.profile import Stack
 from orchestrator.topology.gpus import capability
 
@@ -125,17 +124,15 @@ def _between_nodes(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Ins
     def version(node: Node) -> str | None:
         return _version(seen[node.name], kind) if node.name in seen else None
 
-    for values in cluster.compared(version):
-        odd = majority(values)
-        if odd:
-            for name, value in odd[1].items():
-                yield _differs(
-                    kind, name, f"{kind.words} is {value}, on the other nodes {odd[0]}", seen[name], kind.severity
-                )
-        elif len(set(values.values())) > 1:
+    for values, common in cluster.differing(version):
+        if common is None:
             each = "; ".join(f"{name} {value}" for name, value in values.items())
             first = next(iter(values))
             yield _differs(kind, "", f"the nodes differ in {kind.words}: {each}", seen[first], kind.severity)
+            continue
+        for name, value in values.items():
+            title = f"{kind.words} is {value}, on the other nodes {common}"
+            yield _differs(kind, name, title, seen[name], kind.severity)
 
 
 def _against_the_stack(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from orchestrator.engines.tuned_holdings import Holding, State, digest, judged
 from orchestrator.engines.tuned_validity import flaws, read_name
 from orchestrator.engines.tuned_wanted import Wanted, wanted_files
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.per_node import majority
 from orchestrator.protocol.looks import Holdings
 
 
@@ -64,15 +63,14 @@ def _differences(cluster: Cluster, holdings: Mapping[str, Holdings]) -> Iterator
                     for name in texts})  # fmt: skip
     odd: dict[str, list[tuple[str, str]]] = {}
     for folder, name in files:
-        for values in cluster.compared(lambda node: _print(holdings.get(node.name), folder, name)):  # noqa: B023
-            common = majority(values)
-            if common:
-                for where, value in common[1].items():
-                    said = f"{folder}/{name} = {value}, on the other nodes {common[0]}"
-                    odd.setdefault(where, []).append((name, said))
-            elif len(set(values.values())) > 1:
+        for values, common in cluster.differing(lambda node: _print(holdings.get(node.name), folder, name)):  # noqa: B023
+            if common is None:
                 each = "; ".join(f"{where} {value}" for where, value in values.items())
                 odd.setdefault("", []).append((name, f"{folder}/{name}: {each}"))
+                continue
+            for where, value in values.items():
+                said = f"{folder}/{name} = {value}, on the other nodes {common}"
+                odd.setdefault(where, []).append((name, said))
     yield from (_odd(node, differing) for node, differing in odd.items())
 
 

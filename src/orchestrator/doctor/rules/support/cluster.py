@@ -240,10 +240,16 @@ class Cluster:
         rest = tuple(node for gang in self.gangs if len(gang) < FEWEST_FOR_A_MAJORITY for node in gang)
         return tuple((*large, rest) if rest else large)
 
-    def compared(self, fact: Callable[[Node], V | None]) -> Iterator[Mapping[str, V]]:
-        """For each group of peers, what its nodes have, by name, as far as it is known of them."""
+    def differing(self, fact: Callable[[Node], V | None]) -> Iterator[tuple[Mapping[str, V], V | None]]:
+        """For each group of peers that differ in a fact, as far as it is known of them: what the odd ones have, by
+        name, and what most have; what all have, and None, where no value has a majority."""
         for group in self.peers:
-            yield {node.name: value for node in group if (value := fact(node)) is not None}
+            values = {node.name: value for node in group if (value := fact(node)) is not None}
+            most = majority(values)
+            if most:
+                yield most[1], most[0]
+            elif len(set(values.values())) > 1:
+                yield values, None
 
 
 def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
