@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from l40s_lab.node import inside
 from orchestrator.cli.main import main
 
 
@@ -50,3 +51,16 @@ def test_down_of_nothing_is_done(own_root: Path, capsys: pytest.CaptureFixture[s
     assert main(["lab", "down"]) == 0
     assert "there is no lab 'lab'" in capsys.readouterr().err
     assert not own_root.exists()
+
+
+def test_what_follows_exec_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's own attributes of a command line do not replace it."""
+    ran: list[object] = []
+
+    def execute(*given: object) -> int:
+        ran.extend(given)
+        return 0
+
+    monkeypatch.setattr(inside, "execute", execute)
+    assert main(["lab", "exec", "node0", "--name", "x", "--", "python3", "-c", "print(1)"]) == 0
+    assert ran == ["x", "node0", ["python3", "-c", "print(1)"]]

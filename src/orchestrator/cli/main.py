@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, unknown = parser.parse_known_args(words)
         if unknown:
             raise strange(unknown, args.verb)
-        args.words = words
+        args.typed = words
         with detaching():
             code = int(modules[args.verb].run(args, screen))
         sys.stdout.flush()

@@ -230,7 +230,7 @@ def install_unit(unit: Unit, args: argparse.Namespace, inventory: Inventory, scr
     """Write the unit that runs what was typed."""
     from orchestrator.gang.steps.guard.unit import install, start_words
 
-    path = install(unit, Path(inventory.path), _kept(args.words[1:]))
+    path = install(unit, Path(inventory.path), _kept(args.typed[1:]))
     for line in start_words(path):
         screen.say(line)
     if args.json:
