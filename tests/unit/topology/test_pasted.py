@@ -80,6 +80,16 @@ def spaced(text: str) -> str:
 
 
 AROUND: dict[str, Callable[[str], str]] = {
+    "colours without their escape": lambda text: text.replace("\tGPU0", "\t[4mGPU0", 1).replace(
+        "NUMA ID", "NUMA ID[0m"
+    ),
+    "colours in carets": lambda text: text.replace("\tGPU0", "\t^[[4mGPU0", 1).replace("NUMA ID", "NUMA ID^[[0m"),
+    "ansible": lambda text: f"gpu-17 | CHANGED | rc=0 >>\n{text}",
+    "underlined and bold": lambda text: re.sub(
+        r"(?m)^(GPU\d)", r"**\1**", text.replace("\nGPU0\t", f"\n|{'---|' * 9}\nGPU0\t", 1)
+    ),
+    "bars": lambda text: "".join(f"| {line}\n" for line in text.splitlines()),
+    "after topo -p2p": lambda text: f"\tGPU0\tGPU1\t\nGPU0\tX\tOK\t\nGPU1\tOK\tX\t\n\n{text}",
     "colours": lambda text: text.replace("\tGPU0", "\t\x1b[4mGPU0").replace("GPU NUMA ID", "GPU NUMA ID\x1b[0m"),
     "Windows": lambda text: text.replace("\n", "\r\n"),
     "quoted": lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
@@ -106,7 +116,7 @@ def test_whatever_is_put_around_it(name: str, around: str) -> None:
     text = post(f"{name}.topo")
     snapshot = only(AROUND[around](text))
     assert cells(matrix(build(snapshot))) == cells(text)
-    assert snapshot.node == ("gpu-17" if around in ("prompt", "pdsh") else "post")
+    assert snapshot.node == ("gpu-17" if around in ("prompt", "pdsh", "ansible") else "post")
 
 
 def test_what_was_cut_off_is_unknown_and_nothing_is_found_by_it() -> None:
@@ -196,10 +206,42 @@ def test_lspci_gives_the_tree(name: str) -> None:
 
 
 def test_a_narrow_link_shows_in_lspci() -> None:
+    """In the tree, and of GPUs alone, as people cut it."""
     text = post("articles.lspci-vvv")
-    place = text.index("LnkSta", text.index("\n18:00.0"))
-    narrow = text[:place] + text[place:].replace("Width x16", "Width x8 (downgraded)", 1)
-    assert found(only(narrow))["PCIE-LINK-REDUCED"] == "slow" and "PCIE-LINK-REDUCED" not in found(only(text))
+    start = text.index("\n18:00.0")
+    place = text.index("LnkSta", start)
+    for wide in (text, text[start : text.index("\n1a:00.0")]):
+        narrow = wide.replace(text[start:place], text[start:place] + "X", 1).replace("XLnkSta:", "LnkSta:", 1)
+        at = narrow.index("LnkSta", narrow.index("18:00.0 "))
+        narrow = narrow[:at] + narrow[at:].replace("Width x16", "Width x8 (downgraded)", 1)
+        assert found(only(narrow))["PCIE-LINK-REDUCED"] == "slow" and "PCIE-LINK-REDUCED" not in found(only(wide))
+    smi = f"{SMI}        Link Width\n            Max                : 16x\n            Current            : 8x\n"
+    assert found(only(smi))["PCIE-LINK-REDUCED"] == "slow"
+
+
+def test_a_list_of_functions_has_gpus_and_no_places() -> None:
+    text = "16:00.0 PCI bridge: LSI PEX880xx\n18:00.0 3D controller: NVIDIA Corporation AD102GL [L40S] (rev a1)\n"
+    snapshot = only(text + "18:00.1 Audio device: NVIDIA Corporation AD102 High Definition Audio Controller (rev a1)\n")
+    (gpu,) = build(snapshot).gpus
+    assert (gpu.name, gpu.address, gpu.switch) == ("NVIDIA L40S", "0000:18:00.0", "") and recognised(snapshot) == (
+        "lspci",
+    )
+    assert not build(snapshot).pci and found(snapshot) == {"NOT-RECORDED": "unknown"}
+
+
+def test_merged_ports_of_nccl_are_on_their_card() -> None:
+    head = "n1:1:2 [0] NCCL INFO "
+    tree = ["CPU/0-0 (1/1/2)", "+ PCI[24.0] - NIC/0-1a000", "              + NET[25.0] - NET/0-0 (0/0/0/25.0)",
+            "+ PCI[24.0] - NIC/0-2a000", "              + NET[25.0] - NET/0-1 (0/0/0/25.0)",
+            "+ PCI[24.0] - GPU/0-3a000 (0)"]  # fmt: skip
+    four = (
+        "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [1]={[2] mlx5_2:1/RoCE, [3] mlx5_3:1/RoCE} [RO]; OOB x:1.2.3.4<0>"
+    )
+    ports = build(only("\n".join(head + line for line in (f"NET/IB : Using {four}", *tree)))).rdma
+    assert [(port.device, port.address, port.rate_gbps) for port in ports] == [
+        ("mlx5_0", "0000:1a:00.0", 100), ("mlx5_1", "0000:1a:00.0", 100), ("mlx5_2", "0000:2a:00.0", 100),
+        ("mlx5_3", "0000:2a:00.0", 100),
+    ]  # fmt: skip
 
 
 def test_a_tree_that_lost_its_indentation_or_its_bridges_has_no_places() -> None:

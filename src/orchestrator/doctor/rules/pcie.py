@@ -181,6 +181,22 @@ def _known_to_fail(node: Node) -> tuple[str, ...]:
     return () if is_guest(node) or routed else direct(node)
 
 
+def _links_of_text(node: Node) -> list[Finding] | None:
+    """Of a tree without RDMA devices the GPUs and switches; without a tree, the GPUs whose own links are told."""
+    if not node.topology.lacks(Area.PCI, Area.LINKS):
+        return list(_links(node))
+    loose = [gpu for gpu in node.topology.gpus if gpu.key not in node.devices and gpu.link.width and gpu.link_max.width]
+    functions = {
+        gpu: PciDevice(
+            address=gpu.address, key="", parent="", root="", vendor=0, device=0, class_code=0, link=gpu.link,
+            link_max=gpu.link_max,
+        )
+        for gpu in loose
+    }  # fmt: skip
+    found = [one for gpu, it in functions.items() for one in _reduced(f"GPU {gpu.index}", it, None, judge_speed=False)]
+    return found if loose else None
+
+
 @Rule(
     id="PCIE-LINK-REDUCED",
     title="a PCIe link is narrower or slower than it could be",
@@ -193,7 +209,7 @@ def _known_to_fail(node: Node) -> tuple[str, ...]:
     source="NCCL src/graph/xml.cc ncclTopoGetXmlFromSys (min of device and port above); nvidia-smi -q of an idle L40S",
     weight=28,
     needs=(*RAILS, Area.LINKS),
-    on_text=lambda node: None if node.topology.lacks(Area.PCI, Area.LINKS) else list(_links(node)),
+    on_text=_links_of_text,
 ).of_node
 def pcie_link_reduced(node: Node) -> Iterator[Finding]:
     """One finding a link; both ports of a card share one."""

@@ -12,7 +12,10 @@ from orchestrator.model.topology import Area
 MOST_LINES = 100_000
 LONGEST = 2_000
 """Characters of a line; the longest row that nvidia-smi prints has some 300."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\\\)|[()][0-9A-B])")
+_ESCAPES = re.compile(
+    r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][0-9A-B])"
+    r"|\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # what is left of a colour where the escape itself was dropped
+)
 _QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
 _SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": ""})
 _PROMPT = re.compile(
@@ -24,6 +27,8 @@ _HEADING = re.compile(
     r"(?: \([^)]{0,64}\)| [\w -]{0,32}(?:topo|output|smi)[\w -]{0,32})?[\s:*=_#-]{0,12}",
     re.IGNORECASE,
 )
+_ANSIBLE = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}) \| [A-Z]{4,16} \| rc=\d{1,3} >>")
+_TITLE = re.compile(r"[#=*-]{2,32} {0,4}(?P<host>(?=\S{0,63}\d)[A-Za-z0-9][\w.-]{0,63}) {0,4}[#=*-]{2,32}")
 _PREFIXED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
 _PREFIXED_PART = 0.9
 
@@ -66,13 +71,19 @@ def lines_of(text: str) -> list[Line]:
     found: list[Line] = []
     node = ""
     plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
+    if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
+        plain = [line[1:] for line in plain]
     prefixed = _is_prefixed(plain)
     for number, line in enumerate(plain):
-        if match := _PROMPT.match(line.lstrip()) or _HEADING.fullmatch(line):
+        if match := _PROMPT.match(line.lstrip()) or _names_a_node(line.strip()):
             node = re.sub(r"[^\w.-]", "-", match["host"].strip())
         prefix = _PREFIXED.match(line) if prefixed else None
         found.append(Line(number, line[prefix.end() :] if prefix else line, prefix["host"] if prefix else node))
     return found
+
+
+def _names_a_node(line: str) -> re.Match[str] | None:
+    return _HEADING.fullmatch(line) or _ANSIBLE.fullmatch(line) or _TITLE.fullmatch(line)
 
 
 def _plain(raw: str) -> str:

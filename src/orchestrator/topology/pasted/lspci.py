@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.names import device_called
 from orchestrator.topology.pasted.facts import Facts, Line, runs
 from orchestrator.topology.pci import sort_key
 
-TREE, FULL = "lspci -tv", "lspci -vvv"
+TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
 _BRIDGE = "0x060400"
 _FUNCTION = re.compile(
     r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7]) "
@@ -27,6 +28,7 @@ _VENDORS = {
     "NVIDIA": 0x10DE, "Mellanox": 0x15B3, "Intel": 0x8086, "Broadcom / LSI": 0x1000, "PLX": 0x10B5, "LSI": 0x1000,
     "Broadcom": 0x14E4, "Advanced Micro Devices": 0x1022,
 }  # fmt: skip
+_NVIDIA = _VENDORS["NVIDIA"]
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _BUSES = re.compile(r"\s+Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}),")
 _LINK = re.compile(r"\s+Lnk(Cap|Sta):\s.{0,40}?Speed ([0-9.]{1,5})GT/s.{0,24}?, Width x([0-9]{1,2})")
@@ -109,12 +111,11 @@ def _placed(found: dict[str, _Function], first: Line) -> Iterator[Facts]:
     can be nowhere else: the text may be cut."""
     bridges = {one.below: one for one in found.values() if one.below}
     roots = {_bus(one.address) for one in found.values() if one.on_root or one.code == "0600"} | {"0000:00"}
-    if not bridges:
-        return
     for one in found.values():
         above = bridges.get(_bus(one.address))
         one.parent = above.address if above else "" if _bus(one.address) in roots else "?"
-    yield from _facts(FULL, first, found)
+    form = FULL if any(one.files or one.below for one in found.values()) else LIST
+    yield from _facts(form, first, found)
 
 
 def _bus(address: str) -> str:
@@ -172,31 +173,38 @@ def _branch(text: str, forks: dict[int, tuple[str, str]], found: dict[str, _Func
 
 
 def _facts(form: str, first: Line, found: dict[str, _Function]) -> Iterator[Facts]:
-    keys = {address: key for address in found if (key := _key(found, address))}
-    if not keys:
-        return
+    keys = {address: key for address in found if (key := _key(found, address))} if form != LIST else {}
     facts = Facts(form, first.number, first.node)
     for address, key in keys.items():
         _tell(facts, key, found[address])
-    gpus = [address for address, key in keys.items() if _is_gpu(facts.files, key)]
-    for index, address in enumerate(sorted(gpus, key=sort_key)):
-        name = re.search(r"\[((?!10de)[^]]{1,64})\]", found[address].words)
-        facts.gpus.append({"index": index, "pci_bus_id": address, "name": f"NVIDIA {name[1]}" if name else ""})
+    gpus = [one for one in found.values() if _code(one)[:6] in ("0x0302", "0x0300") and _ids(one.words)[0] == _NVIDIA]
+    facts.gpus = [_gpu(index, one) for index, one in enumerate(sorted(gpus, key=lambda one: sort_key(one.address)))]
     told = {path.rpartition("/")[2] for path in facts.files}
     wanted = ((Area.NUMA, "numa_node" in told), (Area.LINKS, "max_link_width" in told))
     facts.areas = {area for area, there in wanted if there} | ({Area.PCI} if len(keys) == len(found) else set())
-    yield facts
+    if keys or facts.gpus:
+        yield facts
 
 
-def _is_gpu(files: dict[str, str], key: str) -> bool:
-    return files[f"{key}/class"][:6] in ("0x0302", "0x0300") and files[f"{key}/vendor"] == "0x10de"
+def _gpu(index: int, one: _Function) -> dict[str, Any]:
+    """As NVML's, with the link in generations."""
+    name = re.search(r"\[((?!10de)[^]]{1,64})\]", one.words)
+    said = {"index": index, "pci_bus_id": one.address, "name": f"NVIDIA {name[1]}" if name else ""}
+    widths = {
+        key: int(one.files.get(f"{which}_link_width", 0)) for key, which in (("width", "current"), ("max_width", "max"))
+    }
+    return {**said, **({"link": widths} if all(widths.values()) else {})}
+
+
+def _code(one: _Function) -> str:
+    return f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, _ids(one.words)[0])
 
 
 def _tell(facts: Facts, key: str, one: _Function) -> None:
     vendor, device = _ids(one.words)
-    code = f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, vendor)
     facts.files |= {f"{key}/{name}": text for name, text in one.files.items()}
-    facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}", f"{key}/class": code}
+    facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}"}
+    facts.files[f"{key}/class"] = _code(one)
     if one.acs is not None:
         facts.files[f"{key}/config"] = _config(one)
     if one.driver:
@@ -226,7 +234,7 @@ def _ids(words: str) -> tuple[int, int]:
 
 def _class(words: str, vendor: int) -> str:
     """Of a function in a tree, which says what it is by its name only."""
-    if vendor == _VENDORS["NVIDIA"] and not re.search(r"Audio|USB|UCSI|Switch|Bridge|BlueField", words):
+    if vendor == _NVIDIA and not re.search(r"Audio|USB|UCSI|Switch|Bridge|BlueField", words):
         return "0x030200"
     network = re.search(r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}", words)
     return "0x020000" if network and not re.search(r"DMA|Management|SoC", words) else "0x000000"

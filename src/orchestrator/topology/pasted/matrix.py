@@ -24,7 +24,7 @@ def read(lines: Sequence[Line]) -> Iterator[Facts]:
         place = 0
         while place < len(own):
             matrix = _Matrix(own, place)
-            if matrix.rows:
+            if matrix.is_one:
                 yield matrix.facts()
             place = max(matrix.end, place + 1)
 
@@ -37,27 +37,25 @@ class _Matrix:
         self.start = self.end = start
         self.heads: list[str] = []
         self.columns: list[str] = []
-        self.rows: dict[str, tuple[list[str], list[str]]] = {}
+        self.rows: dict[str, list[str]] = {}
         tokens = _tokens(lines[start].text)
-        if tokens and _GPU.fullmatch(tokens[0]) and not (len(tokens) > 1 and WORD.fullmatch(tokens[1])):
+        if tokens and _GPU.fullmatch(tokens[0]) and all(map(_may_be_a_title, tokens)):
             self._header()
             self._rows()
 
     def _header(self) -> None:
         """Up to the first row; a terminal may have wrapped it."""
-        first = _tokens(self.lines[self.start].text)[0]
-        while self.end < len(self.lines) and len(self.heads) < _MOST:
-            text = self.lines[self.end].text.replace("|", " ")
-            tokens = _tokens(text)
-            if self.end > self.start and (tokens[:1] == [first] or (tokens and not self._continues(tokens))):
-                return
-            self.columns += _COLUMNS.findall(re.sub(r"\s+", " ", text))
-            devices = _COLUMNS.sub(" ", re.sub(r"\s+", " ", text))
-            self.heads += [one for one in devices.split() if _HEAD.fullmatch(one) and one not in (*self.heads, *_WORDS)]
+        found: list[str] = []
+        while self.end < len(self.lines) and len(found) < _MOST:
+            tokens = _tokens(self.lines[self.end].text)
+            if found and (tokens[:1] == found[:1] or not all(map(_may_be_a_title, tokens))):
+                break
+            found += tokens
             self.end += 1
-
-    def _continues(self, tokens: Sequence[str]) -> bool:
-        return all((_HEAD.fullmatch(one) and not WORD.fullmatch(one)) or one in _WORDS for one in tokens)
+        text = " ".join(found)
+        self.columns = _COLUMNS.findall(text)
+        heads = (one for one in _COLUMNS.sub(" ", text).split() if one not in _WORDS)
+        self.heads = [one for one in dict.fromkeys(heads) if _HEAD.fullmatch(one)]
 
     def _rows(self) -> None:
         """Rows until something else comes; what a terminal wrapped belongs to the row above."""
@@ -74,13 +72,19 @@ class _Matrix:
             self.end += 1
 
     def _row(self, head: str) -> list[str]:
-        self.rows[head] = ([], [])
-        return self.rows[head][0]
+        self.rows[head] = []
+        return self.rows[head]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether its rows hold path types: `topo -p2p` prints tables of the same form."""
+        cells = [cell for row in self.rows.values() for cell in row[: len(self.heads)]]
+        return bool(cells) and all(map(WORD.fullmatch, cells))
 
     def facts(self) -> Facts:
         gpus = [head for head in self.heads if _GPU.fullmatch(head)]
         rows = []
-        for head, (cells, _) in self.rows.items():
+        for head, cells in self.rows.items():
             words = [one for one in cells[: len(self.heads)] if WORD.fullmatch(one)]
             rest = cells[len(self.heads) :][: len(self.columns)] if len(words) == len(self.heads) else []
             rows.append([head, words, rest])
@@ -110,8 +114,16 @@ class _Matrix:
         return {head: name for head, name in names.items() if head in self.heads}
 
 
+def _may_be_a_title(token: str) -> bool:
+    return token in _WORDS or bool(_HEAD.fullmatch(token) and not WORD.fullmatch(token))
+
+
 _WORDS = ("CPU", "NUMA", "Affinity", "GPU", "ID")
 
 
 def _tokens(text: str) -> list[str]:
-    return text.replace("|", " ").split()
+    """Words without what Markdown puts around them; none of a line that only underlines the one above."""
+    return [one for one in text.translate(_MARKS).split() if one.strip("-=:")]
+
+
+_MARKS = str.maketrans("|*`", "   ")

@@ -26,7 +26,9 @@ _NODE = re.compile(
     r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-f]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
 )
 _USING = re.compile(r"NET/IB\w* : Using (?P<devices>\[0\].*)")
-_DEVICE = re.compile(r"\[(\d{1,3})\](?:=\{\S{0,16})?\s?([A-Za-z][\w.@-]{0,63}):(\d{1,2})/(RoCE|IB)")
+_ENTRY = re.compile(r"\[(\d{1,3})\](?:=\{([^}]{0,512})\}|([A-Za-z][\w.@-]{0,63}:\d{1,2}/(?:RoCE|IB)))")
+_PORT = re.compile(r"([A-Za-z][\w.@-]{0,63}):(\d{1,2})/(RoCE|IB)")
+_MERGED = re.compile(r"NET/IB\w* : Made virtual device \[(\d{1,4})\] name=([\w.@+-]{1,256}) ")
 _SOCKET = re.compile(r"NET/Socket : Using (?P<devices>\[0\].*)|Using network (?P<network>Socket)")
 _INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
@@ -44,7 +46,7 @@ class _Host:
     cards: set[str] = field(default_factory=set)
     switches: dict[str, str] = field(default_factory=dict)
     net: dict[int, tuple[str, float]] = field(default_factory=dict)
-    devices: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    devices: dict[int, list[tuple[str, str, str]]] = field(default_factory=dict)
     sockets: dict[str, None] = field(default_factory=dict)
 
 
@@ -69,8 +71,11 @@ def _take(host: _Host, who: str, words: str) -> None:
     elif (match := _NODE.match(words)) and who in host.cpu:
         _node(host, who, match)
     elif match := _USING.match(words):
-        for number, name, port, layer in _DEVICE.findall(match["devices"]):
-            host.devices.setdefault(int(number), (name, port, layer))
+        for number, several, single in _ENTRY.findall(match["devices"]):
+            host.devices.setdefault(int(number), _PORT.findall(several or single))
+    elif match := _MERGED.match(words):
+        parts = [port for ports in host.devices.values() for port in ports if port[0] in match[2].split("+")]
+        host.devices.setdefault(int(match[1]), list(dict.fromkeys(parts)))
     elif match := _SOCKET.match(words):
         host.sockets |= dict.fromkeys(_INTERFACE.findall(match["devices"] or ""))
 
@@ -121,17 +126,20 @@ def _facts(name: str, host: _Host) -> Facts:
     if host.sockets and not host.devices:
         facts.sockets = tuple(host.sockets)
         return facts
-    for number in host.devices:
-        _port(facts, host, number)
+    for (device, port, layer), (path, gbs) in _ports(host).items():
+        folder = f"{path}/infiniband/{device}" if path in host.cards else f"/sys/devices/virtual/infiniband/{device}"
+        at = f"{folder}/ports/{port}"
+        facts.links[f"/sys/class/infiniband/{device}"] = folder
+        facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
+        if gbs:
+            facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
     return facts
 
 
-def _port(facts: Facts, host: _Host, number: int) -> None:
-    device, port, layer = host.devices[number]
-    path, gbs = host.net.get(number, ("", 0.0))
-    folder = f"{path}/infiniband/{device}" if path in host.cards else f"/sys/devices/virtual/infiniband/{device}"
-    facts.links[f"/sys/class/infiniband/{device}"] = folder
-    at = f"{folder}/ports/{port}"
-    facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
-    if gbs:
-        facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
+def _ports(host: _Host) -> dict[tuple[str, str, str], tuple[str, float]]:
+    """{(device, port, link layer): (path of its card, GB/s)}; the ports of a merged device share its speed."""
+    ports = {port: ("", 0.0) for entry in host.devices.values() for port in entry}
+    for number, (path, gbs) in host.net.items():
+        entry = host.devices.get(number, [])
+        ports |= {port: (path, gbs / len(entry)) for port in entry}
+    return ports

@@ -193,6 +193,8 @@ def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None
         gpu["uuid"] = value
     elif name == "Total" and section == "FB Memory Usage" and (size := re.match(r"(\d{1,9}) MiB", value)):
         gpu["memory"] = {"total": int(size[1]) << 20}
+    elif section == "Link Width" and name in ("Max", "Current") and (width := re.match(r"(\d{1,2})x$", value)):
+        gpu.setdefault("link", {})["max_width" if name == "Max" else "width"] = int(width[1])
 
 
 def _listed(lines: Sequence[Line]) -> Iterator[Facts]:

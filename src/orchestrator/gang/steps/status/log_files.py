@@ -50,6 +50,8 @@ def lines_of_file(file: str, fix: str) -> list[str]:
     except (OSError, EOFError, zlib.error) as failure:
         words = getattr(failure, "strerror", None) or failure
         raise InputError(f"can't be read: {words}", where=file, fix=fix) from None
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # what PowerShell redirects
+        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     if b"\0" in data[:_CHUNK]:
         raise InputError("is no text: it contains NUL bytes", where=file, fix=fix)
     return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
