@@ -116,9 +116,7 @@ def _facts(name: str, host: _Host) -> Facts:
     kinds += [(key, "0x030200", "10de".ljust(16, "0")) for key in host.gpus]
     kinds += [(key, "0x020000", "0" * 16) for key in host.cards]
     for key, code, ids in kinds:
-        numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
-        facts.files |= {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
-        facts.files |= {f"{key}/class": code, f"{key}/numa_node": str(int(numa, 16)) if len(numa) < 4 else "-1"}
+        facts.files |= {f"{key}/class": code, **_function(key, ids)}
     addresses = sorted((key.rpartition("/")[2] for key in host.gpus), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
     if host.gpus:
@@ -134,6 +132,12 @@ def _facts(name: str, host: _Host) -> Facts:
         if gbs:
             facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
     return facts
+
+
+def _function(key: str, ids: str) -> dict[str, str]:
+    numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
+    files = {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
+    return {**files, f"{key}/numa_node": str(int(numa, 16)) if len(numa) < 4 else "-1"}
 
 
 def _ports(host: _Host) -> dict[tuple[str, str, str], tuple[str, float]]:
