@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.errors import FindingsError, InputError
@@ -52,9 +52,7 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
             fix="bring its RDMA ports up (`l40s-deploy doctor` shows how), or set `l40s_transport: auto`",
         )
     if wanted == "auto" and (unread or without):
-        why = f"{', '.join(unread)} could not be read" if unread else f"{without[0]}: {rdma[without[0]].reason}"
-        words = ("l40s_transport is auto; ", "l40s_transport is auto, and ")[bool(unread)]
-        return TransportDecision(Transport.TCP, words + why, (over_tcp(gang.name, why, layout),))
+        return _instead(gang, layout, unread, {name: rdma[name].reason for name in without})
     usable = ", and every node has usable RDMA ports" if wanted == "auto" else ""
     return TransportDecision(Transport.RDMA, f"l40s_transport is {wanted}{usable}", _uneven(gang, rdma))
 
@@ -69,6 +67,19 @@ def _asked(gang: GangSpec) -> str:
             fix="set the same l40s_transport for all nodes of the gang",
         )
     return asked.pop()
+
+
+def _instead(
+    gang: GangSpec, layout: Layout | None, unread: Sequence[str], without: Mapping[str, str]
+) -> TransportDecision:
+    """TCP, since the facts of nodes were not read, or have no usable port. without: why, by node"""
+    if unread:
+        why = f"{', '.join(unread)} could not be read"
+        reason = f"l40s_transport is auto, and {why}"
+    else:
+        why = next(f"{name}: {reason}" for name, reason in without.items())
+        reason = f"l40s_transport is auto; {why}"
+    return TransportDecision(Transport.TCP, reason, (over_tcp(gang.name, why, layout),))
 
 
 def _refuse_unread(rdma: Mapping[str, RdmaChoice]) -> None:
