@@ -198,7 +198,8 @@ COMMON = (
     ),
     LogCause(
         id="GPU-DRIVER-MISSING",
-        pattern=r"Found no NVIDIA driver on your system|Error: libcuda\.so\.1: cannot open shared object",
+        pattern=r"Found no NVIDIA driver on your system|Error: libcuda\.so\.1: cannot open shared object"
+        r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all and the NVIDIA container toolkit",
     ),
@@ -519,10 +520,29 @@ KERNEL = (
     LogCause(
         id="HOST-OUT-OF-MEMORY",
         pattern=r"[Oo]ut of memory: Killed process|oom-kill:constraint=|\bOOM ?Killed\b|\boom_kill event"
+        r"|killed by the OOM killer"
         r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
         text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
         " memory",
         fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
+    ),
+    LogCause(
+        id="GPU-DRIVER",
+        pattern=r"NVRM: API mismatch",
+        text="the NVIDIA driver's kernel module and its libraries have different versions",
+        fix="reboot, or reload the module that belongs to the installed driver",
+    ),
+    LogCause(
+        id="GPU-BAR1-SMALL",
+        pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
+        text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
+        fix="enable Above 4G Decoding (and SR-IOV's MMIO size) in the BIOS, or boot with pci=realloc",
+    ),
+    LogCause(
+        id="GPU-LOST",
+        pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed",
+        text="a GPU did not come up under its driver",
+        fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
     ),
     LogCause(
         id="GPU-ECC",
