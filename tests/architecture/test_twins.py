@@ -11,7 +11,7 @@ SMALLEST = 250
 """Of a body, as characters of its tree: shorter ones are the words of one sentence, not a copy."""
 MAY_BE_TWINS = [
     {
-        "checkpoint/on_node/push/fetch.py:kill",
+        "checkpoint/on_node/push/receive.py:kill",
         "checkpoint/on_node/download.py:end",
     },  # of two processes that have nothing else in common
     {

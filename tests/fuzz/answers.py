@@ -22,12 +22,11 @@ from tests.support import recorded_release as recorded
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.bench.steps import bench
-from orchestrator.checkpoint.steps import chain, download, there, verify
+from orchestrator.checkpoint.steps import chain, checkpoint, download, verify
 from orchestrator.checkpoint.steps.same_roots import same_roots
 from orchestrator.doctor.steps import connectivity
 from orchestrator.doctor.steps.doctor import diagnose
-from orchestrator.doctor.steps.labels import labels_of
-from orchestrator.doctor.steps.look import look
+from orchestrator.doctor.steps.look import labels_of, look
 from orchestrator.engines import bench_client, router
 from orchestrator.gang.steps import weights_ahead
 from orchestrator.gang.steps.replay import staged_request
@@ -44,7 +43,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.monitoring.metrics import metrics
-from orchestrator.monitoring.steps.scraper import Scraper
+from orchestrator.monitoring.steps.exporter import Scraper
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.nettest.rails import RailPort, judge, ways
 from orchestrator.nettest.schedule import Place
@@ -291,7 +290,7 @@ def _digests(session: Session) -> None:
 
 
 def _inspect(session: Session) -> None:
-    judgement = there.inspected(session, jobs.InspectRequest(directory="/a"))
+    judgement = checkpoint.inspected(session, jobs.InspectRequest(directory="/a"))
     json.dumps(judgement.as_json(), default=str)
     with contextlib.suppress(DeployError):
         draft(judgement, name="m", directory="m", source="s")
@@ -371,7 +370,7 @@ def every_verb() -> Mapping[str, Verb]:
         "digests": Verb(said(jobs.DigestsLine(total=1, digests={"a": "b"}), jobs.DigestsLine(files=1)),
                         every(_digests)),
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
-                        every(lambda session: there.followed(session, ASKED, nothing))),
+                        every(lambda session: checkpoint.followed(session, ASKED, nothing))),
         "weights-ahead": Verb(said(*[jobs.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
                               every(lambda session: weights_ahead._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),

@@ -17,8 +17,8 @@ from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.disk import Job, Now
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run
-from orchestrator.node.engine.agent_watch import BEAT, GO, RELEASE, AgentWatch
 from orchestrator.node.engine.deaths import Death
+from orchestrator.node.engine.guardian import BEAT, GO, RELEASE, AgentWatch
 from orchestrator.node.engine.service import CanaryResult, Health
 from orchestrator.node.engine.tree import ProcessDeath, Rank
 from orchestrator.node.engine.vitality import Probe

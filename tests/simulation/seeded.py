@@ -13,7 +13,7 @@ from tests.simulation.node import SimulatedAgent
 
 from orchestrator.gang.steps import down
 from orchestrator.node.agent import agent, lifecycle, membership, verdicts
-from orchestrator.node.engine.agent_watch import AgentWatch
+from orchestrator.node.engine.guardian import AgentWatch
 from orchestrator.node.network import broken, wire
 from orchestrator.node.network.link_events import Message
 from orchestrator.node.verbs import lock

@@ -33,7 +33,7 @@ VERBS = ("up", "down", "status", "restart", "guard", "doctor", "plan")
 """Verbs whose imports are preloaded; other commands import after the fork."""
 LAZY = (
     "orchestrator.gang.commands.gangs",
-    "orchestrator.cli.live",
+    "orchestrator.cli.progress",
     "rich.console",
     "rich.live",
     "rich.table",

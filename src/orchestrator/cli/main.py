@@ -10,12 +10,11 @@ from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import GroupedFormatter, Parser, arranged, in_groups, strange, without_quiet
-from orchestrator.cli.defaults import added
+from orchestrator.cli.arguments import GroupedFormatter, Parser, added, arranged, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching, forget
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen
-from orchestrator.loading.config import load_config
+from orchestrator.loading.which import load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 
 GROUPS = {

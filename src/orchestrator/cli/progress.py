@@ -1,4 +1,4 @@
-"""A sign of life on stderr for what takes longer than two seconds."""
+"""What takes long: a sign of life on stderr, a picture drawn anew, sizes, rates and durations, a limit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,26 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.sizes import TransferRate, duration
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
     from rich.status import Status
+
+
+import argparse
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # rich costs 60 ms to import
+    from rich.live import Live
+    from typing_extensions import Self
+
+
+import signal
+from contextlib import contextmanager
+from types import FrameType
+
+from orchestrator.model.errors import Unreachable
 
 PATIENCE_S = 2.0
 LINES_S = 30.0
@@ -116,3 +132,115 @@ def _pace(pace: TransferRate, done: int, of: int) -> str:
     if rate <= 0:
         return ""
     return f", {rate:.3g} a second" + (f", {duration((of - done) / rate)} left" if done < of else "")
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_WINDOW_S = 15.0
+
+
+def size(count: int) -> str:
+    """Bytes in the unit that suits."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.2f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds, hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+def rate(text: str) -> int:
+    """Bytes a second from 500K, 100M or 1.5G, for argparse."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in ("K", "M", "G") else (text, "")
+    try:
+        found = int(float(number) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        found = 0
+    if found < 1024:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted bytes per second, at least 1K: 500K, 100M, 1.5G")
+    return found
+
+
+def port(text: str) -> int:
+    """A TCP port, 0 for any free one, for argparse."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a port: 1 to 65535, or 0 for any free one")
+    return int(text)
+
+
+class TransferRate:
+    """Bytes a second over the last quarter of a minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, done: int) -> float:
+        """Record how much is done; returns the rate, 0 if unknown."""
+        now = time.monotonic()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW_S:
+            self._seen.popleft()
+        began, before = self._seen[0]
+        return max(0.0, (done - before) / (now - began)) if now > began else 0.0
+
+
+class LivePicture:
+    """A context in which `_live` takes renderables, or is None and lines have to do.
+
+    The picture is erased when the context ends: a result is printed after it, never inside.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._screen.draws:
+            from rich.live import Live
+
+            self._live = Live(console=self._screen.err, transient=True, refresh_per_second=8)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, words: str) -> None:
+        """A line of talk, above the picture where there is one."""
+        if self._live is not None:
+            self._screen.err.print(printable(words))
+        else:
+            self._screen.say(words)
+
+
+class _Over(BaseException):
+    """Not a DeployError, so that no caller mistakes it for a node's failure."""
+
+
+@contextmanager
+def time_limit(seconds: float, *, fix: str) -> Iterator[None]:
+    """Raises Unreachable in the block once it took longer; 0: never. Only in the main thread, as signals are."""
+
+    def over(_: int, __: FrameType | None) -> None:
+        raise _Over
+
+    if seconds <= 0:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    except _Over:
+        raise Unreachable(f"not finished within {seconds:g} s", where="--timeout", fix=fix) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

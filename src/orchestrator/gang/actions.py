@@ -1,7 +1,8 @@
-"""What to do next to bring a gang to its goal. Pure: shared by `up`, `down` and every restart."""
+"""What to do next for a goal, given what is seen; and what a plan does to gangs that run. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -184,3 +185,44 @@ def _answers(view: GangView) -> bool:
     unread = (NodeState.UNREACHABLE, NodeState.SILENT)
     by_others = any(node.node_rank == 0 and node.state in unread for node in view.nodes)
     return (bool(view.service_healthy) or by_others) and view.trouble != "hung"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangStanding:
+    """One gang of the plan. same: it runs what the plan wants; serving: it answers requests now."""
+
+    name: str
+    state: GangState
+    same: bool = False
+    serving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeSchedule:
+    """Names of gangs.
+
+    rise:  nothing runs there, or already what the plan wants: starting them interrupts no service
+    turns: stopped and started with the new plan, one after the other; those that do not serve come first
+    busy:  those of `turns` that are starting with another plan
+    alone: those of `turns` that stop while nothing else serves
+    """
+
+    rise: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+def course(gangs: Sequence[GangStanding], *, elsewhere: int) -> ChangeSchedule:
+    """elsewhere: how many gangs outside the plan serve behind the same router."""
+    other = [gang for gang in gangs if not gang.same]
+    busy = [gang for gang in other if gang.state.loads]
+    turns = sorted([*busy, *(gang for gang in other if gang.state.was_ready)], key=lambda gang: gang.serving)
+    rise = [gang for gang in gangs if gang not in turns]
+    # from the second turn on, the gang of the turn before serves again
+    alone = [] if elsewhere or rise or any(gang.serving for gang in turns[1:]) else turns[:1]
+    return ChangeSchedule(rise=_names(rise), turns=_names(turns), busy=_names(busy), alone=_names(alone))
+
+
+def _names(gangs: Sequence[GangStanding]) -> tuple[str, ...]:
+    return tuple(gang.name for gang in gangs)

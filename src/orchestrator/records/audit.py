@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -16,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.model.errors import InputError
 from orchestrator.node.files import append_line
-from orchestrator.records.documents import state_folder
+from orchestrator.records.documents import state_folder, write_whole
 
 FILE = "audit.jsonl"
 
@@ -87,10 +87,7 @@ class RunRecord:
             self.trouble = str(error)
 
     def _write_plan(self, plan: Mapping[str, Any]) -> None:
-        draft = self.folder / f".plan.{os.getpid()}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            draft.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
-            draft.replace(self.folder / "plan.json")
-        except OSError as error:
-            self.trouble = str(error)
+            write_whole(self.folder / "plan.json", json.dumps(plan, indent=2) + "\n", folders=0o700)
+        except InputError as error:
+            self.trouble = error.what

@@ -1,4 +1,4 @@
-"""Our JSON documents on this machine, replaced atomically: findings, notices, durations of starts, accepted answers."""
+"""Files of this machine, written completely or not at all: our own JSON documents, and what a user asked for."""
 
 from __future__ import annotations
 
@@ -22,24 +22,38 @@ def state_folder(name: str = "") -> Path:
 
 def write_document(file: Path, document: Any) -> None:
     """Replace it as a whole. Raises InputError where it can't be written."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    write_whole(file, text, folders=0o700, fix=f"make {file.parent} writable, or free space on its disk")
+
+
+def write_whole(
+    path: Path, text: str, *, over: bool = True, folders: int | None = None,
+    fix: str = "choose a file in a writable directory",
+) -> None:  # fmt: skip
+    """Write a file by name; a reader never sees half of it. folders: mode of those above it that are missing. Raises
+    InputError where it can't be written, and where it exists and may not be written over."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        draft.replace(file)
+        if folders is not None:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=folders)
+        draft.write_text(text, "utf-8")
+        if over:
+            draft.replace(path)
+        else:
+            path.hardlink_to(draft)
     except OSError as failure:
-        raise cant_be_written(file, failure) from None
+        if not over and path.exists():
+            fix = "choose another file, or use --force"
+            raise InputError("this file already exists", where=str(path), fix=fix) from None
+        raise cant_be_written(path, failure, fix) from None
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
-def cant_be_written(file: Path, failure: OSError) -> InputError:
+def cant_be_written(path: Path, failure: OSError, fix: str) -> InputError:
     """What it came to, in words."""
-    return InputError(
-        f"can't be written: {failure.strerror or failure}",
-        where=str(file),
-        fix=f"make {file.parent} writable, or free space on its disk",
-    )
+    return InputError(f"can't be written: {failure.strerror or failure}", where=str(path), fix=fix)
 
 
 FORMAT = 1

@@ -41,7 +41,7 @@ def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None
             lines.flush()
             os.fsync(lines.fileno())
     except OSError as failure:
-        raise cant_be_written(file, failure) from None
+        raise cant_be_written(file, failure, f"make {file.parent} writable, or free space on its disk") from None
 
 
 def forget_results(key: str, *, root: Path | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.cli import progress
-from orchestrator.cli import sizes as checkpoint_sizes
+from orchestrator.cli import progress as checkpoint_sizes
 from orchestrator.cli.progress import WordsInPlace, counting
 from orchestrator.cli.screen import Screen
 

@@ -19,8 +19,8 @@ from tests.support.terminal import Shown, Terminal
 from orchestrator import __version__
 from orchestrator.cli import main as cli
 from orchestrator.doctor.steps.recordings import save_snapshots
-from orchestrator.gang.downtime import Downtime
 from orchestrator.gang.guarding import GuardAction, GuardDecision
+from orchestrator.gang.start_time import Downtime
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import load_profile

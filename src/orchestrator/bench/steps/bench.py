@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.bench import text
-from orchestrator.bench.steps.conditions import findings_now, tuned_now
 from orchestrator.bench.store import all_benches, keep_raw, new_id, read_bench, write_bench
 from orchestrator.bench.text import Dataset
 from orchestrator.bench.verdict import (
@@ -26,6 +25,8 @@ from orchestrator.bench.verdict import (
     other_prompts,
     overall,
 )
+from orchestrator.doctor.rules.support.registry import run_rules
+from orchestrator.doctor.steps.doctor import cluster_of, layouts_of
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines import bench_client
 from orchestrator.engines.bench_client import BenchResult, DecodeLog
@@ -49,7 +50,7 @@ from orchestrator.remote.background import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.topology.machines import State, grown, state_of, throttled
-from orchestrator.tuning.steps.tuning import gpu_of
+from orchestrator.tuning.steps.tuning import ask_holdings, gpu_of
 
 LOADED_S = 45.0
 SLOWED = "other requests slow the benchmark down"
@@ -555,3 +556,28 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str
     """What two records do not share, so that their figures are not those of one case."""
     keys = ("gang", "plan_id", "model", "stack", "packages", "layout", "gpu", "load", "dataset", "stand_in")
     return [key for key in keys if first.get(key) != second.get(key)]
+
+
+def findings_now(gang: GangSpec, view: GangView, snapshots: Mapping[str, Snapshot]) -> list[dict[str, Any]]:
+    """What `doctor` finds on these snapshots, accepted or not; the ways between nodes are not tried."""
+    topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    cluster = cluster_of([gang], topologies, snapshots)
+    cluster = replace(cluster, layouts=layouts_of([view]), models={gang.name: view.model})
+    return [finding.as_json() for finding in run_rules(cluster)]
+
+
+def tuned_now(fleet: Fleet, gang: GangSpec, stack: str, gpu: str) -> dict[str, list[str]]:
+    """By node: the tuned configs for its GPU that its environment has. {} for an engine on CPU; a node that does not
+    answer is left out."""
+    try:
+        known = load_stack(stack)
+    except InputError:  # its file is gone since
+        return {}
+    if known.device != "cuda":
+        return {}
+    names = [node.name for node in gang.nodes]
+    held = ask_holdings(fleet, names, known, dict.fromkeys(names, gpu)).holdings
+    return {
+        name: sorted(f"{folder}/{file}" for folder, files in one.folders.items() for file in files)
+        for name, one in held.items()
+    }

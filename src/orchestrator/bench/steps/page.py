@@ -16,7 +16,7 @@ from orchestrator.bench.verdict import applying, held_against, judge
 from orchestrator.loading.resources import templates
 from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
 from orchestrator.model.errors import InputError
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import write_whole
 from orchestrator.rendering import report_page
 from orchestrator.topology.speed import BATCHES, Traffic, decode_speed
 

@@ -23,10 +23,8 @@ from orchestrator.checkpoint.steps.checkpoint import (
     survey_here,
 )
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import NowAndThen
+from orchestrator.cli.progress import NowAndThen, duration, size, time_limit
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.sizes import duration, size
-from orchestrator.cli.time_limit import time_limit
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
@@ -109,7 +107,7 @@ def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
         if node is None:
             found = survey_here(Path(source), Path(target), block=args.block)
         else:
-            from orchestrator.checkpoint.steps.there import survey_there
+            from orchestrator.checkpoint.steps.checkpoint import survey_there
 
             found = survey_there(node, source, target, block=args.block)
         documents.append({"node": node.name if node else "", "target": target, **found.as_json()})
@@ -159,7 +157,7 @@ def _run(args: argparse.Namespace, on: str, screen: Screen) -> ReblockResult:
     node, source, target = _places(args, on, screen)
     with _progress(screen) as report:
         if node is not None:
-            from orchestrator.checkpoint.steps.there import reblock_there  # what it needs costs 0.1 s to import
+            from orchestrator.checkpoint.steps.checkpoint import reblock_there  # what it needs costs 0.1 s to import
 
             return reblock_there(
                 node,
@@ -293,8 +291,8 @@ def inspect_at(args: argparse.Namespace, place: str, screen: Screen) -> Judgemen
     """A directory of this machine, or NODE:/path. Raises InputError, Unreachable."""
     if ":" not in place.partition("/")[0]:
         return inspect_here(Path(place))
+    from orchestrator.checkpoint.steps.checkpoint import inspect_there
     from orchestrator.checkpoint.steps.push import split_place
-    from orchestrator.checkpoint.steps.there import inspect_there
 
     node, path = split_place(open_inventory(args, screen), place)
     assert node is not None

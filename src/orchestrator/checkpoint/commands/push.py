@@ -6,12 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import NowAndThen
+from orchestrator.cli.progress import LivePicture, NowAndThen, TransferRate, duration, port, rate, size, time_limit
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.sizes import TransferRate, duration, port, rate, size
-from orchestrator.cli.time_limit import time_limit
 
 if TYPE_CHECKING:
     from rich.table import Table

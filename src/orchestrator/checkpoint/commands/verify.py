@@ -7,12 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.copies import repairs
-from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import NowAndThen
+from orchestrator.cli.progress import LivePicture, NowAndThen, TransferRate, duration, size, time_limit
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.sizes import TransferRate, duration, size
-from orchestrator.cli.time_limit import time_limit
 from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.push.manifest import listed
+from orchestrator.checkpoint.on_node.push.offer import listed
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node import files

@@ -1,21 +1,38 @@
-"""`checkpoint`: re-block a directory here, prove the result, look at one."""
+"""Re-block, prove and inspect a checkpoint, on this machine or on the node that has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from orchestrator.checkpoint.on_node.inspect import look
 from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock, survey
 from orchestrator.checkpoint.on_node.target import TargetState, standing
-from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
+from orchestrator.model.deadlines import INSPECT_S
+from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
+from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.failure import Failure
 from orchestrator.node.os_failure import os_failures
 from orchestrator.planning.judgement import Judgement, judge
-from orchestrator.protocol.jobs import Progress, Proof, WouldReblock
+from orchestrator.protocol.jobs import (
+    InspectAnswer,
+    InspectRequest,
+    Progress,
+    Proof,
+    ReblockLine,
+    ReblockRequest,
+    WouldReblock,
+)
+from orchestrator.protocol.message import parsed
+from orchestrator.remote import node_app
+from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.session import Session
 
 __all__ = ["Progress", "Proof", "ReblockResult", "Report", "inspect_here", "reblock_here", "survey_here"]
 
@@ -75,3 +92,112 @@ def _told(place: Path) -> Iterator[None]:
     except Failure as failure:
         kind = _ERRORS.get(failure.kind, InputError)
         raise kind(failure.what, where=failure.where, fix=failure.fix) from None
+
+
+T = TypeVar("T")
+_LAYER = re.compile(r"[0-9]{1,9}")
+
+_KINDS: Mapping[str, type[DeployError]] = {
+    "differs": VerificationDiffers,
+    "lock-held": LockHeld,
+    "defect": DeployError,
+}
+
+
+def reblock_there(
+    node: NodeSpec,
+    source: str,
+    target: str,
+    *,
+    block: int,
+    with_proof: bool,
+    jobs: int | None,
+    report: Report,
+) -> ReblockResult:
+    """Re-block a checkpoint on the node that has it. When this process ends, the node stops; the next run continues.
+
+    Raises as reblock_here does, and Unreachable.
+    """
+    request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs)
+    return _on(node, lambda session: followed(session, request, report))
+
+
+def survey_there(node: NodeSpec, source: str, target: str, *, block: int) -> WouldReblock:
+    """What `reblock_there` would write; writes nothing. Raises as it would at its beginning."""
+    request = ReblockRequest(source=source, target=target, block=block, dry_run=True)
+    return _on(node, lambda session: surveyed(session, request))
+
+
+def _on(node: NodeSpec, work: Callable[[Session], T]) -> T:
+    with Fleet([node]) as fleet:
+        done = fleet.on_every(work)
+    for failure in done.failures.values():
+        if isinstance(failure, NodeRefusal):
+            kind = _KINDS.get(failure.kind, InputError)
+            raise kind(failure.what, where=failure.where, fix=failure.fix)
+        raise failure
+    return done.values[node.name]
+
+
+def inspect_there(node: NodeSpec, directory: str) -> Judgement:
+    """Inspect a checkpoint on a node. Raises InputError where there is none, and Unreachable."""
+    request = InspectRequest(directory=directory)
+    with Fleet([node]) as fleet:
+        looked = fleet.on_every(lambda session: inspected(session, request))
+    for failure in looked.failures.values():
+        raise (
+            InputError(failure.what, where=failure.where, fix=failure.fix)
+            if isinstance(failure, NodeRefusal)
+            else failure
+        )
+    return looked.values[node.name]
+
+
+def inspected(session: Session, request: InspectRequest) -> Judgement:
+    """What one node says of a directory, judged. Raises as `node_app.ask` does."""
+    answer = node_app.ask(session, "inspect", request, InspectAnswer, deadline_s=INSPECT_S)
+    return judge(_facts(session, answer))
+
+
+def followed(session: Session, request: ReblockRequest, report: Report) -> ReblockResult:
+    """What one node says of a re-blocking, to its end. Raises as `node_app.messages` does."""
+    for said in node_app.messages(session, "reblock", request, ReblockLine):
+        if said.progress is not None:
+            report(said.doing, said.progress)
+        if said.outcome is not None:
+            end = said.outcome
+            return ReblockResult(end.written, end.proof, _block(session, end.old_block), _block(session, end.new_block))
+    raise _no_result(session)
+
+
+def surveyed(session: Session, request: ReblockRequest) -> WouldReblock:
+    """What one node says that it would write. Raises as `node_app.messages` does."""
+    for said in node_app.messages(session, "reblock", request, ReblockLine):
+        if said.would is not None:
+            return said.would
+    raise _no_result(session)
+
+
+def _no_result(session: Session) -> NodeError:
+    return NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
+
+
+def _block(session: Session, said: tuple[int, ...]) -> tuple[int, int]:
+    if len(said) != 2 or min(said) < 1:
+        raise _odd(session, "a block has two sides above 0")
+    return said[0], said[1]
+
+
+def _facts(session: Session, answer: InspectAnswer) -> Mapping[str, Any]:
+    """As `judge` takes them from a directory of this machine. Raises NodeError."""
+    config = parsed(answer.config)
+    if not isinstance(config, Mapping):
+        raise _odd(session, "its config is not a JSON object")
+    if not all(_LAYER.fullmatch(layer) for layer in (*answer.layers, *answer.experts)):
+        raise _odd(session, "a layer is a number")
+    block = None if answer.block is None else list(_block(session, answer.block))
+    return {**answer.as_json(), "config": config, "block": block}
+
+
+def _odd(session: Session, what: str) -> NodeError:
+    return NodeError(f"its answer can't be read: {what}", where=session.spec.name, fix="check that node's memory")

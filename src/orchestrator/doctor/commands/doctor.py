@@ -137,7 +137,7 @@ def _labels(args: argparse.Namespace, examination: Examination) -> Mapping[str, 
     """Files hold no labels."""
     if args.saved:
         return {}
-    from orchestrator.doctor.steps.labels import labels_of
+    from orchestrator.doctor.steps.look import labels_of
     from orchestrator.loading.inventory import load_inventory
     from orchestrator.loading.which import choose_inventory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,8 +11,7 @@ from orchestrator.doctor.steps.doctor import Examination, diagnose, examine_give
 from orchestrator.doctor.steps.given import Given, given
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import save_snapshots
-from orchestrator.doctor.steps.redacting import redacted
-from orchestrator.model.errors import DeployError
+from orchestrator.model.errors import DeployError, VerificationDiffers
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.snapshot import Snapshot
@@ -19,6 +19,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.network import TcpChoice
+from orchestrator.topology.redaction import redact
 
 __all__ = [
     "Discovery",
@@ -98,3 +99,33 @@ def _of_examination(seen: Examination) -> Discovery:
         tcp={name: choice for name, choice in cluster.tcp.items() if choice.interface},
         findings=seen.findings,
     )
+
+
+KEY_BYTES = 32
+_ATTEMPTS = 3
+
+
+def redacted(snapshots: Mapping[str, Snapshot]) -> dict[str, Snapshot]:
+    """The same machines under pseudonyms, by their original names. The key is forgotten.
+
+    Raises VerificationDiffers where something that tells who they are would stay: nothing may be shown then.
+    """
+    if not snapshots:
+        return {}
+    for _ in range(_ATTEMPTS):  # a pseudonym may happen to be another one's original
+        done, trouble = _attempt(snapshots)
+        if done:
+            return done
+    raise VerificationDiffers(
+        f"data that identifies a machine would remain: {trouble}",
+        where="--redact",
+        fix="nothing was written. Inspect that part without --redact",
+    )
+
+
+def _attempt(snapshots: Mapping[str, Snapshot]) -> tuple[dict[str, Snapshot], str]:
+    """Nothing and why, where it did not come out well."""
+    try:
+        return dict(zip(snapshots, redact(snapshots.values(), secrets.token_bytes(KEY_BYTES)), strict=True)), ""
+    except ValueError as left:
+        return {}, str(left)

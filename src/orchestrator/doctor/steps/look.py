@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from orchestrator.doctor.rules.stacks import PACKAGES
@@ -12,15 +12,16 @@ from orchestrator.engines.tuned_wanted import moe_root
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.deadlines import LOOK_S, NVML_S
 from orchestrator.model.errors import InputError, NodeError
-from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.planning.places import venv
-from orchestrator.protocol.looks import ProbeRequest, StackQuestion, TunedFolders
+from orchestrator.protocol.looks import LabelsAnswer, LabelsRequest, ProbeRequest, StackQuestion, TunedFolders
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 
 
@@ -94,3 +95,14 @@ def _with_clock_offset(snapshot: Snapshot, sent: float, received: float) -> dict
         host["clock_offset_s"] = round(clock - (received - way / 2), 4)
         host["round_trip_s"] = round(way, 4)
     return host
+
+
+def labels_of(inventory: Inventory, names: Collection[str]) -> PerNode[LabelsAnswer]:
+    """Of these nodes, all at once; what a node does not tell is left out on the page."""
+
+    def one(session: Session) -> LabelsAnswer:
+        request = LabelsRequest(fs_root=session.spec.fs_root)
+        return ask(session, "labels", request, LabelsAnswer, deadline_s=LOOK_S)
+
+    with Fleet([node for node in inventory.nodes if node.name in names]) as fleet:
+        return fleet.on_every(one, only=list(names))

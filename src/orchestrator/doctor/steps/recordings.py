@@ -18,7 +18,7 @@ from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.model.topology import Topology
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import cant_be_written, write_whole
 from orchestrator.topology.nccl_xml import nccl_xml
 
 SUFFIX = ".json"
@@ -36,25 +36,15 @@ def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Pat
         folder.mkdir(parents=True, exist_ok=True)
         return tuple(_save(snapshot, folder / f"{file_name(name)}{SUFFIX}") for name, snapshot in snapshots.items())
     except OSError as failure:
-        raise InputError(
-            f"can't be written: {failure.strerror}",
-            where=str(failure.filename or folder),
-            fix="choose another folder with --save",
-        ) from None
+        raise cant_be_written(folder, failure, "choose another folder with --save") from None
 
 
 def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ...]:
     """One NCCL topology file a node. Raises InputError where the folder can't be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise InputError(
-            f"can't be created: {failure.strerror}", where=str(folder), fix="choose another folder with --dump-xml"
-        ) from None
     paths = []
     for name, topology in topologies.items():
         paths.append(folder / f"{file_name(name)}.xml")
-        write_whole(paths[-1], nccl_xml(topology))
+        write_whole(paths[-1], nccl_xml(topology), folders=0o777, fix="choose another folder with --dump-xml")
     return tuple(paths)
 
 

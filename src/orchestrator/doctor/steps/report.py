@@ -18,7 +18,7 @@ from orchestrator.doctor.steps.nccl import NcclExpectation
 from orchestrator.loading.resources import templates
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import LabelsAnswer
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import write_whole
 from orchestrator.rendering import report_page
 from orchestrator.topology.labels import bmc, serial, switch_ports
 from orchestrator.topology.picture import Mark, Picture, alike, dot, picture, without_addresses

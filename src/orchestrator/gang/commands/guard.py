@@ -22,8 +22,8 @@ from orchestrator.cli.options import (
     open_cluster,
     seconds,
 )
+from orchestrator.cli.progress import port
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.sizes import port
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import DAY_S, GuardedGang, GuardRequest, guard

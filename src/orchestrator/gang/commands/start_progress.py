@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from orchestrator.cli.live import LivePicture
+from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen
 from orchestrator.doctor.commands.findings import say_accepted
 from orchestrator.doctor.rules.support.grouping import grouped, who

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from orchestrator.gang.downtime import Downtime, expected_downtime
 from orchestrator.gang.operations import OperationKind
+from orchestrator.gang.start_time import Downtime, expected_downtime
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import refuse_starts
 from orchestrator.gang.steps.guard.relaunch import facts_of_now

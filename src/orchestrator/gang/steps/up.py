@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.steps.doctor import forbidding
-from orchestrator.gang import changing
-from orchestrator.gang.changing import GangStanding
-from orchestrator.gang.downtime import expected_downtime
+from orchestrator.gang import actions
+from orchestrator.gang.actions import GangStanding
 from orchestrator.gang.operations import GangOperation, OperationKind
+from orchestrator.gang.start_time import expected_downtime
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.guard.leaving import leave
@@ -206,7 +206,7 @@ def _change(inventory: Inventory, here: StagedFleet, request: UpRequest, watcher
     """What the plan does to each gang; raises InputError where that needs `replace`."""
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
-    course = changing.course(_standings(here, same), elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
+    course = actions.course(_standings(here, same), elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
     views = {view.name: view for view in here.views}
     will = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, request)}
     turns = []
@@ -265,7 +265,7 @@ def _previous(here: StagedFleet, name: str) -> Staged | None:
         return None
 
 
-def _reason(inventory: Inventory, one: GangRestart, course: changing.ChangeSchedule) -> str:
+def _reason(inventory: Inventory, one: GangRestart, course: actions.ChangeSchedule) -> str:
     """Why changing this gang over is more than an operator may expect of `up`; '' where it is not."""
     if one.check.model != one.view.model:  # meanwhile, two models would answer at one address
         return f"the new plan serves another model than {one.view.model}, which this address serves now"

@@ -1,4 +1,4 @@
-"""`l40s-deploy init`: an inventory for machines that have none yet."""
+"""`l40s-deploy init`: an inventory for machines that have none yet. No other verb asks questions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.options import add_examples
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.hosts.commands.questions import Questions
 from orchestrator.model.errors import DeployError, Exit, HostKeyError
 
 if TYPE_CHECKING:
     from orchestrator.doctor.steps.doctor import Examination
     from orchestrator.hosts.steps.init import InitRequest, Login, ShownKey
     from orchestrator.model.inventory import NodeSpec
+
+
+import sys
+
+from orchestrator.model.errors import InputError
 
 DEFAULT = Path("inventory/hosts.yml")
 _TRUST = "--accept-host-keys"
@@ -155,3 +159,28 @@ def _next(path: Path, examination: Examination, asks_for_password: bool) -> str:
         return f"next: fix the connection to every node, then run l40s-deploy doctor{option}"
     before = "fix what must be fixed above, then" if examination.worst else "prepare the hosts"
     return f"next: {before}: l40s-deploy prepare{option}{' --become -K' if asks_for_password else ''}"
+
+
+class Questions:
+    """asks: whether a user can be asked."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.asks = sys.stdin.isatty() and sys.stderr.isatty()
+
+    def text(self, question: str, option: str, default: str | None = None) -> str:
+        """A line; the default for an empty one. Raises InputError that names the option if no user can be asked."""
+        if not self.asks:
+            raise InputError(f"no answer to: {question}", where="init", fix=f"use {option}")
+        hint = f" [{default}]" if default else ""
+        while True:
+            self._screen.err.print(f"{question}{hint}: ", end="")
+            line = sys.stdin.readline()
+            if not line:
+                raise InputError(f"no answer to: {question}", where="init", fix=f"use {option}")
+            if line.strip() or default is not None:
+                return line.strip() or default or ""
+
+    def agreed(self, question: str, option: str) -> bool:
+        """Yes, spelt out: nothing is agreed to by mistake."""
+        return self.text(f"{question} (yes or no)", option, "no").lower() in ("yes", "y")

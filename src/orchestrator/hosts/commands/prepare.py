@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.live import LivePicture
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_inventory
+from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit, InputError, Unreachable
 

@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_json, add_timeout
-from orchestrator.cli.progress import WordsInPlace
+from orchestrator.cli.progress import WordsInPlace, duration
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.sizes import duration
 from orchestrator.tuning.commands import check
 
 _LINE_EVERY_S = 5.0

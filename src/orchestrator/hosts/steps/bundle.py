@@ -21,6 +21,7 @@ from typing import IO, Any
 from orchestrator.hosts.steps.locks import pins, plain, sha256
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.profile import Stack
+from orchestrator.records.documents import cant_be_written
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -107,11 +108,7 @@ def write_bundle(
                     tar.addfile(_entry(name, file.stat().st_size), content)
         fresh.replace(path)
     except OSError as error:
-        raise InputError(
-            f"can't be written: {error.strerror or error}",
-            where=str(path),
-            fix="choose a path with free space: --out FILE",
-        ) from None
+        raise cant_be_written(path, error, "choose a path with free space: --out FILE") from None
     finally:
         fresh.unlink(missing_ok=True)
     return _bundle(path, manifest, requirements)

@@ -16,7 +16,7 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.topology import NETWORKS, Area, Topology
 from orchestrator.planning.choices import not_read
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import write_whole
 from orchestrator.remote import host_key_scan
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.host_key_scan import ShownKey
@@ -160,13 +160,7 @@ def write(path: Path, request: InitRequest, seen: NodeNetworks, logins: Mapping[
         nodes=seen.nodes,
         variables={name: value for name, value in chosen.items() if value},
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"can't be written: {error.strerror}", where=str(path), fix="use --out FILE in a writable directory"
-        ) from None
-    write_whole(path, text, over=False)
+    write_whole(path, text, over=False, folders=0o777, fix="use --out FILE in a writable directory")
 
 
 def _becomes(logins: Collection[Login]) -> bool:

@@ -18,6 +18,7 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
+from orchestrator.records.documents import cant_be_written
 
 ROUTER = "router"
 """What `stack build` is given for the router's packages."""
@@ -106,11 +107,7 @@ def _beside(out: Path) -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix=".l40s-build-", dir=out.absolute().parent)
     except OSError as error:
-        raise InputError(
-            f"can't be written: {error.strerror or error}",
-            where=str(out.parent),
-            fix="choose another path with --out FILE",
-        ) from None
+        raise cant_be_written(out.parent, error, "choose another path with --out FILE") from None
     with folder as place:
         yield Path(place)
 
@@ -143,7 +140,7 @@ def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
         shutil.copytree(source, folder, dirs_exist_ok=True)
         shutil.copyfile(stack, folder / "stack.yml")
     except OSError as error:
-        raise InputError(f"can't be written: {error.strerror or error}", where=str(folder), fix="--out DIR") from None
+        raise cant_be_written(folder, error, "--out DIR") from None
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
 
 

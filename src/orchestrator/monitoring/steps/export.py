@@ -8,10 +8,9 @@ from pathlib import Path
 
 from orchestrator.loading.resources import template
 from orchestrator.loading.yaml_text import yaml_text
-from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.targets import RULES, Targets, scrape_config
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import write_whole
 
 _WRITTEN = "# Written by `l40s-deploy export prometheus`; write it again after a change of the inventory."
 
@@ -44,14 +43,8 @@ def prometheus_files(inventory: Inventory, order: PrometheusOrder) -> dict[str, 
 
 def export_prometheus(inventory: Inventory, order: PrometheusOrder, folder: Path) -> tuple[Path, ...]:
     """Write them. Raises InputError where the folder can't be made or written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as failure:
-        raise InputError(
-            f"can't be made: {failure.strerror or failure}", where=str(folder), fix="choose a writable directory"
-        ) from None
     written = []
     for name, text in prometheus_files(inventory, order).items():
-        write_whole(folder / name, text if name.endswith(".json") else f"{_WRITTEN}\n{text}")
+        write_whole(folder / name, text if name.endswith(".json") else f"{_WRITTEN}\n{text}", folders=0o777)
         written.append(folder / name)
     return tuple(written)

@@ -1,21 +1,52 @@
-"""The exporter's HTTP side: /metrics in Prometheus' format, one scrape of the nodes for each."""
+"""The exporter: one scrape of the nodes for each that asks, and /metrics in Prometheus' format."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import TracebackType
 
 from prometheus_client import make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from orchestrator import __version__
+from orchestrator.bench.store import all_benches
+from orchestrator.engines import router as words
+from orchestrator.gang.history import PastRun, past_runs
+from orchestrator.gang.steps.router.host import router_ask, router_gang
+from orchestrator.gang.steps.status.reports import views_of, where
+from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.deadlines import ANSWER_S, SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_ROUTER_S, SCRAPE_S
+from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.monitoring.catalogue import Family, MetricKind
 from orchestrator.monitoring.metrics import metrics
+from orchestrator.monitoring.scene import (
+    GangFailure,
+    KeptMeasurements,
+    LastCheck,
+    Past,
+    RouterSeen,
+    Scene,
+    last_failure,
+    more,
+    phases,
+    restarts,
+)
 from orchestrator.monitoring.steps.http_server import listen
-from orchestrator.monitoring.steps.scraper import Scraper
+from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
+from orchestrator.protocol.report import Report
+from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
+from orchestrator.records.documents import last_look, last_start, looks_file
+from orchestrator.records.nettests import newest_nettests
+from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
 
 
 @contextlib.contextmanager
@@ -56,3 +87,169 @@ class _SceneCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return map(client_metric, metrics(self._scraper.scrape()))
+
+
+PATIENCE = StragglerWait(least_s=1.0, times=3.0)
+AGAIN_S = 1.0
+"""Two readers within this time see the same scrape."""
+MEASURED_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _RunCounts:
+    """What was counted of a gang's runs. runs: ids of those that count already; newest: the one that runs."""
+
+    newest: str
+    runs: frozenset[str]
+    past: Past
+
+
+class Scraper:
+    """A context manager: it holds a connection to each node."""
+
+    def __init__(self, inventory: Inventory, gangs: tuple[GangSpec, ...]) -> None:
+        self._gangs = gangs
+        self._router = inventory.router
+        self._looks = looks_file(inventory.path)
+        self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=SCRAPE_CONNECT_S)
+        routers = router_gang(inventory.router).nodes if inventory.router else ()
+        self._routers = Fleet(routers, connect_deadline_s=SCRAPE_CONNECT_S)
+        self._known: dict[str, _RunCounts] = {}
+        self._measured: tuple[float, KeptMeasurements] | None = None
+        self._last: tuple[float, Scene] | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def __enter__(self) -> Scraper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._nodes.close()
+        self._routers.close()
+
+    def scrape(self) -> Scene:
+        """The current state of everything. Raises nothing for a node's failure."""
+        with self._one_at_a_time:
+            if self._last is not None and time.monotonic() - self._last[0] < AGAIN_S:
+                return self._last[1]
+            scene = self._scrape()
+            self._last = (time.monotonic(), scene)
+            return scene
+
+    def _scrape(self) -> Scene:
+        began = time.monotonic()
+        router: list[RouterSeen] = []
+        aside = threading.Thread(target=lambda: router.extend(self._ask_router()), daemon=True)
+        aside.start()
+        answers = self._nodes.on_every(_figures, patience=PATIENCE)
+        reports = {name: _reports(answer) for name, answer in answers.values.items()}
+        views = views_of(self._gangs, reports, answers.failures)
+        aside.join(max(0.0, SCRAPE_S - (time.monotonic() - began)))
+        if self._router is not None and not router:
+            router.append(RouterSeen(node=self._router.node.name, workers=None))
+        scene = Scene(
+            version=__version__,
+            gangs=self._gangs,
+            views=views,
+            nodes={**answers.values, **answers.failures},
+            router=router[0] if router else None,
+            looked=self._looked(),
+            measured=self._documents(),
+        )
+        past = {gang.name: self._past(gang, view) for gang, view in zip(self._gangs, views, strict=True)}
+        return replace(scene, past=past, seconds=time.monotonic() - began)
+
+    def _ask_router(self) -> tuple[RouterSeen, ...]:
+        if self._router is None:
+            return ()
+        answers = self._routers.on_every(partial(_router_figures, self._router))
+        answer = next(iter(answers.values.values()), None)
+        return (RouterSeen(node=self._router.node.name, workers=_workers(answer)),)
+
+    def _looked(self) -> LastCheck | None:
+        kept = last_look(self._looks)
+        if kept is None:
+            return None
+        at, findings = kept
+        return LastCheck(at=at, findings=tuple((one["id"], one["severity"], one["node"]) for one in findings))
+
+    def _documents(self) -> KeptMeasurements:
+        now = time.monotonic()
+        if self._measured is None or now - self._measured[0] > MEASURED_EVERY_S:
+            newest = {(one["gang"], one["model"], one["stack"], str(one["load"])): one for one in all_benches()}
+            self._measured = (
+                now,
+                KeptMeasurements(benches=tuple(newest.values()), nettests=newest_nettests(self._gangs)),
+            )
+        return self._measured[1]
+
+    def _past(self, gang: GangSpec, view: GangView) -> Past:
+        """The nodes' history is asked for when another run begins or one fails, and not else."""
+        known = self._known.get(gang.name)
+        mark = f"{view.run_id} {view.cause.text if view.cause else ''}"
+        if known is not None and known.newest == mark:
+            return known.past
+        asked = self._nodes.on_every(
+            partial(_history, gang), only=[node.name for node in gang.nodes], patience=PATIENCE
+        ).values
+        if not asked:
+            return known.past if known is not None else Past()
+        runs = _runs(gang, asked)
+        counts = restarts(runs) if known is None else more(known.past.restarts, known.runs, runs)
+        past = Past(
+            restarts=counts,
+            failure=self._failure(known, runs, next(iter(asked.values())).now),
+            phases=phases(last_start(view.name, view.model, view.stack)),
+        )
+        ids = frozenset(run.run_id for run in runs) | (known.runs if known is not None else frozenset())
+        self._known[gang.name] = _RunCounts(mark, ids, past)
+        return past
+
+    def _failure(self, known: _RunCounts | None, runs: tuple[PastRun, ...], clock: float) -> GangFailure | None:
+        """One that is known keeps its time: clocks drift, and a series must not move for that."""
+        found = last_failure(runs, time.time(), clock)
+        before = known.past.failure if known is not None else None
+        return before if found is None or (before is not None and before.cause == found.cause) else found
+
+
+def _figures(session: Session) -> FiguresAnswer:
+    request = FiguresRequest(
+        state_dir=session.spec.state_dir, fs_root=session.spec.fs_root, nvml_deadline_s=SCRAPE_NVML_S
+    )
+    return ask(session, "figures", request, FiguresAnswer, deadline_s=SCRAPE_S)
+
+
+def _router_figures(spec: RouterSpec, session: Session) -> FiguresAnswer:
+    request = FiguresRequest(
+        **where(session.spec), hardware=False, asks=(router_ask(spec, "GET", "/workers", timeout_s=SCRAPE_ROUTER_S),)
+    )
+    return ask(session, "figures", request, FiguresAnswer, deadline_s=SCRAPE_S)
+
+
+def _workers(answer: FiguresAnswer | None) -> tuple[words.Worker, ...] | None:
+    """None where its agent does not run it, or it does not list them."""
+    reports = [Report.read(one) for one in answer.reports] if answer is not None else []
+    runs = any(isinstance(report, Report) and report.alive for report in reports)
+    listed = answer.answers[0] if answer is not None and answer.answers else None
+    try:
+        return words.workers(listed.body) if runs and listed is not None and listed.ok else None
+    except ValueError:
+        return None
+
+
+def _reports(answer: FiguresAnswer) -> ReportAnswer:
+    return ReportAnswer(now=answer.now, reports=answer.reports)
+
+
+def _history(gang: GangSpec, session: Session) -> HistoryAnswer:
+    request = HistoryRequest(**where(session.spec, gang.name))
+    return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
+
+
+def _runs(gang: GangSpec, asked: Mapping[str, HistoryAnswer]) -> tuple[PastRun, ...]:
+    kept = {
+        name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
+        for name, answer in asked.items()
+    }
+    return past_runs(gang.name, kept, {})

@@ -10,8 +10,8 @@ from orchestrator.gang.view import NodeView
 from orchestrator.model.gang_state import NodeState
 from orchestrator.protocol.gauges import GpuGauges
 from orchestrator.protocol.report import RankReport, RankState
-from orchestrator.topology.live_drawing import OLD, LiveState
 from orchestrator.topology.machines import SLOWING
+from orchestrator.topology.picture import OLD, LiveState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

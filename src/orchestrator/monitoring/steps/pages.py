@@ -29,8 +29,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.steps.lights import lights
 from orchestrator.rendering import report_page
-from orchestrator.topology.live_drawing import lit
-from orchestrator.topology.picture import Picture
+from orchestrator.topology.picture import Picture, lit
 
 RECORDS_S = 10.0
 DOCTOR_S = 600.0

@@ -30,7 +30,6 @@ from orchestrator.node import kernel, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import engine_container, scratch
-from orchestrator.node.engine.agent_watch import BEAT, GO, RELEASE, AgentWatch
 from orchestrator.node.failure import Failure
 
 KILL_FOR_S = 60.0
@@ -289,3 +288,45 @@ def change_user(run: Run) -> None:
     os.initgroups(run.engine_user, user.pw_gid)
     os.setgid(user.pw_gid)
     os.setuid(user.pw_uid)
+
+
+BEAT = b"beat\n"
+GO = b"go\n"
+RELEASE = b"release\n"
+
+
+@dataclass
+class AgentWatch:
+    """heard_at: when the agent was last heard, monotonic seconds; patience_s: how long it may be silent: at first the
+    time that arming may take, then, once its loop runs, the lease."""
+
+    heard_at: float
+    patience_s: float
+    lease_s: float
+    released: bool = False
+    """The agent ended as intended: this is no death."""
+    gone: bool = False
+    """The agent has closed its end."""
+
+    def hear(self, now: float, words: bytes) -> bool:
+        """Take the agent's message, b'' for end of file. Returns True if the engine is to be started."""
+        if not words:
+            self.gone = True
+            return False
+        self.heard_at = now
+        self.released = self.released or RELEASE in words
+        if BEAT in words:
+            self.patience_s = self.lease_s
+        return GO in words
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the agent has been silent for too long: it must be killed with its engine."""
+        return now - self.heard_at > self.patience_s
+
+    def over(self, now: float) -> bool:
+        """Whether there is no agent left to serve: all processes of the engine must be ended."""
+        return self.gone or self.is_silent(now)
+
+    def reports_death(self, now: float) -> bool:
+        """Whether the other agents must be told. If the agent was silent, they have already given it up."""
+        return not (self.released or self.is_silent(now))

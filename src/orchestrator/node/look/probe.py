@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import pwd
 import resource
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, request_age
+from orchestrator.node import files, requests
 from orchestrator.node.look import stack_files
-from orchestrator.node.look.disks import free_space
 from orchestrator.node.look.hardware import HardwarePart
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
@@ -58,7 +59,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     nvml = question.answer(asked.nvml_deadline_s)
     if asked.stack is not None:
         host["stack"] = _stack(asked.stack, nvml, hardware)
-    host["probe_seconds"]["all"] = round(request_age.seconds(), 4)
+    host["probe_seconds"]["all"] = round(requests.seconds(), 4)
     host["clock"] = time.time()
     return {
         "format": FORMAT,
@@ -204,3 +205,35 @@ def _devices(root: str) -> dict[str, Any]:
             continue
         found += [f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))]
     return {"devices": sorted(found), **unread}
+
+
+def free_space(places: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """By the places' names: {"device": number of the file system, "bytes", "free_bytes": what its users may still
+    write}, or {"error": errno name}. places: directories by name.
+
+    A file system that hangs costs its deadline, as a file that hangs does.
+    """
+    read = read_hardware("/", parts=[HardwarePart(name, _asked(name, path)) for name, path in places.items()])
+    hangs = {name: {"error": "ETIMEDOUT"} for name in places}
+    return {**hangs, **{name: json.loads(text) for name, text in read["files"].items()}}
+
+
+def _asked(name: str, path: str) -> Callable[[SnapshotReader], None]:
+    def read(reader: SnapshotReader) -> None:
+        reader.begin(name)
+        reader.files[name] = json.dumps({"error": "ETIMEDOUT"} if name in reader.skip else _room(path))
+
+    return read
+
+
+def _room(path: str) -> dict[str, Any]:
+    while True:
+        try:
+            size, device = os.statvfs(path), os.stat(path).st_dev
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path.rstrip("/")) or "/"
+            continue
+        except OSError as error:
+            return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+        unit = size.f_frsize
+        return {"device": device, "bytes": unit * size.f_blocks, "free_bytes": unit * size.f_bavail}

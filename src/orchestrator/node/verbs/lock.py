@@ -12,16 +12,17 @@ knows to be dead.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs import sharing
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.run_files import Renewal
 from orchestrator.protocol.verbs import GangRequest, LockAnswer, LockHolder, LockRequest
@@ -55,12 +56,12 @@ def _answer(asked: LockRequest, gang: str) -> LockAnswer:
             raise Failure("bad-request", "acquire needs a holder with a token", "request")
         told = _acquire(path, asked.holder, asked.over)
         if told.mine and asked.node:
-            sharing.leave_mark(gang, asked.holder.token, asked.node)
+            leave_mark(gang, asked.holder.token, asked.node)
         return told
     if asked.op == "renew":
         return _renew(path, asked.token)
     if asked.op == "release":
-        sharing.take_mark_away(gang, asked.token, asked.node)
+        take_mark_away(gang, asked.token, asked.node)
         return _release(path, asked)
     if asked.op in ("begin", "finish"):
         return _begun(gang, asked.token, asked.begun if asked.op == "begin" else None)
@@ -207,3 +208,44 @@ def _kept(path: str) -> LockHolder:
     raw = files.read_json(path)
     found = LockHolder.read({name: raw.get(name) for name in _HOLDER})
     return LockHolder(token=DAMAGED) if isinstance(found, Unreadable) else found
+
+
+_MARK = "lock.mark-"
+
+
+def leave_mark(gang: str, token: str, node: str) -> None:
+    """In the gang's folder; those of former holders go. A full disk takes no file, and then no run either."""
+    ours = _of_token(token)
+    with contextlib.suppress(OSError):
+        for old in os.listdir(gang):
+            if old.startswith(_MARK) and not old.startswith(ours):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{gang}/{old}")
+    with contextlib.suppress(OSError):
+        files.write(_mark(gang, token, node), node + "\n")
+
+
+def take_mark_away(gang: str, token: str, node: str) -> None:
+    """Ours alone."""
+    with contextlib.suppress(OSError):
+        os.unlink(_mark(gang, token, node))
+
+
+def refuse_anothers_mark(gang: str, token: str, node: str, others: Iterable[str]) -> None:
+    """Raises Failure where one of these nodes of the gang writes to this directory too."""
+    for other in others:
+        if other != node and os.path.exists(_mark(gang, token, other)):
+            raise Failure(
+                "shared-state",
+                f"{node} and {other} have the same state directory; is it in a shared home or on NFS?",
+                gang.partition("/gangs/")[0],
+                "set l40s_state_dir to a directory on a local disk of each node, then run the command again",
+            )
+
+
+def _mark(gang: str, token: str, node: str) -> str:
+    return f"{gang}/{_of_token(token)}{hashlib.sha256(node.encode()).hexdigest()[:16]}"
+
+
+def _of_token(token: str) -> str:
+    return f"{_MARK}{hashlib.sha256(token.encode()).hexdigest()[:16]}-"

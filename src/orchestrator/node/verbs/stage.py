@@ -16,7 +16,7 @@ from orchestrator.node.agent import run as runs
 from orchestrator.node.engine import scratch
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs import lock, report, sharing
+from orchestrator.node.verbs import lock, report
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import GangRequest, StageAnswer
 
@@ -34,7 +34,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = files.run_dir(state, asked.gang, asked.run_id)
     run = runs.run_of(request, folder)
     if run.token:
-        sharing.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
+        lock.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
     with files.state_failures(state):
         staged_files.refuse_others_folder(folder)
         make_folders(state, folder)

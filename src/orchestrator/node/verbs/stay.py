@@ -11,7 +11,7 @@ import os
 import select
 from collections.abc import Iterator, Sequence
 
-from orchestrator.node import dispatch, request_age
+from orchestrator.node import dispatch, requests
 from orchestrator.node.failure import Failure
 
 IDLE_S = 60.0
@@ -23,7 +23,7 @@ READ_OR_WRITE_A_FEW_FILES = ("report", "lock", "go", "figures")
 def run(_arguments: Sequence[str]) -> int:
     """Answer until the reader is gone."""
     for line in _lines():
-        request_age.begins()
+        requests.begins()
         _serve(line)
     return 0
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, itself, processes
-from orchestrator.node.agent import causes, goal
+from orchestrator.node.agent import causes
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.run import staged_in
 from orchestrator.node.engine import engine_container, scratch
@@ -18,7 +18,7 @@ from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import REPORT_FILE
 from orchestrator.node.requests import request_of
-from orchestrator.node.verbs import lock, report
+from orchestrator.node.verbs import go, lock, report
 from orchestrator.node.verbs.report import left_over
 from orchestrator.protocol.report import AgentState, Cause, Report
 from orchestrator.protocol.verbs import Because, StopAnswer, StopRequest
@@ -41,7 +41,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     before = report.of_run(folder) if folder else None
     if folder is None or before is None:
         return StopAnswer(state="absent").as_json()
-    told = goal.tell(folder, "stop-now" if asked.now else "stop", asked.because)
+    told = go.tell(folder, "stop-now" if asked.now else "stop", asked.because)
     if told:
         _await_end(folder, asked.deadline_s, now=asked.now)
     left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
@@ -82,10 +82,10 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
         silent_s = told.now - told.updated_at if told else STUCK_S
         return processes.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
 
-    told = goal.wait(folder, lambda told: not processes.alive(*agent) or stuck(told), deadline_s)
+    told = go.wait(folder, lambda told: not processes.alive(*agent) or stuck(told), deadline_s)
     if stuck(told):
         processes.send(*agent, signal.SIGKILL)
-        goal.wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)
+        go.wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)
 
 
 def _end_orphans(folder: str) -> list[int]:

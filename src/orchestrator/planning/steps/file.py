@@ -12,7 +12,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.plan import Plan
 from orchestrator.planning.plan_file import plan_json, saved_plan
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import write_whole
 
 FORMAT = 1
 

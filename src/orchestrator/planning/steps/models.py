@@ -22,7 +22,7 @@ from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.profile_draft import draft, known_dimensions
 from orchestrator.planning.steps.measured import assumed_network
 from orchestrator.planning.steps.plan import stack_name
-from orchestrator.records.files import write_whole
+from orchestrator.records.documents import write_whole
 from orchestrator.rendering import profile_file
 
 ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not contacted"

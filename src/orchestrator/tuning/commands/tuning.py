@@ -18,9 +18,8 @@ from orchestrator.cli.options import (
     command_line,
     open_inventory,
 )
-from orchestrator.cli.progress import WordsInPlace, patience
+from orchestrator.cli.progress import WordsInPlace, patience, time_limit
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.time_limit import time_limit
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.engines.tuned_holdings import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted

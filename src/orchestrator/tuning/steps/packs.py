@@ -14,6 +14,7 @@ from pathlib import Path
 from orchestrator.engines.registry import dialects
 from orchestrator.model.errors import InputError
 from orchestrator.node.below import FIX, plain_path
+from orchestrator.records.documents import cant_be_written
 from orchestrator.tuning.pack import LARGEST_PART, MANIFEST, MOST_PARTS, Pack, manifest, read_pack
 
 _TARS = (".tar", ".tar.gz", ".tgz")
@@ -61,9 +62,7 @@ def save_pack(path: Path, pack: Pack) -> None:
     except ValueError as wrong:
         raise InputError(f"the pack is not valid: {wrong}", where=str(path), fix=FIX) from None
     except OSError as error:
-        raise InputError(
-            f"can't be written: {error.strerror or error}", where=str(path), fix="choose a path with free space"
-        ) from None
+        raise cant_be_written(path, error, "choose a path with free space") from None
     finally:
         if draft.is_dir():
             shutil.rmtree(draft, ignore_errors=True)

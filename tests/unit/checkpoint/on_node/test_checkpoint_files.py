@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.checkpoint.on_node.files import files_below
-from orchestrator.checkpoint.on_node.push.manifest import listed
+from orchestrator.checkpoint.on_node.push.offer import listed
 from orchestrator.node.failure import Failure
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.steps.there import reblock_there
+from orchestrator.checkpoint.steps.checkpoint import reblock_there
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.protocol.jobs import Progress
 

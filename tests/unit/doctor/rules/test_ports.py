@@ -24,9 +24,8 @@ from orchestrator.model.topology import RdmaPort
 from orchestrator.monitoring.steps.lights import lights
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
 from orchestrator.topology.draw import TreeLine, tree
-from orchestrator.topology.live_drawing import lit
 from orchestrator.topology.network import PortFault, port_fault
-from orchestrator.topology.picture import Picture
+from orchestrator.topology.picture import Picture, lit
 
 ROOT = Path(__file__).parents[4]
 OF_PORTS = ("RDMA-PORT-DOWN", "RDMA-PORT-UNCONFIGURED")

@@ -437,7 +437,7 @@ def test_what_the_log_proves_is_reported_and_what_it_does_not_is_remarked_on(gan
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"])
 def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     from orchestrator.node import files
-    from orchestrator.node.agent import goal
+    from orchestrator.node.verbs import go
 
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -448,7 +448,7 @@ def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pyt
     assert folder is not None
     with monkeypatch.context() as on_a_full_disk:
         on_a_full_disk.setattr(files, "write_json", full)
-        assert goal.tell(folder, "stop-now")
+        assert go.tell(folder, "stop-now")
     until(lambda: not cluster.report(0)["alive"], 10.0)
     assert cluster.report(0)["state"] == "stopped"
     cluster.nothing_left()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.model.errors import Exit, InputError
+from orchestrator.records.documents import write_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +83,8 @@ def install(unit: Unit, inventory: Path, options: Sequence[str], folder: Path | 
             where=str(folder / own),
             fix=f"remove {folder / own} to replace it",
         )
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(unit_text(unit, inventory.resolve(), options), encoding="utf-8")
-        draft.chmod(0o644)
-        draft.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"can't be written: {error.strerror or error}",
-            where=str(path),
-            fix="run as root, or as a user with a home directory",
-        ) from None
+    text = unit_text(unit, inventory.resolve(), options)
+    write_whole(path, text, folders=0o755, fix="run as root, or as a user with a home directory")
     return path
 
 

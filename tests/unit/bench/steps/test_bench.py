@@ -10,7 +10,7 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.reference_cluster import gang
 
-from orchestrator.bench.steps import conditions
+from orchestrator.bench.steps import bench
 from orchestrator.doctor.rules.support.cluster import gangs_of
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
@@ -30,16 +30,16 @@ def test_findings_are_those_of_the_doctor_for_what_runs() -> None:
         model="m",
         nodes=tuple(NodeView(name=name, node_rank=0, state=NodeState.READY, alive=True, ranks=ranks) for name in nodes),
     )
-    found = {item["id"]: item for item in conditions.findings_now(one, view, cluster.snapshots)}
+    found = {item["id"]: item for item in bench.findings_now(one, view, cluster.snapshots)}
     assert found["TRAFFIC-ON-TCP"]["node"] == "node1"
     assert found["TRAFFIC-ON-TCP"]["severity"] == "note", "stages of PP2 x TP8"
 
 
 def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"node0": Holdings(folders={"/s/moe": {"b.json": "{}", "a.json": "{}"}, "/s/none": {}})}
-    monkeypatch.setattr(conditions, "ask_holdings", lambda *_: SimpleNamespace(holdings=held))
+    monkeypatch.setattr(bench, "ask_holdings", lambda *_: SimpleNamespace(holdings=held))
     fleet: Any = None
-    assert conditions.tuned_now(fleet, gang(), "sglang-0.5.23", "NVIDIA L40S") == {
+    assert bench.tuned_now(fleet, gang(), "sglang-0.5.23", "NVIDIA L40S") == {
         "node0": ["/s/moe/a.json", "/s/moe/b.json"]
     }
-    assert conditions.tuned_now(fleet, gang(), "no-such-stack", "NVIDIA L40S") == {}
+    assert bench.tuned_now(fleet, gang(), "no-such-stack", "NVIDIA L40S") == {}

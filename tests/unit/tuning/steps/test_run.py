@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from orchestrator.tuning.messages import TuneJob
-from orchestrator.tuning.steps.queue import JobQueue
+from orchestrator.tuning.steps.run import JobQueue
 
 
 def jobs(number: int) -> tuple[TuneJob, ...]:
