@@ -34,7 +34,7 @@ class Mark:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Box:
     """kind: cpu, switch, gpu, card, slot (empty). title: all that is known of it, for whoever points at it.
 
@@ -150,7 +150,7 @@ class _PictureLayout:
         """Draw one NUMA domain; returns the y below it."""
         name = f"CPU {domain.number}" if domain.number >= 0 else "CPU not known"
         title = f"NUMA domain {domain.number}, CPUs {domain.cpulist or 'not read'}; {self.topology.cpu.name}"
-        self._box(x, PAD, self.width, CPU_H, "cpu", (name,), title)
+        self.result.boxes.append(Box(x, PAD, self.width, CPU_H, "cpu", (name,), title))
         y = PAD + CPU_H + GAP * 2
         spine, last = x + STUB // 2, PAD + CPU_H
         for part in _parts(domain):
@@ -192,17 +192,10 @@ class _PictureLayout:
         height = inner - y + PAD - GAP
         device = self.devices.get(switch.key)
         part = part_name(device.vendor, device.device) if device else ""
-        box = Box(
-            x=x,
-            y=y,
-            w=width,
-            h=height,
-            kind="switch",
-            lines=(f"PCIe switch {switch.address}", _link(switch.link)),
-            title=f"upstream port {switch.address} {part}, {_link(switch.link)}",
-            mark=self.marks.get(switch.address),
-        )
-        self.result.boxes.insert(place, box)
+        lines = (f"PCIe switch {switch.address}", _link(switch.link))
+        title = f"upstream port {switch.address} {part}, {_link(switch.link)}"
+        mark = self.marks.get(switch.address)
+        self.result.boxes.insert(place, Box(x, y, width, height, "switch", lines, title, mark))
         return height
 
     def _gpu(self, gpu: Gpu, x: int, y: int) -> None:
@@ -211,7 +204,9 @@ class _PictureLayout:
         name = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
         title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu.link)}{f', slot {slot}' if slot else ''}"
         lines = (name, "lost" if gpu.lost else where)
-        self._box(x, y, GPU_W, GPU_H, "gpu", lines, title, self.marks.get(gpu.address), gpu=gpu.index)
+        self.result.boxes.append(
+            Box(x, y, GPU_W, GPU_H, "gpu", lines, title, self.marks.get(gpu.address), gpu=gpu.index)
+        )
 
     def _card(self, nic: Card, x: int, y: int, *, wide: bool = False) -> int:
         functions, ports, bare = nic.functions, nic.ports, nic.interfaces
@@ -222,7 +217,7 @@ class _PictureLayout:
         part = part_name(functions[0].vendor, functions[0].device)
         title = f"{part} at {card(functions[0].address)}, {_link(functions[0].link)}{f', slot {slot}' if slot else ''}"
         mark = self.marks.get(card(functions[0].address)) or self.marks.get(functions[0].address)
-        self._box(x, y, self.width - STUB if wide else CARD_W, height, "card", (head,), title, mark)
+        self.result.boxes.append(Box(x, y, self.width - STUB if wide else CARD_W, height, "card", (head,), title, mark))
         if not ports and not bare:
             words = f"driver {functions[0].driver}" if functions[0].driver else "no driver"
             at = y + CARD_HEAD + PORT_H // 2
@@ -258,7 +253,9 @@ class _PictureLayout:
 
     def _empty(self, name: str, x: int, y: int) -> None:
         mark = self.marks.get(f"slot {name}")
-        self._box(x, y, SLOT_W, GPU_H, "slot", (f"slot {name}", "empty"), f"slot {name}: nothing in it", mark)
+        self.result.boxes.append(
+            Box(x, y, SLOT_W, GPU_H, "slot", (f"slot {name}", "empty"), f"slot {name}: nothing in it", mark)
+        )
 
     def _slot(self, key: str) -> str:
         return self.devices[key].slot if key in self.devices else ""
@@ -270,21 +267,6 @@ class _PictureLayout:
     def _wire(self, x1: int, y1: int, x2: int, y2: int, key: str) -> None:
         device = self.devices.get(key)
         self.result.wires.append(CableLine(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device.link) if device else ""))
-
-    def _box(
-        self,
-        x: int,
-        y: int,
-        w: int,
-        h: int,
-        kind: str,
-        lines: tuple[str, ...],
-        title: str,
-        mark: Mark | None = None,
-        *,
-        gpu: int = -1,
-    ) -> None:
-        self.result.boxes.append(Box(x=x, y=y, w=w, h=h, kind=kind, lines=lines, title=title, mark=mark, gpu=gpu))
 
 
 _DOTS = {PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}
