@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.snapshot import NOT_RECORDED
-from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
+from orchestrator.model.topology import Area, Gpu, Interface, PcieLink, RdmaPort, Topology
 from orchestrator.topology.names import part_name
 from orchestrator.topology.network import TcpChoice, gid_index
 from orchestrator.topology.paths import stated_groups
 from orchestrator.topology.pci import card, nic_cards
 from orchestrator.topology.places import Branch, Card, Domain, Places, places_of
 from orchestrator.topology.shape import counted, shape
+from orchestrator.topology.stated import TEXT
 
 Marks = Mapping[str, str]
 """What is wrong, by PCI address, card's address without function, RDMA device or interface."""
@@ -44,16 +45,22 @@ def tree(topology: Topology, tcp: TcpChoice | None = None, marks: Marks | None =
 def summary(topology: Topology) -> str:
     """Counts of what a node has: '8 GPUs (NVIDIA L40S), 2 PCIe switches with 4 + 4 GPUs, ...'."""
     models = " + ".join(sorted({gpu.name or _gpu_part(gpu, topology) for gpu in topology.gpus}))
-    ports = [port for port in topology.rdma if not port.virtual]
-    active = sum(port.active for port in ports)
     parts = [
         counted(len(topology.gpus), "GPU") + (f" ({models})" if models else ""),
         _switch_words(topology),
-        counted(len(nic_cards(topology)), "NIC"),
-        f"{active} of {counted(len(ports), 'RDMA port')} active" if ports else "no RDMA port",
+        counted(len(nic_cards(topology)), "NIC") if topology.pci or topology.stated is None else "",
+        _port_words(topology),
         f"NCCL used TCP over {counted(len(topology.sockets), 'socket')}" if topology.sockets else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _port_words(topology: Topology) -> str:
+    ports = [port for port in topology.rdma if not port.virtual]
+    words = counted(len(ports), "RDMA port") if ports else "no RDMA port"
+    if any(one.path == TEXT for one in topology.lacks(Area.PORTS)) and not any(port.state for port in ports):
+        return f"{words}, states not known" if ports else ""
+    return f"{sum(port.active for port in ports)} of {words} active" if ports else words
 
 
 def _switch_words(topology: Topology) -> str:
@@ -68,7 +75,7 @@ def _switch_words(topology: Topology) -> str:
 
 def _gpu_part(gpu: Gpu, topology: Topology) -> str:
     device = next((one for one in topology.pci if one.key == gpu.key), None)
-    return part_name(device.vendor, device.device) if device else "unknown"
+    return part_name(device.vendor, device.device) if device else "" if topology.stated else "unknown"
 
 
 class _TextDrawing:

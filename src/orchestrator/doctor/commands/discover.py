@@ -168,6 +168,6 @@ def _show_failure(name: str, failure: DeployError, screen: Screen) -> None:
 def _totals(topologies: Mapping[str, Topology], unreachable: int) -> str:
     gpus = sum(len(topology.gpus) for topology in topologies.values())
     ports = [port for topology in topologies.values() for port in topology.rdma]
-    active = sum(port.active for port in ports)
-    words = f"{len(topologies)} nodes, {gpus} GPUs, {active} of {len(ports)} RDMA ports active"
+    active = f"{sum(port.active for port in ports)} of " if not ports or any(port.state for port in ports) else ""
+    words = f"{len(topologies)} nodes, {gpus} GPUs, {active}{len(ports)} RDMA ports{' active' * bool(active)}"
     return f"{words}; {unreachable} nodes did not answer" if unreachable else words

@@ -10,6 +10,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.topology.gpu_groups import Groups, gpu_groups, nccl_log
+from orchestrator.topology.stated import TEXT
 
 VERSIONS = ("2.21.5", "2.30.7")
 """What torch 2.5.1 (the articles' stack) and torch 2.14.1 (today's) bring; taken where the stack does not say."""
@@ -35,9 +36,13 @@ def expected(cluster: Cluster, stack: str | None = None) -> tuple[NcclExpectatio
     return tuple(
         _expected(gang, version)
         for gang in (tuple(node for node in one if not node.spec.spare) for one in cluster.gangs)
-        if len(gang) > 1 and any(node.gpus for node in gang)
+        if len(gang) > 1 and any(node.gpus for node in gang) and not any(map(_is_told_in_part, gang))
         for version in _versions(stack or gang[0].spec.stack)
     )
+
+
+def _is_told_in_part(node: Node) -> bool:
+    return any(one.path == TEXT for one in node.topology.unread)
 
 
 def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:

@@ -54,7 +54,7 @@ def read(lines: Sequence[Line]) -> Iterator[Facts]:
     """The nodes whose ranks wrote the lines."""
     hosts: dict[str, _Host] = {}
     for line in lines:
-        match = _LINE.match(line.text)
+        match = _LINE.match(line.text) if "NCCL INFO " in line.text else None
         if match is None or len(hosts) > _MOST:
             continue
         host = hosts.setdefault(match["host"], _Host(line))

@@ -145,6 +145,12 @@ def test_what_is_pasted_comes_from_a_pipe_files_of_several_nodes_or_folders(
     assert main(["discover", "--matrix", "--from", str(POST)]) == 0
     shown = capsys.readouterr()
     assert shown.out == POST.read_text() and shown.err == "recognised: nvidia-smi topo -m of 8x4090-bond\n"
+    assert main(["discover", "--from", str(POST)]) == 0
+    shown = capsys.readouterr()
+    assert "8 GPUs, 4 + 4 GPUs behind a switch each, 1 RDMA port, states not known\n" in shown.out
+    assert "unknown" not in shown.out and shown.out.count("behind one switch") == 2
+    assert main(["doctor", "--from", f"n1={POST}", f"n2={POST}"]) == 3
+    assert "should log nNodes" not in capsys.readouterr().out  # the tree decides that
     for place in ("a/n1", "a/n2"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "topo.txt").write_text(POST.read_text())
