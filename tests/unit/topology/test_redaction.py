@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from hypothesis import strategies as st
 from tests.support.faults import FAULTS, ODD, Fault
 from tests.support.healthy_cluster import (
     SITE,
@@ -35,8 +37,7 @@ from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.topology.build import build
 from orchestrator.topology.config_space import config_space
 from orchestrator.topology.document import topology_json
-from orchestrator.topology.pseudonyms import Pseudonyms
-from orchestrator.topology.redaction import redact
+from orchestrator.topology.redaction import HIDDEN, Pseudonyms, Scrubber, long_enough, redact
 
 KEY = b"\x07" * 32
 RECORDED = Path(__file__).parents[2] / "recorded" / "two-h200-vm.json"
@@ -236,3 +237,67 @@ def test_an_identity_in_an_unexpected_place_is_refused() -> None:
     node.files["/proc/driver/nvidia/params"] = "Board: 1654922006536\n"
     with pytest.raises(ValueError, match="'1654922006536' in /proc/driver/nvidia/params"):
         redact([node.machine.snapshot(host=node.host, nvml={"devices": node.gpus})], KEY)
+
+
+SECRETS = st.text(string.ascii_letters + string.digits + "._~+/-", min_size=8, max_size=60)
+
+
+def scrubber(*secrets: str, **names: str) -> Scrubber:
+    return Scrubber(Pseudonyms(b"k" * 32), secrets, names)
+
+
+@given(SECRETS, st.text(max_size=40), st.text(max_size=40))
+def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None:
+    clean = scrubber(secret)
+    assert secret not in clean.text(before + secret + after) or secret in HIDDEN
+    document = clean.value({"log": [before + secret, {"deep": secret + after}], secret: 1})
+    assert secret not in repr(document) or secret in repr(scrubber().value({"log": [before, {"deep": after}], "x": 1}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer abcdef123456",
+        "authorization=Basic dXNlcjpwYXNz",
+        "HF_TOKEN=hf_abcdefghijklmnopqrstuv",
+        "export AWS_SECRET_ACCESS_KEY='wJalrXUtnFEMI/K7MDENG'",
+        '{"api_key": "s3cret-value"}',
+        "--api-key: s3cret-value, next",
+        "got hf_abcdefghijklmnopqrstuv from the hub",
+        "password: hunter2",
+        "https://anna:hunter2@hub.example/x",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----",
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden(text: str) -> None:
+    clean = scrubber().text(text)
+    assert HIDDEN in clean
+    for secret in ("abcdef123456", "dXNlcjpwYXNz", "hf_abc", "wJalr", "s3cret", "hunter2", "b3Blb"):
+        assert secret not in clean
+
+
+def test_names_and_addresses_get_pseudonyms_that_agree() -> None:
+    clean = scrubber(**{"l40s-0": "machine1", "anna": "user1"})
+    text = clean.text("anna@l40s-0 (10.1.2.3) waits for l40s-01; 10.1.2.3 is l40s-0's; Susanna")
+    assert text.startswith("user1@machine1 (") and "10.1.2.3" not in text
+    assert "l40s-01" in text and "Susanna" in text  # other words are left alone
+    address = text.partition("(")[2].partition(")")[0]
+    assert text.count(address) == 2
+
+
+def test_figures_stay() -> None:
+    line = "Decode batch. #running-req: 3, #token: 1201, token usage: 0.41, gen throughput (token/s): 312.4"
+    assert scrubber().text(line) == line
+    assert scrubber().value({"tokens_s": 312.4, "kv_tokens": 99, "api_key": "x1y2", "password": ["a b"]}) == {
+        "tokens_s": 312.4, "kv_tokens": 99, "api_key": HIDDEN, "password": [HIDDEN]
+    }  # fmt: skip
+
+
+def test_what_is_left_is_found() -> None:
+    assert scrubber("abcdef").left("x abcdef y") == "abcdef"
+    assert scrubber(anna="user1").left("by anna") == "anna"
+    assert scrubber("abcdef", anna="user1").left("Susanna") == ""
+
+
+def test_short_words_are_no_secrets() -> None:
+    assert long_enough(["abc", "abcdef", "abcdef"]) == ("abcdef",)

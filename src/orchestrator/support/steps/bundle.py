@@ -33,9 +33,7 @@ from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.planning.redaction import is_secret
 from orchestrator.remote.fleet import Fleet
-from orchestrator.topology.pseudonyms import Pseudonyms
-from orchestrator.topology.redaction import redact
-from orchestrator.topology.scrubbing import Scrubber, long_enough
+from orchestrator.topology.redaction import Pseudonyms, Scrubber, long_enough, redact
 
 LOG_LINES = 400
 """Of each node's newest log, in addition to those around the failure."""

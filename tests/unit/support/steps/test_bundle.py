@@ -16,7 +16,7 @@ from tests.support.waiting import until
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory
 from orchestrator.support.steps import bundle as support
-from orchestrator.topology.scrubbing import Scrubber
+from orchestrator.topology.redaction import Scrubber
 
 pytestmark = pytest.mark.processes
 
