@@ -46,9 +46,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
     plan = PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
     with counting(screen, "kernels") as at:
-        found = kernels.run_now(
-            inventory, kernels.CheckOptions(plan=plan, command=command_line(), timeout_s=args.timeout), at
-        )
+        found = kernels.run_now(inventory, plan, at, command=command_line(), timeout_s=args.timeout)
     if screen.as_json:
         screen.json(kernels.check_json(found))
     else:

@@ -32,15 +32,6 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOptions:
-    """What to check: what this plan would run. timeout_s: for a gang"""
-
-    plan: PlanRequest
-    command: str = "stack check"
-    timeout_s: float = KERNELS_S
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedGang:
     """nodes: results by node; lost: nodes that dropped out; real: on GPUs, not in Triton's interpreter"""
 
@@ -56,20 +47,25 @@ class CheckedGang:
         return gravest(one for results in self.nodes.values() for one in results)
 
 
-def run_now(inventory: Inventory, options: CheckOptions, progress: Progress) -> tuple[CheckedGang, ...]:
-    """Check gang after gang, each in the place of its engine. Raises InputError where a gang runs, and LockHeld."""
-    gangs = chosen_gangs(inventory, options.plan.gangs)
+def run_now(
+    inventory: Inventory, plan: PlanRequest, progress: Progress, *, command: str, timeout_s: float
+) -> tuple[CheckedGang, ...]:
+    """Check gang after gang, each in the place of its engine. timeout_s: for a gang
+
+    Raises InputError where a gang runs, and LockHeld.
+    """
+    gangs = chosen_gangs(inventory, plan.gangs)
+
+    def one(gang: GangSpec) -> CheckedGang:
+        fix = f"l40s-deploy down {gang.name}, or check before its next start: `up --check-kernels`"
+        refuse_running(fleet, gang, why="its kernels can't be checked beside its engine", fix=fix)
+        with GangLock(fleet, gang, command):
+            asked = replace(plan, gangs=(gang.name,))
+            planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="kernels")
+            return check(fleet, gang, requests, planned.topologies, asked.model, progress, timeout_s=timeout_s)
+
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet:
-        return tuple(_one(inventory, fleet, gang, options, progress) for gang in gangs)
-
-
-def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: CheckOptions, progress: Progress) -> CheckedGang:
-    fix = f"l40s-deploy down {gang.name}, or check before its next start: `up --check-kernels`"
-    refuse_running(fleet, gang, why="its kernels can't be checked beside its engine", fix=fix)
-    with GangLock(fleet, gang, options.command):
-        asked = replace(options.plan, gangs=(gang.name,))
-        planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="kernels")
-        return check(fleet, gang, requests, planned.topologies, asked.model, progress, timeout_s=options.timeout_s)
+        return tuple(map(one, gangs))
 
 
 def check(

@@ -69,7 +69,7 @@ def order(request: JobRequest) -> KernelsOrder:
     return found
 
 
-def check(*_: object) -> tuple[kernels.CheckedGang, ...]:
+def check(*_: object, **__: object) -> tuple[kernels.CheckedGang, ...]:
     return (kernels.check(Fleet(), GANG, REQUESTS, topologies(GANG), MODEL, lambda *_: None),)  # type: ignore[arg-type]
 
 
