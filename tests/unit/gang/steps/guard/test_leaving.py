@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,22 +83,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(known=ran(SPEC, "20260101-000000-aaaa"))
     made.workers = [url(SPEC), "http://another:8000"]
 
-    class Router:
-        def __init__(self, _: RouterSpec) -> None: ...
-        def __enter__(self) -> Router:
-            return self
+    def workers() -> list[Worker]:
+        return [Worker(id=url, url=url, healthy=True, load=0) for url in made.workers]
 
-        def __exit__(self, *_: object) -> None: ...
-        def view(self) -> World:
-            return made
-
-        def workers(self) -> list[Worker]:
-            return [Worker(id=url, url=url, healthy=True, load=0) for url in made.workers]
-
-        def take_out(self, url: str) -> None:
-            made.take_out(url)
-
-    monkeypatch.setattr(leaving, "Router", Router)
+    router = SimpleNamespace(workers=workers, take_out=made.take_out)
+    monkeypatch.setattr(leaving, "serving_router", lambda spec: nullcontext(router if spec and made.serves else None))
     return made
 
 
