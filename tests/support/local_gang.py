@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.ports import free_port
 
-from orchestrator.gang.steps.raising import UpRequest, UpResult, raise_gangs
+from orchestrator.gang.steps.raising import StartedGangs, UpRequest, raise_all, risings
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach
@@ -105,11 +105,24 @@ class LocalGang(Cluster):
             http_url=f"http://{self.http}",
         )
 
-    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> UpResult:
+    def up(self, *, plan_id: str = "plan1", notes: Notes | None = None, **more: Any) -> StartedGangs:
         """Carry out a plan, as `up` does."""
         request = replace(UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0), **more)
         with Fleet(self.gang.nodes) as fleet:
-            return raise_gangs(fleet, [self.gang], self.plan(plan_id), request, notes or Notes())
+            return self.raise_on(fleet, request, self.plan(plan_id), notes)
+
+    def raise_on(
+        self, fleet: Fleet, request: UpRequest, plan: Plan | None = None, notes: Notes | None = None, **more: Any
+    ) -> StartedGangs:
+        """Start the gang, over these connections."""
+        return raise_all(
+            fleet,
+            risings([self.gang], plan or self.plan(), request),
+            notes or Notes(),
+            timeout_s=request.timeout_s,
+            undo_on_interrupt=request.undo_on_interrupt,
+            **more,
+        )
 
     def view(self) -> GangView:
         with Fleet(self.gang.nodes, hands_over=True) as fleet:  # kept for the next look

@@ -24,7 +24,7 @@ from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.start_progress import RisingProgress, say_losses
 from orchestrator.gang.steps.raising import UpRequest, UpResult
-from orchestrator.gang.steps.resume import ResumeRequest, rehearse_resume, resume
+from orchestrator.gang.steps.resume import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.steps.up import rehearse, up
@@ -137,10 +137,9 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     if args.dry_run:
         return rehearsed.show(rehearse_resume(inventory, args.gang), screen)
-    request = ResumeRequest(gangs=tuple(args.gang), command=command_line(), timeout_s=args.timeout)
     try:
         with RisingProgress(screen) as shown:
-            done = resume(inventory, request, shown)
+            done = resume(inventory, args.gang, shown, command=command_line(), timeout_s=args.timeout)
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
         return Exit.INTERRUPTED
@@ -148,8 +147,8 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         screen.json({"left": list(done.words), **status_json(done.views), **golden_check.as_json(asked)})
     else:
-        screen.out.print(printable(f"finished: {', '.join(view.name for view in done.views)}"))
-        for words in done.words:
+        finished = [f"finished: {', '.join(view.name for view in done.views)}"] if done.views else []
+        for words in (*finished, *done.words):
             screen.out.print(printable(words))
     return golden_check.say(asked, screen)
 

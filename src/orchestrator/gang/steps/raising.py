@@ -149,7 +149,6 @@ class StartedGangs:
 
     views: tuple[GangView, ...]
     ready_before: frozenset[str]
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,33 +207,6 @@ def ground(inventory: Inventory, request: UpRequest, watcher: Watcher, *, locked
             locks=locks,
             topologies=planned.topologies,
         )
-
-
-def raise_gangs(
-    fleet: Fleet,
-    gangs: Sequence[GangSpec],
-    plan: Plan,
-    request: UpRequest,
-    watcher: Watcher,
-    *,
-    running: Mapping[str, str] = MappingProxyType({}),
-    before_go: BeforeGo | None = None,
-) -> UpResult:
-    """Carry out a plan's part for these gangs. They start in parallel, and one that fails does not affect another.
-
-    running: ids of plans that mean the same as this one, by gang
-
-    Raises NodeError where a node's checks refuse, GangFailed with the one cause, InputError where another plan runs.
-    """
-    raised = raise_all(
-        fleet,
-        risings(gangs, plan, request, running=running),
-        watcher,
-        timeout_s=request.timeout_s,
-        undo_on_interrupt=request.undo_on_interrupt,
-        before_go=before_go,
-    )
-    return UpResult(plan=plan, views=raised.views, ready_before=raised.ready_before, seconds=raised.seconds)
 
 
 def risings(
@@ -317,7 +289,6 @@ def raise_all(
     return StartedGangs(
         views=views,
         ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before),
-        seconds=time.monotonic() - begin,
     )
 
 

@@ -215,7 +215,7 @@ def _send_elsewhere(
     behind = take_in_serving(router, fleet, inventory, watcher)
     if request.verb.rolls:
         _refuse_too_few(inventory, behind, request, "serve behind the router")
-    elif len(behind) < 2:
+    elif not all(behind - {one.name} for one in gangs):
         names = ", ".join(one.name for one in gangs)
         watcher.step(names, "no other gang serves behind the router: requests fail until this one is back")
 
@@ -281,7 +281,7 @@ def _steps(
         operation=operation,
         done=verb.done,
         timeout_s=request.timeout_s,
-        at_once=max(1, len(gangs)) if verb.together else request.max_unavailable,
+        at_once=len(gangs) if verb.together else request.max_unavailable if verb.rolls else 1,
         now=request.now,
         drain_s=None if verb.together else request.drain_s,
         returns="plan" if verb.before else "",

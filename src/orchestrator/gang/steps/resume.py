@@ -28,47 +28,39 @@ from orchestrator.remote.fleet import Fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequest:
-    """timeout_s: for each gang's start."""
-
-    gangs: tuple[str, ...] = ()
-    command: str = "up"
-    timeout_s: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeResult:
-    """views: the gangs that were concerned, as they were seen last. words: what is left for the operator to do."""
+    """views: the gangs that were restarted, as they were seen last. words: what is left for the operator to do."""
 
     views: tuple[GangView, ...] = ()
     words: tuple[str, ...] = ()
 
 
-def resume(inventory: Inventory, request: ResumeRequest, watcher: Watcher) -> ResumeResult:
-    """Finish interrupted work on the chosen gangs that no command holds.
+def resume(
+    inventory: Inventory, names: Sequence[str], watcher: Watcher, *, command: str, timeout_s: float
+) -> ResumeResult:
+    """Finish interrupted work on the chosen gangs that no command holds. timeout_s: for each gang's start.
 
     First every partly changed gang serves again and is in the router, then `go_on`. A changed plan that not all nodes
     of a gang have yet is given up: the gang keeps its previous one. Raises InputError where nothing was begun,
     Unreachable before anything is done, LockHeld, and what a start raises; what is not finished stays begun.
     """
-    gangs = chosen_gangs(inventory, request.gangs)
+    gangs = chosen_gangs(inventory, names)
     with Fleet([node for gang in gangs for node in gang.nodes]) as fleet, ExitStack() as opened:
         specs = {gang.name: gang for gang in as_they_run(fleet, gangs)}
         left = _left(fleet, specs.values())
-        locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], request.command)) for one in left}
+        locks = {one.gang: opened.enter_context(GangLock(fleet, specs[one.gang], command)) for one in left}
         views = {}
         for begun in left:
             name = begun.gang
             if begun.turning and (
-                view := finish(inventory, locks[name], specs[name], begun, watcher, timeout_s=request.timeout_s)
+                view := finish(inventory, locks[name], specs[name], begun, watcher, timeout_s=timeout_s)
             ):
                 views[name] = view
         waiting = [begun for begun in left if begun.gang not in views]
         for begun in waiting:
-            (views[begun.gang],) = see(fleet, [specs[begun.gang]])
             if not _goes_on(begun):
                 locks[begun.gang].finish()
-    went_on, words = go_on(inventory, waiting, request.command, watcher)
+    went_on, words = go_on(inventory, waiting, command, watcher)
     views |= {view.name: view for view in went_on}
     return ResumeResult(views=tuple(views[name] for name in specs if name in views), words=words)
 

@@ -26,7 +26,7 @@ from orchestrator.gang.steps.raising import (
     UpRequest,
     UpResult,
     ground,
-    raise_gangs,
+    raise_all,
     risings,
 )
 from orchestrator.gang.steps.replay import Staged, staged_plan
@@ -86,14 +86,17 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         if request.plan.without or _led_by_another(here):
             leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=change.rise)
         before_go = _both(checked_before(here, request, watcher), tested_before(here, request, watcher))
-        done = raise_gangs(
+        rise = [gang for gang in here.gangs if gang.name in change.rise]
+        raised = raise_all(
             here.fleet,
-            [gang for gang in here.gangs if gang.name in change.rise],
-            here.plan,
-            request,
+            risings(rise, here.plan, request, running=change.same),
             watcher,
-            running=change.same,
+            timeout_s=request.timeout_s,
+            undo_on_interrupt=request.undo_on_interrupt,
             before_go=before_go,
+        )
+        done = UpResult(
+            plan=here.plan, views=raised.views, ready_before=raised.ready_before, seconds=time.monotonic() - begin
         )
         if not change.turns:
             return done, begun

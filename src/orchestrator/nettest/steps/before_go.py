@@ -22,7 +22,7 @@ _WORDS = {
 
 
 def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo | None:
-    """What `raise_gangs` calls before a gang's ranks start; None if no test was requested."""
+    """What `raise_all` calls before a gang's ranks start; None if no test was requested."""
     enough = request.nettest
     if enough is None:
         return None

@@ -75,14 +75,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
-        document = _document(plan, layouts_of(inventory, request, planned), _spares(inventory))
+        document = _document(plan, layouts_of(inventory, planned), _spares(inventory))
         screen.json({**document, "advisories": advisories_json(stacks_of_plan(plan))})
     elif args.show:
         _show_parts(args.show, plan, args.node, screen)
     else:
         show_plan(plan, screen, sources=args.sources)
         _show_spares(_spares(inventory), plan, screen)
-        _show_speeds(plan, layouts_of(inventory, request, planned), screen)
+        _show_speeds(plan, layouts_of(inventory, planned), screen)
     return 0
 
 

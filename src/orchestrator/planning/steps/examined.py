@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.doctor.rules.support.registry import in_order, run_rules, with_limits
 from orchestrator.doctor.steps.connectivity import try_ways
 from orchestrator.doctor.steps.doctor import check_accept, cluster_of, sort_out
-from orchestrator.loading.profiles import load_profile
-from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.plan import Plan
-from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.steps.plan import PlanResult
-from orchestrator.protocol.layout import Layout
 from orchestrator.remote.fleet import Fleet
 
 _TOLD_BETTER: Mapping[str, tuple[str, ...]] = {
@@ -35,9 +30,10 @@ def examined(
     Raises InputError for a word in `accept` that names nothing.
     """
     layouts = {gang.name: gang.layout for gang in planned.plan.gangs}
+    served = {name: (planned.profile, its_layout) for name, its_layout in layouts.items()}
     models = {gang.name: gang.model for gang in planned.plan.gangs}
     seen = cluster_of(gangs, planned.topologies, planned.snapshots)
-    cluster = replace(seen, served=dict(_served(planned.plan)), layouts=layouts, models=models)
+    cluster = replace(seen, served=served, layouts=layouts, models=models)
     own = planned.plan.findings
     check_accept(accept, cluster.specs, {finding.id for finding in own})
     if fleet is not None:
@@ -47,13 +43,6 @@ def examined(
     merged = in_order([*told, *found], list(cluster.topologies))
     findings, accepted = sort_out(merged, cluster.specs, accept)
     return replace(planned.plan, findings=findings, accepted=accepted)
-
-
-def _served(plan: Plan) -> Iterator[tuple[str, tuple[ModelProfile, Layout]]]:
-    """What is planned on each gang; a profile that is gone since can't be asked."""
-    for gang in plan.gangs:
-        with contextlib.suppress(InputError):
-            yield gang.name, (load_profile(gang.model), gang.layout)
 
 
 def _not_told_better(own: Sequence[Finding], found: Sequence[Finding]) -> Iterator[Finding]:

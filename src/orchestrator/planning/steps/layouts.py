@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import ExpectedSpeeds
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -17,29 +16,28 @@ from orchestrator.planning.offers import L40S_BYTES, LayoutFit, offer
 from orchestrator.planning.page_cache import FAST_DISK
 from orchestrator.planning.steps.measured import planned_network
 from orchestrator.planning.steps.models import costs_json, speeds_json
-from orchestrator.planning.steps.plan import PlanRequest, PlanResult
+from orchestrator.planning.steps.plan import PlanResult
 
 
-def layouts_of(inventory: Inventory, request: PlanRequest, planned: PlanResult) -> dict[str, tuple[LayoutFit, ...]]:
-    """By gang: every layout that fits its GPUs. Gangs of a plan whose profile or stack is not at hand are left out."""
+def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[LayoutFit, ...]]:
+    """By gang: every layout that fits its GPUs. Gangs that none can be offered for are left out."""
     found = {}
     for gang in inventory.gangs:
         for plan in planned.plan.gangs:
             if plan.name == gang.name:
                 with suppress(DeployError):
-                    found[gang.name] = _fits(gang, plan, request, planned)
+                    found[gang.name] = _fits(gang, plan, planned)
     return found
 
 
-def _fits(gang: GangSpec, plan: GangPlan, request: PlanRequest, planned: PlanResult) -> tuple[LayoutFit, ...]:
-    profile, stack = load_profile(request.model), load_stack(plan.stack)
+def _fits(gang: GangSpec, plan: GangPlan, planned: PlanResult) -> tuple[LayoutFit, ...]:
     return offer(
-        profile,
-        stack,
+        planned.profile,
+        planned.stack,
         gang,
         gpu_total=plan.memory.gpu_total or L40S_BYTES,
         gpu=_gpu_name(gang, planned),
-        network=planned_network(gang, plan, profile),
+        network=planned_network(gang, plan, planned.profile),
     ).fits
 
 

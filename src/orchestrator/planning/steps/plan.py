@@ -65,6 +65,8 @@ class PlanResult:
     """A plan with what it was made from, by node name."""
 
     plan: Plan
+    profile: ModelProfile
+    stack: Stack
     topologies: Mapping[str, Topology]
     snapshots: Mapping[str, Snapshot]
 
@@ -100,7 +102,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     plan = build_plan(gangs, profile, stack, topologies, options)
     if request.saved is not None:
         refuse_changes(request.saved, plan)
-    return PlanResult(plan=plan, topologies=topologies, snapshots=snapshots)
+    return PlanResult(plan=plan, profile=profile, stack=stack, topologies=topologies, snapshots=snapshots)
 
 
 def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:

@@ -16,7 +16,7 @@ from orchestrator.tuning.steps import kernels
 
 
 def checked_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo | None:
-    """What `raise_gangs` calls before a gang's ranks start; None if no check was requested."""
+    """What `raise_all` calls before a gang's ranks start; None if no check was requested."""
 
     def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
         watcher.step(gang.name, "trying the plan's kernels in the engine's place")

@@ -26,6 +26,7 @@ from orchestrator.doctor.steps.nccl import expected
 from orchestrator.doctor.steps.recordings import dump_xml
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
@@ -96,6 +97,7 @@ def finding(severity: Severity, node: str = "node1") -> Finding:
     return Finding(id="SOME-ID", severity=severity, node=node, title="it is so", effect="it costs", fix="correct it")
 
 
+PROFILE, STACK = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
 PLAN = Plan(plan_id="0000", facts_digest="", facts=(), gangs=())
 
 
@@ -120,7 +122,9 @@ def test_a_plans_own_facts_are_enough() -> None:
     cluster = cluster_with("node2", small_shm)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
     plan = replace(PLAN, findings=(finding(Severity.SLOW, ""), transport("TRANSPORT-TCP")))
-    planned = PlanResult(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots)
+    planned = PlanResult(
+        plan=plan, profile=PROFILE, stack=STACK, topologies=cluster.topologies, snapshots=cluster.snapshots
+    )
     made = examined(planned, [gang])
     assert [(one.id, one.node) for one in made.findings] == [
         ("LIMITS", "node2"),
@@ -134,11 +138,31 @@ def test_a_plans_own_facts_are_enough() -> None:
         examined(planned, [gang], accept=("RDMA-PORTS-UNEVEN",))
 
 
+def test_rules_judge_by_the_profile_that_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the operator's own is no profile that could be loaded by its name."""
+    judged: list[Cluster] = []
+
+    def judge(one: Cluster) -> tuple[Finding, ...]:
+        judged.append(one)
+        return ()
+
+    monkeypatch.setattr("orchestrator.planning.steps.examined.run_rules", judge)
+    cluster, own = cluster_with("node2", small_shm), replace(PROFILE, name="mine")
+    planned = SimpleNamespace(name="gang0", layout=Layout(tensor_parallel=8, nnodes=1, gpus_per_node=8), model="mine")
+    plan = replace(PLAN, gangs=(planned,))  # type: ignore[arg-type]
+    made = PlanResult(plan=plan, profile=own, stack=STACK, topologies=cluster.topologies, snapshots=cluster.snapshots)
+    examined(made, [GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))])
+    assert judged[0].served["gang0"][0] is own
+
+
 def test_what_a_rule_tells_better_is_told_once() -> None:
     cluster = cluster_with("node2", fault("all RDMA ports without a link").breaks)
     gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
     plan = replace(PLAN, findings=(transport("TRANSPORT-TCP"), transport("RDMA-PORTS-UNEVEN")))
-    made = examined(PlanResult(plan=plan, topologies=cluster.topologies, snapshots=cluster.snapshots), [gang])
+    made = examined(
+        PlanResult(plan=plan, profile=PROFILE, stack=STACK, topologies=cluster.topologies, snapshots=cluster.snapshots),
+        [gang],
+    )
     assert [one.id for one in made.findings] == ["TRAFFIC-ON-TCP", "RDMA-PORT-DOWN"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from tests.support.reference_cluster import topologies
 from orchestrator.cli.main import main
 from orchestrator.gang.commands import up as verb
 from orchestrator.gang.steps.raising import UpRequest, UpResult, failure_of
+from orchestrator.gang.steps.resume import ResumeResult
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import (
@@ -147,3 +149,29 @@ def test_what_serves_is_shown_although_the_router_failed(run: Run) -> None:
     code, out, err = run(failed, "--json")
     assert code == 3 and json.loads(out)["gangs"][0]["state"] == "ready"
     assert json.loads(err.splitlines()[-1])["error"]["where"] == "head"
+
+
+def test_without_a_model_it_finishes_what_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(INVENTORY)
+    done = ResumeResult(views=outcome().views, words=("h was not reached",))
+    asked: list[tuple[str, ...]] = []
+
+    def resume(_: object, names: Sequence[str], *__: object, **___: object) -> ResumeResult:
+        asked.append(tuple(names))
+        return done
+
+    monkeypatch.setattr(verb, "open_cluster", lambda args, _: load_inventory(Path(args.inventory)))
+    monkeypatch.setattr(verb, "resume", resume)
+    typed = ["up", "-i", str(inventory), "--gang", "g", "--no-golden"]
+    assert main(typed) == 0 and asked == [("g",)]
+    assert capsys.readouterr().out.splitlines() == ["finished: g", "h was not reached"]
+    assert main([*typed, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["left"], [gang["name"] for gang in told["gangs"]]) == (["h was not reached"], ["g"])
+    for option in ("--replace", "--strict", "--nettest", "--tp=2"):
+        assert main([*typed, option]) == 2
+        assert "no model was given" in capsys.readouterr().err
+    assert len(asked) == 2

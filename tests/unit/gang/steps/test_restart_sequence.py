@@ -45,7 +45,7 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
 
     def raised(*_: Any, **__: Any) -> StartedGangs:
         order.append("start")
-        return StartedGangs(views=(), ready_before=frozenset(), seconds=0.0)
+        return StartedGangs(views=(), ready_before=frozenset())
 
     monkeypatch.setattr(restart_sequence, "weights_ahead", weights_ahead)
     for name in ("set_aside", "take_out", "stop"):

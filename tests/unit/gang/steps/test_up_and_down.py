@@ -18,7 +18,7 @@ from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.holder import this_process
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.raising import UpRequest, raise_gangs, risings
+from orchestrator.gang.steps.raising import UpRequest, risings
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
 from orchestrator.gang.steps.rollback import ROLLBACK
@@ -137,7 +137,6 @@ def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -
 
 
 def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.support.local_gang import Notes
 
     gang = local(nodes=2)
     shared = gang.state_dir(0)
@@ -147,7 +146,7 @@ def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, m
         Fleet(gang.gang.nodes) as fleet,
         GangLock(fleet, gang.gang, "up"),
     ):
-        raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
+        gang.raise_on(fleet, UpRequest(plan=PlanRequest(model="Fake")))
     assert "l40s_state_dir" in refused.value.fix
     gang.nothing_left()
 
@@ -263,7 +262,6 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     local: Local, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Armed agents would wait for a dead command, and then end: nothing would continue."""
-    from tests.support.local_gang import Notes
 
     from orchestrator.gang.steps import raising
 
@@ -282,7 +280,7 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
     monkeypatch.setattr(raising, "ask", ask)
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0)
     with Fleet(gang.gang.nodes) as fleet, pytest.raises(Undone) as undone:
-        raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)
+        gang.raise_on(fleet, request, before_go=before_go)
     assert (undone.value.gangs, undone.value.goes_on) == (("gang0",), False)
     assert states == ([] if when == "staged" else [["armed", "armed"]])
     assert {node.state for node in gang.view().nodes} <= {"stopped", "absent"}
@@ -306,7 +304,6 @@ def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_lat
 @pytest.mark.parametrize("nettest", [None, 0.8])
 def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | None) -> None:
     """From a network file system, they would come through the interfaces under test."""
-    from tests.support.local_gang import Notes
 
     gang = local()
     reading: list[bool] = []
@@ -323,7 +320,7 @@ def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | Non
 
     request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, nettest=nettest)
     with Fleet(gang.gang.nodes) as fleet:
-        raise_gangs(fleet, [gang.gang], gang.plan(), request, Notes(), before_go=before_go)
+        gang.raise_on(fleet, request, before_go=before_go)
     assert reading == [nettest is None] * 2
     assert read_ahead() == [True] * 2
 
@@ -419,13 +416,12 @@ def test_the_lock_of_a_killed_controller_on_this_machine_is_taken_over_at_once(l
 
 
 def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(local: Local) -> None:
-    from tests.support.local_gang import Notes
 
     gang = local()
     with Fleet(gang.gang.nodes) as fleet, Fleet(gang.gang.nodes) as others:
         with GangLock(fleet, gang.gang, "up"), GangLock(others, gang.gang, "down", force=True):
             with pytest.raises(DeployError, match="taken over or released"):
-                raise_gangs(fleet, [gang.gang], gang.plan(), UpRequest(plan=PlanRequest(model="Fake")), Notes())
+                gang.raise_on(fleet, UpRequest(plan=PlanRequest(model="Fake")))
             (stopped, _) = stop_gangs(fleet, [gang.gang], now=True)
             assert stopped.error is not None and "holds it with `down`" in stopped.error.what
             assert [one.error for one in stop_gangs(others, [gang.gang], now=True)] == [None, None]

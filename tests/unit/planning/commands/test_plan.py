@@ -37,6 +37,7 @@ def planned(**changes: object) -> Plan:
     )
 
 
+PROFILE, STACK = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
 CLUSTER = Inventory(path="hosts.yml", gangs=(replace(gang(4), spares=(reference_node("spare0", 4, spare=True),)),))
 
 
@@ -54,7 +55,7 @@ def parse(*words: str) -> argparse.Namespace:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     def go(*words: str, plan: Plan | None = None) -> str:
-        made = PlanResult(plan=plan or planned(), topologies={}, snapshots={})
+        made = PlanResult(plan=plan or planned(), profile=PROFILE, stack=STACK, topologies={}, snapshots={})
         monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
         monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
         monkeypatch.setattr(verb, "layouts_of", lambda *_: {})
