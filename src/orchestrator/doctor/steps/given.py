@@ -17,7 +17,10 @@ from orchestrator.model.topology import Topology
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted, recognised
 
-_FIX = f"--from FILE, -, NAME=FILE or FOLDER, of {FORMS}, NCCL's topology XML, or what `discover --save` wrote"
+_FIX = (
+    f"--from FILE, -, NAME=FILE or FOLDER, of {FORMS}, NCCL's topology XML, or what `discover --save` wrote; the cause"
+    " of a failure in a log is shown by `l40s-deploy why --log FILE`"
+)
 _SAVED = (".json", ".json.gz")
 _MOST_FILES = 256
 
