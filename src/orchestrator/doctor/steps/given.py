@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.doctor.steps.recordings import TARBALLS, is_recorded, load_saved
-from orchestrator.gang.steps.status.logs_read import lines_of_file, named_file
+from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot

@@ -52,7 +52,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
     from orchestrator.gang.commands.gangs import cause_lines
-    from orchestrator.gang.steps.status.logs_read import log_files, read_logs
+    from orchestrator.gang.steps.status.log_files import log_files
+    from orchestrator.gang.steps.status.logs_read import read_logs
 
     told = read_logs(log_files(names))
     if as_json:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.gang.steps.status import logs_read
+from orchestrator.gang.steps.status import log_files
 
 LOGS = Path(__file__).parents[2] / "gang" / "steps" / "status" / "logs"
 RETRY, HEALTHY = LOGS / "ib-retry-230.log", LOGS / "transport-merged-ports.log"
@@ -59,8 +59,8 @@ def test_what_is_no_log_is_refused_with_what_is_accepted(
 
 
 def test_of_an_endless_log_beginning_and_end_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs_read, "HEAD", 4096)
-    monkeypatch.setattr(logs_read, "TAIL", 1 << 20)
+    monkeypatch.setattr(log_files, "HEAD", 4096)
+    monkeypatch.setattr(log_files, "TAIL", 1 << 20)
     (tmp_path / "x.log").write_text("first\n" + "between\n" * 400_000 + "last\n")
-    lines = logs_read.log_files([str(tmp_path / "x.log")])["x"]
+    lines = log_files.log_files([str(tmp_path / "x.log")])["x"]
     assert (lines[0], lines[-2]) == ("first", "last") and len(lines) < 300_000
