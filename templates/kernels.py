@@ -287,7 +287,7 @@ class _Channel(_Kernel):
             call = _found(_GEMM[::-1], "bmm_fp8") if heads else _found(_GEMM, f"{kind}_scaled_mm")
             self.run = functools.partial(call, self.a, self.b, *self.scales, torch.bfloat16)
         else:
-            self.scales = [torch.ones((1,), device=device)] * 2
+            self.scales = [torch.ones((1, 1), device=device)] * 2
             self.run = functools.partial(torch.bmm, self.a, self.b)
 
     def reference(self) -> Any:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -148,3 +149,37 @@ def test_issue_forms_ask_with_commands_that_exist(form: Path) -> None:
         assert unknown == []
     wanted = {"failure": "support-bundle", "finding": "discover --redact"}.get(form.stem, "")
     assert any(command.startswith(wanted) for command in commands) == bool(wanted)
+
+
+HELP = """
+import contextlib, io, sys
+from orchestrator.cli import main
+from orchestrator.cli.every_parser import verbs_of
+verbs = verbs_of(main.parser_of(None)[0])
+assert main.__file__.startswith(sys.argv[1]) and sys.argv[2] not in verbs and {"up", "restart", "guard"} <= verbs.keys()
+for name in verbs:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main.main([name, "--help"])
+    assert out.getvalue().startswith(f"usage: l40s-deploy {name}"), out.getvalue()
+"""
+AN_UP = "tests/unit/gang/steps/test_up.py::test_another_id_for_the_same_settings_changes_nothing"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("rooms", [("golden", "nettest"), ("golden", "nettest", "monitoring", "tuning")])
+def test_the_core_stands_without_rooms(wheel: Path, tmp_path: Path, rooms: tuple[str, ...]) -> None:
+    """Every verb that is left has its help, plans are the same, and `up` brings a gang up."""
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    for room in rooms:
+        shutil.rmtree(site / "orchestrator" / room)
+    for words in (["-c", HELP, site, rooms[0]], ["-m", "pytest", "-q", "-n", "0", "tests/golden/test_plans.py", AN_UP]):
+        done = subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, "PYTHONPATH": str(site)},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]

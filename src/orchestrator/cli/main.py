@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 
@@ -122,8 +123,7 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
     if verb in APART and verb not in others:
         fix = f"pip install {APART[verb]}=={__version__} (in a clone: pip install -e ./lab)"
         raise InputError(f"{APART[verb]} is not installed", where=f"l40s-deploy {verb}", fix=fix)
-    rehearse = {name: str(module.SUMMARY) for name, module in others.items()}
-    groups = {**GROUPS, "rehearse": rehearse} if rehearse else GROUPS
+    groups = _groups(others)
     parser = Parser(
         prog="l40s-deploy",
         usage="l40s-deploy VERB [OPTION ...]",
@@ -141,7 +141,7 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
         prog="l40s-deploy",
     )
     modules: dict[str, ModuleType] = {}
-    summaries = {**VERBS, **rehearse}
+    summaries = {name: words for verbs in groups.values() for name, words in verbs.items()}
     for name, summary in {verb: summaries[verb]}.items() if verb in summaries else summaries.items():
         sub = verbs.add_parser(
             name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -156,6 +156,18 @@ def module_of(verb: str) -> str:
     """The name of the module that a verb of ours is."""
     home = f"{_HOME_OF[verb]}.commands" if verb in _HOME_OF else "cli"
     return f"orchestrator.{home}.{verb.replace('-', '_')}"
+
+
+def _groups(others: Mapping[str, ModuleType]) -> dict[str, dict[str, str]]:
+    """The verbs that are there, with their summaries."""
+    ours = {group: {name: words for name, words in verbs.items() if _is_there(name)} for group, verbs in GROUPS.items()}
+    rehearse = {name: str(module.SUMMARY) for name, module in others.items()}
+    return {**ours, "rehearse": rehearse} if rehearse else ours
+
+
+def _is_there(verb: str) -> bool:
+    """A room may have been taken out."""
+    return verb not in _HOME_OF or importlib.util.find_spec(f"orchestrator.{_HOME_OF[verb]}") is not None
 
 
 def _verbs_of_others() -> dict[str, ModuleType]:

@@ -126,15 +126,6 @@ def add_accept(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_no_golden(parser: argparse.ArgumentParser) -> None:
-    """--no-golden."""
-    parser.add_argument(
-        "--no-golden",
-        action="store_true",
-        help="do not send the accepted prompts of `golden` again once a gang is ready (a difference: exit code 7)",
-    )
-
-
 def _patience(text: str) -> float:
     found = seconds(text)
     if found <= 0:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.gang.commands import down, restart, rollback
+from orchestrator.gang.commands.checked import Checked
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import ROLLING, RestartResult
 from orchestrator.gang.steps.rollback import ROLLBACK
@@ -70,7 +70,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(module, "restart", note("restart", RestartResult(views=(), seconds=0.0)))
     for module in (down, rollback, restart):
         monkeypatch.setattr(module, "open_cluster", lambda args, screen: module_inventory(args.inventory))
-    monkeypatch.setattr(restart, "golden_check", SimpleNamespace(asked_again=lambda *_: (), say=lambda *_: 0))
+    monkeypatch.setattr(restart, "checked", lambda *_: Checked())
     return asked
 
 

@@ -14,9 +14,9 @@ from orchestrator.doctor.commands.findings import say_accepted, show_findings, s
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
-from orchestrator.monitoring.commands.doctor_watch import add_watch, watch
 from orchestrator.planning import page_cache
 from orchestrator.planning.commands.advisories import advisories_json, say_advisories
+from orchestrator.rooms import answers, offers
 from orchestrator.topology.document import paths_json
 from orchestrator.topology.pasted.read import recognised
 from orchestrator.topology.shape import shape
@@ -66,7 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="list every rule")
     parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
-    add_watch(parser)
+    for more in offers("options"):
+        more("doctor", parser)
     parser.epilog = EXAMPLE
 
 
@@ -76,10 +77,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
     if args.list_rules or args.explain:
         return _rules(args, screen)
-    if args.watch is not None:
-        return watch(args, screen)
-    if args.install:
-        raise InputError("--install needs --watch", where="--install", fix="l40s-deploy doctor --watch 10m --install")
+    for code in answers("instead", "doctor", args, screen):
+        return int(code)
     if args.example:
         args.saved = _example(args)
     examination = _examine_saved(args, screen) if args.saved else _examine(args, screen)

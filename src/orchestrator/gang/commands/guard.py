@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.cli.arguments import count
 from orchestrator.cli.options import (
-    LOOPBACK,
     add_examples,
     add_gangs,
     add_hung_after,
@@ -22,18 +21,16 @@ from orchestrator.cli.options import (
     open_cluster,
     seconds,
 )
-from orchestrator.cli.progress import port
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
-from orchestrator.gang.steps.guard.guard import DAY_S, GuardedGang, GuardRequest, guard
-from orchestrator.gang.steps.guard.hooks import Hook
+from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard
+from orchestrator.gang.steps.guard.notice_hook import Hook
 from orchestrator.gang.steps.guard.unit import GUARD
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.steps.notify import Notifier
+from orchestrator.rooms import answers, offers
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -95,13 +92,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_hung_after(parser)
     parser.add_argument(
-        "--golden-every",
-        type=seconds,
-        default=DAY_S,
-        metavar="TIME",
-        help="send the accepted prompts of `golden` again this often; a difference calls --on-failed (24h; 0: never)",
-    )
-    parser.add_argument(
         "--on-ready",
         default="",
         metavar="HOOK",
@@ -113,12 +103,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOOK",
         help="the same, when the guard gives up, or a finding keeps it from restarting",
     )
-    parser.add_argument(
-        "--metrics",
-        type=port,
-        metavar="PORT",
-        help="also answer Prometheus on this port of 127.0.0.1, as `exporter` does",
-    )
+    for more in offers("options"):
+        more("guard", parser)
     add_install(parser)
     add_json(parser)
 
@@ -127,7 +113,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when no gang was given up or left failed, 5 otherwise; it runs until Ctrl-C without --once."""
     inventory = open_cluster(args, screen)
     shown = GuardProgress(screen)
-    notifier = Notifier(inventory.notify, inventory.path, lambda words: shown.say(f"notify: {words}"))
+    notifier = next(iter(answers("notifier", inventory, lambda words: shown.say(f"notify: {words}"))), None)
     request = GuardRequest(
         notifier=notifier,
         gangs=tuple(args.gang),
@@ -145,24 +131,18 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         command=command_line(),
         hung_after_s=args.hung_after,
         timeout_s=args.timeout,
-        golden_every_s=args.golden_every,
+        check=next(iter(answers("guard_event", args)), None),
     )
     if args.install:
         return install_unit(GUARD, args, inventory, screen)
-    with _metrics(args, inventory), shown, notifier:
+    with ExitStack() as beside:
+        for one in (*answers("metrics", args, inventory), shown, *([notifier] if notifier is not None else [])):
+            beside.enter_context(one)
         left = guard(inventory, request, shown)
     if args.json:
         screen.json({"gangs": [_json(one) for one in left]})
     failed = any(one.decision.do is GuardAction.GIVE_UP or one.view.state is GangState.FAILED for one in left)
     return Exit.GANG_FAILED if failed else 0
-
-
-def _metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextManager[object]:
-    if args.metrics is None:
-        return nullcontext()
-    from orchestrator.monitoring.steps.exporter import serving
-
-    return serving(inventory, tuple(args.gang), LOOPBACK, args.metrics)
 
 
 def _hook(flag: str, asked: str) -> Hook:

@@ -13,7 +13,6 @@ from orchestrator.cli.options import (
     add_hung_after,
     add_inventory,
     add_json,
-    add_no_golden,
     add_timeout,
     command_line,
     open_cluster,
@@ -21,6 +20,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands import dry_run as rehearsed
+from orchestrator.gang.commands.checked import checked
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -35,10 +35,10 @@ from orchestrator.gang.steps.restart import (
     restart,
 )
 from orchestrator.gang.steps.status.status import status_json
-from orchestrator.golden.commands import check as golden_check
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.rooms import offers
 
 WAIT_S = 3600.0
 
@@ -94,7 +94,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
     add_accept(parser)
-    add_no_golden(parser)
+    for more in offers("options"):
+        more("restart", parser)
     add_dry_run(parser)
     add_json(parser)
 
@@ -113,12 +114,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             done = restart(inventory, request, shown)
     except KeyboardInterrupt:
         return interrupted(screen)
-    asked = golden_check.asked_again(inventory, done.views, args, screen)
+    checks = checked(inventory, done.views, args, screen)
     if request.verb is ROLLING:
         _show_rolled(done, screen)
     else:
         show_restarted(done, screen)
-    return golden_check.say(asked, screen)
+    return checks.say(screen)
 
 
 def interrupted(screen: Screen) -> int:

@@ -13,7 +13,6 @@ from orchestrator.cli.options import (
     add_hung_after,
     add_inventory,
     add_json,
-    add_no_golden,
     add_timeout,
     command_line,
     open_cluster,
@@ -21,6 +20,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands import dry_run as rehearsed
+from orchestrator.gang.commands.checked import Checked, checked
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.start_progress import RisingProgress, say_losses
 from orchestrator.gang.steps.raising import UpRequest, UpResult
@@ -28,13 +28,12 @@ from orchestrator.gang.steps.resume import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.steps.up import rehearse, up
-from orchestrator.golden.commands import check as golden_check
 from orchestrator.model.errors import Exit, Undone
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
-from orchestrator.nettest.commands.nettest import add_nettest_min
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
+from orchestrator.rooms import answers, offers
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,20 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_drain_timeout(parser, "how long to drain a gang that serves another plan")
     add_hung_after(parser)
-    parser.add_argument(
-        "--nettest",
-        action="store_true",
-        help="test the network of each gang before its ranks start; refuse if it is slow (exit code 7) or "
-        "data arrives wrong (3)",
-    )
-    add_nettest_min(parser)
-    parser.add_argument(
-        "--check-kernels",
-        action="store_true",
-        help="run the plan's kernels on one GPU of each node before the ranks start, as `stack check` does; refuse if "
-        "one is wrong or fails (exit code 7)",
-    )
-    add_no_golden(parser)
+    for more in offers("options"):
+        more("up", parser)
     parser.add_argument(
         "--undo-on-interrupt",
         action="store_true",
@@ -91,7 +78,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
-    if not (plan_options.asks(args) or args.replace or args.strict or args.nettest or args.check_kernels):
+    before_go = tuple(answers("before_go", args))
+    if not (plan_options.asks(args) or args.replace or args.strict or before_go):
         return _finish(args, screen)
     wanted = plan_options.request_of(args)
     inventory = without(open_inventory(args, screen), wanted.without)
@@ -106,8 +94,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         replace=args.replace,
         drain_s=args.drain_timeout,
         hung_after_s=args.hung_after,
-        nettest=args.nettest_min / 100 if args.nettest else None,
-        check_kernels=args.check_kernels,
+        before_go=before_go,
         fewer=any(gang.short for gang in inventory.gangs),
     )
     if args.dry_run:
@@ -119,9 +106,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             outcome = up(inventory, request, shown)
     except KeyboardInterrupt as interrupted:
         return _interrupted(interrupted, request, screen)
-    checked = golden_check.asked_again(inventory, outcome.views, args, screen) if _started(outcome) else ()
-    _show(outcome, screen, golden_check.as_json(checked), wanted.without)
-    code = golden_check.say(checked, screen)
+    checks = checked(inventory, outcome.views, args, screen) if _started(outcome) else Checked()
+    _show(outcome, screen, checks.as_json(), wanted.without)
+    code = checks.say(screen)
     if outcome.failure is not None:  # that they do serve is shown first
         raise outcome.failure
     return code
@@ -143,14 +130,14 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
         return Exit.INTERRUPTED
-    asked = golden_check.asked_again(inventory, done.views, args, screen)
+    checks = checked(inventory, done.views, args, screen)
     if args.json:
-        screen.json({"left": list(done.words), **status_json(done.views), **golden_check.as_json(asked)})
+        screen.json({"left": list(done.words), **status_json(done.views), **checks.as_json()})
     else:
         finished = [f"finished: {', '.join(view.name for view in done.views)}"] if done.views else []
         for words in (*finished, *done.words):
             screen.out.print(printable(words))
-    return golden_check.say(asked, screen)
+    return checks.say(screen)
 
 
 def _dry_run(plan: Plan, screen: Screen) -> int:
@@ -184,7 +171,7 @@ def _without_words(outcome: UpResult, left_out: Sequence[str]) -> str:
     return f"serves on fewer nodes, without {', '.join(left_out)}: `status` says degraded until all serve again"
 
 
-def _show(outcome: UpResult, screen: Screen, golden: Mapping[str, Any], left_out: Sequence[str]) -> None:
+def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], left_out: Sequence[str]) -> None:
     if screen.as_json:
         document: dict[str, Any] = {
             "plan_id": outcome.plan.plan_id,
@@ -193,7 +180,7 @@ def _show(outcome: UpResult, screen: Screen, golden: Mapping[str, Any], left_out
             "changed": list(outcome.changed),
             "findings": plan_json(outcome.plan)["findings"],
         }
-        screen.json({**document, **status_json(outcome.views), **golden})
+        screen.json({**document, **status_json(outcome.views), **checks})
         return
     for view in outcome.views:
         for block in gang_block(view):

@@ -26,7 +26,7 @@ from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.steps.weights_ahead import Reads
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import ARM_S, GO_S, KERNELS_S, KILL_S, MARGIN_S, STAGE_S, TEST_BEFORE_GO_S
+from orchestrator.model.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
 from orchestrator.model.errors import DeployError, Detached, GangFailed, InputError, Undone, Unreachable
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -70,9 +70,7 @@ class UpRequest:
     why:       for the audit log, where the command does not tell everything
     fewer:     the plan is for fewer nodes than the gang should have
     asked:     what was asked of the gang on all of its nodes, where the plan is for fewer; None: the same as here
-    nettest:   share of the expected speed that a network test of each gang must reach before its ranks start; None: no
-        test
-    check_kernels: the plan's kernels are tried on one GPU of each node before its ranks start
+    before_go: checks of each gang before its ranks start
     """
 
     plan: PlanRequest
@@ -84,8 +82,7 @@ class UpRequest:
     replace: bool = False
     drain_s: float = 1800.0
     hung_after_s: float | None = None
-    nettest: float | None = None
-    check_kernels: bool = False
+    before_go: tuple[BeforeGoCheck, ...] = ()
     why: str = ""
     asked: Asked | None = None
     fewer: bool = False
@@ -171,6 +168,17 @@ class StagedFleet:
 
 
 BeforeGo = Callable[[GangSpec, Mapping[str, StagingRequest]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeGoCheck:
+    """A room's check of a gang between *armed* and *go*. most_s: how long it may take; made: what checks, of a fleet
+    that is staged."""
+
+    most_s: float
+    made: Callable[[StagedFleet, UpRequest, Watcher], BeforeGo]
+
+
 """Called when all nodes of a gang are armed with these requests, before the first rank starts; raises DeployError if
 none may start."""
 
@@ -221,8 +229,7 @@ def risings(
     by_name = {gang.name: gang for gang in gangs}
     document = plan_json(plan)
     # gangs are tested one after another; an armed one may have to wait for all the others
-    each_s = KERNELS_S * request.check_kernels + (0.0 if request.nettest is None else TEST_BEFORE_GO_S)
-    test_s = each_s * len(plan.gangs)
+    test_s = sum(check.most_s for check in request.before_go) * len(plan.gangs)
     return [
         _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request, test_s)
         for gang in plan.gangs

@@ -40,12 +40,10 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
-from orchestrator.nettest.steps.before_go import tested_before
 from orchestrator.planning.diff import GangDiff, summary
 from orchestrator.planning.steps.diff import compare
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
-from orchestrator.tuning.steps.before_go import checked_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         refuse_on_nodes(here.fleet, [one.check for one in change.turns])
         if request.plan.without or _led_by_another(here):
             leave(inventory, here.fleet, here.plan, request.plan.without, watcher, rising=change.rise)
-        before_go = _both(checked_before(here, request, watcher), tested_before(here, request, watcher))
+        before_go = _one_by_one([check.made(here, request, watcher) for check in request.before_go])
         rise = [gang for gang in here.gangs if gang.name in change.rise]
         raised = raise_all(
             here.fleet,
@@ -127,14 +125,12 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
         return replace(done, views=views, seconds=time.monotonic() - begin, changed=tuple(names)), begun
 
 
-def _both(*tests: BeforeGo | None) -> BeforeGo | None:
-    wanted = [test for test in tests if test is not None]
-
+def _one_by_one(checks: Sequence[BeforeGo]) -> BeforeGo | None:
     def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
-        for test in wanted:
-            test(gang, requests)
+        for check in checks:
+            check(gang, requests)
 
-    return before if wanted else None
+    return before if checks else None
 
 
 def _go_on(

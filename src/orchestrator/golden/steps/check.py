@@ -49,6 +49,11 @@ def ask_again(fleet: Fleet, gang: GangSpec, progress: Progress = lambda *_: None
     return GoldenCheck(gang=gang.name, golden=golden, finding=_finding(gang, golden))
 
 
+def finding(fleet: Fleet, gang: GangSpec) -> Finding | None:
+    """As the guard asks: what is wrong with a gang's answers."""
+    return ask_again(fleet, gang).finding
+
+
 def _finding(gang: GangSpec, golden: Golden) -> Finding | None:
     wrong = [one for one in golden.compared if not one.same]
     if not wrong:

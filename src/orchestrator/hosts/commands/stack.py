@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.cli.options import add_examples, add_json, add_timeout
 from orchestrator.cli.progress import WordsInPlace, duration
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.tuning.commands import check
+from orchestrator.rooms import answers, offers
 
 _LINE_EVERY_S = 5.0
 
@@ -58,12 +58,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
     recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
     add_json(recipe)
-    check.configure(actions.add_parser("check", help="run the kernels that a plan needs on one GPU of each node"))
+    for more in offers("actions"):
+        more("stack", actions)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when the bundle or the recipe is written, or every kernel is right."""
-    return {"recipe": _recipe, "build": _build, "check": check.run}[args.action](args, screen)
+    for code in answers("instead", "stack", args, screen):
+        return int(code)
+    return {"recipe": _recipe, "build": _build}[args.action](args, screen)
 
 
 def _recipe(args: argparse.Namespace, screen: Screen) -> int:

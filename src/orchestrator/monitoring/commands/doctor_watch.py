@@ -30,8 +30,15 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     add_install(parser, "with --watch: write a systemd unit for it")
 
 
-def watch(args: argparse.Namespace, screen: Screen) -> int:
-    """Until Ctrl-C. With --json, one JSON document per line for each check that finds something."""
+def watch(args: argparse.Namespace, screen: Screen) -> int | None:
+    """Until Ctrl-C; None without --watch. With --json, one JSON document per line for each check that finds
+    something."""
+    if args.watch is None:
+        if args.install:
+            raise InputError(
+                "--install needs --watch", where="--install", fix="l40s-deploy doctor --watch 10m --install"
+            )
+        return None
     for flag, given in (("--from", args.saved), ("--report", args.report), ("--dump-xml", args.dump_xml)):
         if given:
             raise InputError(f"--watch checks the nodes repeatedly, and {flag} can't", where=flag, fix="drop it")

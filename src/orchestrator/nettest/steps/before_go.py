@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from orchestrator.gang.steps.raising import BeforeGo, UpRequest
 from orchestrator.gang.steps.raising import StagedFleet as Standing
@@ -21,30 +21,30 @@ _WORDS = {
 }
 
 
-def tested_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo | None:
-    """What `raise_all` calls before a gang's ranks start; None if no test was requested."""
-    enough = request.nettest
-    if enough is None:
-        return None
+def tested_before(enough: float) -> Callable[[Standing, UpRequest, Watcher], BeforeGo]:
+    """What makes the call before a gang's ranks start. enough: the share of the expected speed that must be reached."""
 
-    def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
-        if sum(len(one.tp_ranks) for one in requests.values()) < 2:
-            return
-        watcher.step(gang.name, "testing the network in the engine's place")
-        shape = nettest.shape_of(request.plan.model, requests)
-        ground = nettest.NettestSetup(gang=gang, requests=requests, topologies=here.topologies, shape=shape)
-        tested = nettest.test(here.fleet, ground, enough=enough, progress=lambda *_: None)
-        if tested.result.verdict is NettestVerdict.FAILED:
-            wrong = findings(tested.result)[0]
-            raise FindingsError(
-                f"no rank was started: {wrong.id}: {wrong.title}", where=f"gang {gang.name}", fix=wrong.fix
-            )
-        if tested.result.verdict is NettestVerdict.SLOW:
-            raise VerificationDiffers(
-                f"the network is slow, so no rank was started: {nettest.why_slow(tested)}",
-                where=f"gang {gang.name}",
-                fix="run l40s-deploy nettest to see every figure; without --nettest the gang starts anyway",
-            )
-        watcher.step(gang.name, f"{_WORDS[tested.result.verdict]} ({tested.result.seconds:.0f} s)")
+    def made(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo:
+        def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
+            if sum(len(one.tp_ranks) for one in requests.values()) < 2:
+                return
+            watcher.step(gang.name, "testing the network in the engine's place")
+            shape = nettest.shape_of(request.plan.model, requests)
+            ground = nettest.NettestSetup(gang=gang, requests=requests, topologies=here.topologies, shape=shape)
+            tested = nettest.test(here.fleet, ground, enough=enough, progress=lambda *_: None)
+            if tested.result.verdict is NettestVerdict.FAILED:
+                wrong = findings(tested.result)[0]
+                raise FindingsError(
+                    f"no rank was started: {wrong.id}: {wrong.title}", where=f"gang {gang.name}", fix=wrong.fix
+                )
+            if tested.result.verdict is NettestVerdict.SLOW:
+                raise VerificationDiffers(
+                    f"the network is slow, so no rank was started: {nettest.why_slow(tested)}",
+                    where=f"gang {gang.name}",
+                    fix="run l40s-deploy nettest to see every figure; without --nettest the gang starts anyway",
+                )
+            watcher.step(gang.name, f"{_WORDS[tested.result.verdict]} ({tested.result.seconds:.0f} s)")
 
-    return before
+        return before
+
+    return made

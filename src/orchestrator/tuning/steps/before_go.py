@@ -15,8 +15,8 @@ from orchestrator.tuning.kernels import KernelVerdict, wrong_words
 from orchestrator.tuning.steps import kernels
 
 
-def checked_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo | None:
-    """What `raise_all` calls before a gang's ranks start; None if no check was requested."""
+def checked_before(here: Standing, request: UpRequest, watcher: Watcher) -> BeforeGo:
+    """What `raise_all` calls before a gang's ranks start."""
 
     def before(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> None:
         watcher.step(gang.name, "trying the plan's kernels in the engine's place")
@@ -32,4 +32,4 @@ def checked_before(here: Standing, request: UpRequest, watcher: Watcher) -> Befo
         more = f"; {unknown} of {len(results)} were not run: `l40s-deploy stack check` says why" if unknown else ""
         watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
 
-    return before if request.check_kernels else None
+    return before

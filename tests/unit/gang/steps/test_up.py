@@ -12,7 +12,7 @@ import pytest
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import StagedFleet, UpRequest, UpResult
+from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest, UpResult
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.model.errors import GangFailed, InputError, VerificationDiffers
 from orchestrator.model.gang_state import GangState
@@ -43,6 +43,7 @@ def up(
     replace_it: bool = False,
     undo: bool = False,
     router: RouterSpec | None = None,
+    checks: tuple[BeforeGoCheck, ...] = (),
 ) -> UpResult:
     """`up` from the point where it makes the plan."""
 
@@ -61,7 +62,13 @@ def up(
             )
 
     monkeypatch.setattr(up_module, "ground", ground)
-    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, replace=replace_it, undo_on_interrupt=undo)
+    request = UpRequest(
+        plan=PlanRequest(model="Fake"),
+        timeout_s=20.0,
+        replace=replace_it,
+        undo_on_interrupt=undo,
+        before_go=checks,
+    )
     return up_module.up(replace(gang.inventory, router=router), request, notes())
 
 
@@ -128,9 +135,9 @@ def test_a_slow_network_brings_the_previous_plan_back(local: Local, monkeypatch:
         tested.append((view.plan_id, {node.state for node in view.nodes}))
         raise VerificationDiffers("the network is slow, and no rank was started", where="gang gang0", fix="look")
 
-    monkeypatch.setattr(up_module, "tested_before", lambda *_: before_go)
+    check = BeforeGoCheck(1.0, lambda *_: before_go)
     with pytest.raises(VerificationDiffers, match="no rank was started") as slow:
-        up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
+        up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True, checks=(check,))
     assert "gang0 is back on its previous plan plan1" in slow.value.what
     assert tested == [("plan2", {"armed"})]
     view = gang.view()

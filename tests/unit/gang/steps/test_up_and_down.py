@@ -18,7 +18,7 @@ from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.holder import this_process
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
-from orchestrator.gang.steps.raising import UpRequest, risings
+from orchestrator.gang.steps.raising import BeforeGoCheck, UpRequest, risings
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
 from orchestrator.gang.steps.rollback import ROLLBACK
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
 
 Local = Callable[..., "LocalGang"]
+
+CHECK = BeforeGoCheck(TEST_BEFORE_GO_S, lambda *_: lambda *_: None)
 
 
 def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:
@@ -291,7 +293,8 @@ def test_interrupted_before_any_rank_was_told_to_start_nothing_is_left(
 def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_later(local: Local) -> None:
     gang = local()
     request = UpRequest(plan=PlanRequest(model="Fake"))
-    (usual,), (tested,) = (risings([gang.gang], gang.plan(), one) for one in (request, replace(request, nettest=0.8)))
+    requests = (request, replace(request, before_go=(CHECK,)))
+    (usual,), (tested,) = (risings([gang.gang], gang.plan(), one) for one in requests)
     for rising, armed_for_s in ((usual, ARMED_FOR_S), (tested, ARMED_FOR_S + TEST_BEFORE_GO_S)):
         for node in rising.requests("r", "00").values():
             assert node.armed_for_s == armed_for_s
@@ -301,8 +304,8 @@ def test_where_the_network_is_tested_first_agents_wait_for_it_and_read_ahead_lat
         assert node.armed_for_s == ARMED_FOR_S and node.cache is not None and not node.cache.from_go
 
 
-@pytest.mark.parametrize("nettest", [None, 0.8])
-def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | None) -> None:
+@pytest.mark.parametrize("checks", [(), (CHECK,)])
+def test_weights_are_not_read_beside_the_test(local: Local, checks: tuple[BeforeGoCheck, ...]) -> None:
     """From a network file system, they would come through the interfaces under test."""
 
     gang = local()
@@ -314,14 +317,14 @@ def test_weights_are_not_read_beside_the_test(local: Local, nettest: float | Non
         return [report["cache"] is not None for report in reports]
 
     def before_go(*_: object) -> None:
-        if nettest is None:
+        if not checks:
             until(lambda: all(read_ahead()), 20, "the armed agents read ahead")
         reading.extend(read_ahead())
 
-    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, nettest=nettest)
+    request = UpRequest(plan=PlanRequest(model="Fake"), timeout_s=20.0, before_go=checks)
     with Fleet(gang.gang.nodes) as fleet:
         gang.raise_on(fleet, request, before_go=before_go)
-    assert reading == [nettest is None] * 2
+    assert reading == [not checks] * 2
     assert read_ahead() == [True] * 2
 
 

@@ -221,9 +221,8 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
 
     monkeypatch.setattr(nettest, "test", test)
     notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
-    request = UpRequest(plan=PlanRequest(model="DeepSeek-V3-0324-Block64x64"), nettest=0.7)
-    before = nettested.tested_before(standing, request, notes)  # type: ignore[arg-type]
-    assert before is not None
+    request = UpRequest(plan=PlanRequest(model="DeepSeek-V3-0324-Block64x64"))
+    before = nettested.tested_before(0.7)(standing, request, notes)  # type: ignore[arg-type]
     if verdict in (SLOW, FAILED):
         kind, code, why = {
             SLOW: (VerificationDiffers, Exit.DIFFERS, "NETTEST-SLOW-LINK"),
@@ -238,13 +237,11 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
     assert [(here.shape.hidden_size, here.topologies, enough) for here, enough in asked] == [(7168, TOPOLOGIES, 0.7)]
 
 
-def test_without_the_option_or_without_a_network_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nettest, "test", None)
     notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
     request = UpRequest(plan=PlanRequest(model="m"))
-    assert nettested.tested_before(standing, request, notes) is None  # type: ignore[arg-type]
-    before = nettested.tested_before(standing, replace(request, nettest=0.8), notes)  # type: ignore[arg-type]
-    assert before is not None
+    before = nettested.tested_before(0.8)(standing, request, notes)  # type: ignore[arg-type]
     before(GANG, {"node0": requests(ranks=1)["node0"]})
     assert notes.steps == []  # no step says that a single rank's network is tested
 

@@ -135,9 +135,8 @@ def test_before_a_start_only_what_is_wrong_refuses(
 ) -> None:
     nodes(node0="right", node1=verdict)
     notes, here = Notes(), SimpleNamespace(fleet=Fleet(), topologies=topologies(GANG))
-    request = UpRequest(plan=PlanRequest(model=MODEL), check_kernels=True)
+    request = UpRequest(plan=PlanRequest(model=MODEL))
     before = before_go.checked_before(here, request, notes)  # type: ignore[arg-type]
-    assert before is not None
     if kind is None:
         before(GANG, REQUESTS)
         assert words in notes.steps[-1]

@@ -50,7 +50,7 @@ from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.guard.fewer import StartTerms, asked_of, go_on, return_to_all, words_to_return
-from orchestrator.gang.steps.guard.hooks import Hook, run_hook
+from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.replay import staged_plan
@@ -60,14 +60,13 @@ from orchestrator.gang.steps.status.reports import as_it_runs, see
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
-from orchestrator.golden.steps.check import ask_again
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.notify import Event, Notice
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import as_written, staffed
-from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -77,7 +76,6 @@ JOIN_S = 0.2
 GUARD_LOCK = "guard."
 """Before the gang's name: the lock that keeps a second guard away and everybody else not."""
 
-DAY_S = 86400.0
 USUAL = Policy()
 NO_HOOK = Hook()
 OVER_TCP = ("TRAFFIC-ON-TCP", TCP)
@@ -90,6 +88,24 @@ class GuardWatcher(Watcher, Protocol):
 
     def decided(self, gang: str, decision: GuardDecision) -> None:
         """Something other than before is to be done, or nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardCheck:
+    """A room's question to a gang that serves. finding: what is wrong; raises nothing."""
+
+    every_s: float
+    finding: Callable[[Fleet, GangSpec], Finding | None]
+
+
+class Notifies(Protocol):
+    """Tells people what happens to a gang."""
+
+    def look(self, view: GangView) -> None:
+        """Tell what is new of it."""
+
+    def tell(self, notice: Notice) -> None:
+        """Send this, soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +123,10 @@ class GuardRequest:
     """For an engine that it starts: how long it may show no progress before it counts as hung; None: as it was."""
     restores: bool = False
     """Return to all nodes as soon as the doctor allows it; else only say how."""
-    notifier: Notifier | None = None
+    notifier: Notifies | None = None
     """Tells who is named in the inventory."""
-    golden_every_s: float = DAY_S
-    """How often a gang that serves is asked the accepted prompts of `golden`; 0: never."""
+    check: GuardCheck | None = None
+    """What a gang that serves is asked now and then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +185,7 @@ class _Post:
     _told: str = ""
     _back: frozenset[tuple[str, str]] = frozenset()
     """Runs, and what was told of their RDMA ports that work again."""
-    _text_asked_at: float | None = None
+    _checked_at: float | None = None
     """Monotonic seconds."""
 
     @property
@@ -224,8 +240,8 @@ class _Post:
         elif self.decision.do is GuardAction.GIVE_UP:
             self._failed(self.decision.why)
         elif self.decision.do is GuardAction.NOTHING and self.seen.serves and self._is_due():
-            self._text_asked_at = time.monotonic()
-            asking = threading.Thread(target=self._ask_again, daemon=True)
+            self._checked_at = time.monotonic()
+            asking = threading.Thread(target=self._check, daemon=True)
             asking.start()
             if self.request.once:
                 asking.join()
@@ -237,18 +253,18 @@ class _Post:
             self._back |= {(seen.run_id, words) for words in new}
 
     def _is_due(self) -> bool:
-        every, last = self.request.golden_every_s, self._text_asked_at
-        return every > 0 and (last is None or time.monotonic() - last >= every)
+        check, last = self.request.check, self._checked_at
+        return check is not None and (last is None or time.monotonic() - last >= check.every_s)
 
-    def _ask_again(self) -> None:
+    def _check(self) -> None:
         """Beside the looking, over connections of its own: answers take seconds, and an engine may hang meanwhile."""
-        gang = self._as_it_runs
+        gang, check = self._as_it_runs, self.request.check
         with Fleet(gang.nodes) as fleet:
-            asked = ask_again(fleet, gang)
-        if asked.finding is not None:
-            words = f"{asked.finding.id}: {asked.finding.title}: {asked.finding.evidence[0]}"
-            self.watcher.step(self.gang.name, f"{words}; fix: {asked.finding.fix}")
-            self._notify(Event.FINDING, words, asked.finding.fix)
+            found = check.finding(fleet, gang) if check is not None else None
+        if found is not None:
+            words = f"{found.id}: {found.title}: {found.evidence[0]}"
+            self.watcher.step(self.gang.name, f"{words}; fix: {found.fix}")
+            self._notify(Event.FINDING, words, found.fix)
             self._failed(words)
 
     @property

@@ -112,7 +112,7 @@ def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _P
     monkeypatch.setattr(guarding, "staged_plan", lambda *_, **__: None)
     nothing: Any = None
     inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
-    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True, golden_every_s=0), cluster)
+    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True), cluster)
     for _ in range(looks):
         post._look()
     return post

@@ -15,7 +15,7 @@ from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps import down, raising
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
-from orchestrator.gang.steps.guard.hooks import Hook
+from orchestrator.gang.steps.guard.notice_hook import Hook
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest, restart
 from orchestrator.model.errors import InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity

@@ -148,9 +148,7 @@ def test_a_router_that_another_guard_watches_is_left_to_it(monkeypatch: pytest.M
         return nullcontext()
 
     monkeypatch.setattr(guarding, "_guard_lock", guard_lock)
-    (left,) = guard(
-        replace(inventory("a"), router=ROUTER), GuardRequest(once=True, policy=BUSY, golden_every_s=0), Quiet()
-    )
+    (left,) = guard(replace(inventory("a"), router=ROUTER), GuardRequest(once=True, policy=BUSY), Quiet())
     assert left.view.name == "a"
 
 
@@ -167,7 +165,7 @@ def test_the_hook_is_called_once_for_a_port_that_is_back_and_again_in_another_ru
 ) -> None:
     gone, back = on_rails("r1", up=False), on_rails("r1", up=True)
     script = Script(monkeypatch, c=[READY, gone, back, back, gone, back, on_rails("r2", up=True), FAILED])
-    guard(inventory("c"), GuardRequest(policy=BUSY, golden_every_s=0), Quiet())
+    guard(inventory("c"), GuardRequest(policy=BUSY), Quiet())
     assert script.told == ["back c", "back c", "failed c"]
 
 
@@ -185,5 +183,5 @@ def test_a_node_that_did_not_answer_is_not_asked_what_was_begun(monkeypatch: pyt
         return ()
 
     monkeypatch.setattr(guarding, "interrupted", interrupted)
-    guard(inventory("one"), GuardRequest(once=True, policy=BUSY, golden_every_s=0), Quiet())
+    guard(inventory("one"), GuardRequest(once=True, policy=BUSY), Quiet())
     assert asked == [["here"]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gang.steps.guard.hooks import Hook, run_hook
+from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.model.errors import InputError
 
 

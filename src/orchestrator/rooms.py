@@ -1,0 +1,37 @@
+"""Where the core meets the rooms: what each of them offers at a hook. A room that was taken out offers nothing.
+
+A room's hooks.py has those of these functions that it needs:
+
+options(verb, parser)           more options for `up`, `restart`, `guard` or `doctor`
+actions(verb, parsers)          more words below `stack`
+instead(verb, args, screen)     an exit code, where the options ask for something else than the verb does; else None
+before_go(args)                 a BeforeGoCheck of gang/steps/raising.py between *armed* and *go*, or None
+after_ready(inventory, views, args, screen)   what became of a check of gangs that serve now, or None
+guard_event(args)               a GuardCheck of gang/steps/guard/guard.py, which asks a serving gang now and then
+notifier(inventory, say)        who is told of events: a context manager with look(view) and tell(notice)
+metrics(args, inventory)        a context in which metrics are served, or None
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+ROOMS = ("tuning", "nettest", "golden", "monitoring")
+"""Those with hooks, in the order in which they are asked."""
+
+
+def offers(hook: str) -> Iterator[Callable[..., Any]]:
+    """The functions of this name, of the rooms that are there and have one."""
+    for room in ROOMS:
+        if find_spec(f"orchestrator.{room}") is not None:
+            found = getattr(importlib.import_module(f"orchestrator.{room}.hooks"), hook, None)
+            if found is not None:
+                yield found
+
+
+def answers(hook: str, *given: object) -> list[Any]:
+    """What they answer, without None."""
+    return [answer for offer in offers(hook) if (answer := offer(*given)) is not None]

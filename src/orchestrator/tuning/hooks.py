@@ -1,0 +1,45 @@
+"""What this room adds to other verbs: `up --check-kernels`, `stack check`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.steps.raising import BeforeGoCheck
+from orchestrator.model.deadlines import KERNELS_S
+
+
+def options(verb: str, parser: argparse.ArgumentParser) -> None:
+    """Of `up`."""
+    if verb == "up":
+        parser.add_argument(
+            "--check-kernels",
+            action="store_true",
+            help="run the plan's kernels on one GPU of each node before the ranks start, as `stack check` does; refuse "
+            "if one is wrong or fails (exit code 7)",
+        )
+
+
+def actions(verb: str, parsers: Any) -> None:
+    """`stack check`."""
+    if verb == "stack":
+        from orchestrator.tuning.commands import check
+
+        check.configure(parsers.add_parser("check", help="run the kernels that a plan needs on one GPU of each node"))
+
+
+def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:
+    """`stack check`."""
+    if verb != "stack" or args.action != "check":
+        return None
+    from orchestrator.tuning.commands import check
+
+    return check.run(args, screen)
+
+
+def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
+    """Where it is asked for."""
+    from orchestrator.tuning.steps.before_go import checked_before
+
+    return BeforeGoCheck(KERNELS_S, checked_before) if args.check_kernels else None
