@@ -249,7 +249,8 @@ class Lifecycle:
         effects = self._follow_loss(self.members.step(now, event))
         match event:
             case LinkOpened(node):
-                return [*effects, Note("joined", {"node": node}), *self._say_again(node)]
+                again = self._say_again(node)
+                return [*effects, Note("joined", {"node": node}), *again, *self._judge(now, verdicts.Tick())]
             case LinkClosed(node, reason):
                 return [
                     *effects,
@@ -364,7 +365,8 @@ class Lifecycle:
         if self.state.ends:
             return []
         effects: list[Effect] = []
-        for effect in self.attribution.step(now, event, self.members.joined):
+        broken = self.members.may_come_back()
+        for effect in self.attribution.step(now, event, self.members.joined, broken=broken):
             match effect:
                 case verdicts.AskMembers():
                     effects.append(Send(Ask()))

@@ -118,8 +118,11 @@ class LeaderVerdict:
     _waiting: frozenset[str] = frozenset()
     _over: bool = False
 
-    def step(self, now: float, event: Event, joined: frozenset[str] = frozenset()) -> list[Effect]:
-        """joined: the other nodes that are connected."""
+    def step(
+        self, now: float, event: Event, joined: frozenset[str] = frozenset(), *, broken: bool = False
+    ) -> list[Effect]:
+        """joined: the other nodes that are connected. broken: one's connection broke a moment ago: if its agent is
+        gone, what was seen since may only have followed, and `membership` names it."""
         if self._over:
             return []
         effects: list[Effect] = []
@@ -134,7 +137,7 @@ class LeaderVerdict:
                 self._waiting -= {node}
             case _:
                 pass
-        return effects or self._rule(now, joined)
+        return effects or ([] if broken else self._rule(now, joined))
 
     def _take(self, now: float, node: str, statement: Statement, others: frozenset[str]) -> list[Effect]:
         before = self.statements.get(node)
@@ -168,37 +171,48 @@ class MemberAccount:
     statement: Statement | None = None
     until: float = 0.0
     """Deadline for the verdict, monotonic seconds; 0 if it does not wait."""
+    _held: bool = False
+    """The account waits for what became of a connection."""
     _over: bool = False
 
-    def step(self, now: float, event: Event, joined: frozenset[str] = frozenset()) -> list[Effect]:
-        """joined: the leader, while it is connected."""
+    def step(
+        self, now: float, event: Event, joined: frozenset[str] = frozenset(), *, broken: bool = False
+    ) -> list[Effect]:
+        """joined: the leader, while it is connected. broken: its connection broke a moment ago: if its agent is gone,
+        what is seen here from now on may only have followed."""
         effects: list[Effect] = []
         match event:
             case _ if self._over:
                 pass
             case OwnFailure(statement):
-                effects = self._take(now, statement, bool(joined))
+                effects = self._take(now, statement, bool(joined), broken=broken)
             case LeaderAsked():
                 effects = [Look()]
             case LookDone():
                 effects = [Tell(self.statement)]
             case VerdictReceived(verdict):
                 effects = self._end(self._own(verdict, now))
+            case _ if self._held and not broken and self.statement is not None:
+                effects = self._say(now, self.statement, bool(joined), broken=False)
             case _ if self.statement is not None and self.until and now >= self.until:
                 effects = self._end(self.statement.cause)
             case _:
                 pass
         return effects
 
-    def _take(self, now: float, statement: Statement, joined: bool) -> list[Effect]:
+    def _take(self, now: float, statement: Statement, joined: bool, *, broken: bool) -> list[Effect]:
         if self.statement is not None and statement.weight <= self.statement.weight:
             return []
         self.statement = statement
+        return self._say(now, statement, joined, broken=broken)
+
+    def _say(self, now: float, statement: Statement, joined: bool, *, broken: bool) -> list[Effect]:
+        self._held = broken
+        if broken or (joined and statement.weight is not Weight.SEEN):
+            self.until = self.until or now + HOLD_S
+            return [Tell(statement)] if joined else []
         tell: list[Effect] = [Tell(statement)] if joined else []
-        if statement.weight is Weight.SEEN or not joined:
-            return tell + self._end(statement.cause)
-        self.until = self.until or now + HOLD_S
-        return tell
+        return tell + self._end(statement.cause)
 
     def _own(self, verdict: Cause, now: float) -> Cause:
         """The cause of this node's own part: its own account if that is the one the leader names."""

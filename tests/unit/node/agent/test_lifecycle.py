@@ -161,9 +161,19 @@ def test_a_death_while_the_link_is_made_again_is_told_once_it_is() -> None:
     informed, and its ranks kept running for ever."""
     member = part("b")
     member.step(101.0, LinkClosed("a", "Connection reset by peer", broken=True))
-    told = member.step(102.0, verdicts.OwnFailure(Statement(KILLED, Weight.SEEN)))
-    assert sent(told) == [] and entered(told) == ["failed"]
-    assert sent(member.step(102.0, LinkOpened("a"))) == [Account(type="failed", cause=KILLED)]
+    statement = Statement(KILLED, Weight.SEEN)
+    assert member.step(102.0, verdicts.OwnFailure(statement)) == []
+    told = member.step(102.0, LinkOpened("a"))
+    assert sent(told) == [statement.account()] and entered(told) == ["failed"]
+
+
+def test_a_death_after_the_leaders_agent_is_not_the_cause() -> None:
+    """Its ranks died with it, and ours of that; its guardian may say so later than ours are seen dead."""
+    member = part("b")
+    member.step(101.0, LinkClosed("a", "Connection reset by peer", broken=True))
+    assert member.step(101.4, verdicts.OwnFailure(Statement(KILLED, Weight.SEEN))) == []
+    effects = member.step(102.5, says("a", AgentEnded()))
+    assert entered(effects) == ["failed"] and member.cause is not None and member.cause.node == "a"
 
 
 @pytest.mark.parametrize("cause", [KILLED, None])

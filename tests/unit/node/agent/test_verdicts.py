@@ -177,6 +177,21 @@ def test_a_member_without_a_word_from_its_leader_names_what_it_has() -> None:
     assert MemberAccount("node1").step(5.0, OwnFailure(own), frozenset()) == [Fail(own.cause)], "not connected"
 
 
+def test_what_is_seen_after_a_connection_broke_waits_for_what_became_of_it() -> None:
+    """The other end's agent may have gone first, and its guardian be late to say so on a busy machine."""
+    own, witness = seen("node1"), MemberAccount("node1")
+    assert witness.step(5.0, OwnFailure(own), frozenset(), broken=True) == []
+    assert witness.step(6.9, Tick(), frozenset(), broken=True) == []
+    assert witness.step(6.9, Tick(), LEADER) == [Tell(own), Fail(own.cause)], "it is back"
+    alone = MemberAccount("node1")
+    assert alone.step(5.0, OwnFailure(own), frozenset(), broken=True) == []
+    assert alone.step(7.0, Tick(), frozenset()) == [Fail(own.cause)], "nobody knows what became of it"
+    leader = LeaderVerdict("node0")
+    assert leader.step(5.0, OwnFailure(seen("node0")), frozenset(), broken=True) == [AskMembers(), Look()]
+    assert leader.step(6.5, Tick(), frozenset(), broken=True) == []
+    assert isinstance(only(leader.step(7.0, Tick(), frozenset())), SendVerdict)
+
+
 def test_a_member_looks_before_it_answers() -> None:
     witness = MemberAccount("node1")
     assert witness.step(5.0, LeaderAsked(), LEADER) == [Look()]
