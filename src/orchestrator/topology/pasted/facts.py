@@ -34,7 +34,7 @@ _PREFIXED_PART = 0.9
 
 
 @dataclass
-class Facts:
+class PastedFacts:
     """One section.
 
     form:  what it is, as it is called: nvidia-smi topo -m

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.names import device_called
-from orchestrator.topology.pasted.facts import Facts, Line, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
 from orchestrator.topology.pci import sort_key
 
 TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
@@ -59,14 +59,14 @@ class _Function:
     slot: str = ""
 
 
-def read(lines: Sequence[Line]) -> Iterator[Facts]:
+def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every tree; of what has no bridges, and of a tree that lost its indentation, no place is known."""
     for own in runs(lines):
         yield from _trees(own)
         yield from _lists(own)
 
 
-def _lists(lines: Sequence[Line]) -> Iterator[Facts]:
+def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """`lspci -vv` and more; an address that comes again begins another machine's."""
     found: dict[str, _Function] = {}
     first = current = None
@@ -106,7 +106,7 @@ def _detail(one: _Function, text: str) -> None:
         one.on_root = True
 
 
-def _placed(found: dict[str, _Function], first: Line) -> Iterator[Facts]:
+def _placed(found: dict[str, _Function], first: Line) -> Iterator[PastedFacts]:
     """Functions below their bridges. A bus that no bridge of the text leads to is a root bus only if something on it
     can be nowhere else: the text may be cut."""
     bridges = {one.below: one for one in found.values() if one.below}
@@ -122,7 +122,7 @@ def _bus(address: str) -> str:
     return address.rpartition(":")[0]
 
 
-def _trees(lines: Sequence[Line]) -> Iterator[Facts]:
+def _trees(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """`lspci -t`: a fork's column tells which bus a line goes on with."""
     found: dict[str, _Function] = {}
     forks: dict[int, tuple[str, str]] = {}
@@ -172,9 +172,9 @@ def _branch(text: str, forks: dict[int, tuple[str, str]], found: dict[str, _Func
     return True
 
 
-def _facts(form: str, first: Line, found: dict[str, _Function]) -> Iterator[Facts]:
+def _facts(form: str, first: Line, found: dict[str, _Function]) -> Iterator[PastedFacts]:
     keys = {address: key for address in found if (key := _key(found, address))} if form != LIST else {}
-    facts = Facts(form, first.number, first.node)
+    facts = PastedFacts(form, first.number, first.node)
     for address, key in keys.items():
         _tell(facts, key, found[address])
     gpus = [one for one in found.values() if _code(one)[:6] in ("0x0302", "0x0300") and _ids(one.words)[0] == _NVIDIA]
@@ -200,7 +200,7 @@ def _code(one: _Function) -> str:
     return f"0x{one.code}00" if one.code else _BRIDGE if one.below else _class(one.words, _ids(one.words)[0])
 
 
-def _tell(facts: Facts, key: str, one: _Function) -> None:
+def _tell(facts: PastedFacts, key: str, one: _Function) -> None:
     vendor, device = _ids(one.words)
     facts.files |= {f"{key}/{name}": text for name, text in one.files.items()}
     facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}"}

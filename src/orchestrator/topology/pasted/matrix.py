@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from orchestrator.topology.pasted.facts import Facts, Line, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
 from orchestrator.topology.stated import WORD
 
 FORM = "nvidia-smi topo -m"
@@ -18,7 +18,7 @@ _LEGEND = re.compile(r"[\s|]{0,16}(NIC[0-9]{1,3})\s{0,8}:\s{1,8}([A-Za-z][\w.@-]
 _MOST = 256
 
 
-def read(lines: Sequence[Line]) -> Iterator[Facts]:
+def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix."""
     for own in runs(lines):
         place = 0
@@ -81,7 +81,7 @@ class _Matrix:
         cells = [cell for row in self.rows.values() for cell in row[: len(self.heads)]]
         return bool(cells) and all(map(WORD.fullmatch, cells))
 
-    def facts(self) -> Facts:
+    def facts(self) -> PastedFacts:
         gpus = [head for head in self.heads if _GPU.fullmatch(head)]
         rows = []
         for head, cells in self.rows.items():
@@ -89,7 +89,7 @@ class _Matrix:
             rest = cells[len(self.heads) :][: len(self.columns)] if len(words) == len(self.heads) else []
             rows.append([head, words, rest])
         numa = {row[0]: row[2][self.columns.index("NUMA Affinity")] for row in rows if self._has_numa(row)}
-        return Facts(
+        return PastedFacts(
             FORM,
             self.lines[self.start].number,
             self.lines[self.start].node,

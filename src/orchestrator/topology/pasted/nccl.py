@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted.facts import Facts, Line
+from orchestrator.topology.pasted.facts import Line, PastedFacts
 from orchestrator.topology.pci import sort_key
 from orchestrator.topology.switches import XML_ROOT
 
@@ -36,7 +36,7 @@ _MOST = 1024
 
 
 @dataclass
-class _Host:
+class _LoggedHost:
     """paths: of every function, by its address; net: of each of NCCL's devices the path of its card, and GB/s"""
 
     line: Line
@@ -50,21 +50,21 @@ class _Host:
     sockets: dict[str, None] = field(default_factory=dict)
 
 
-def read(lines: Sequence[Line]) -> Iterator[Facts]:
+def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """The nodes whose ranks wrote the lines."""
-    hosts: dict[str, _Host] = {}
+    hosts: dict[str, _LoggedHost] = {}
     for line in lines:
         match = _LINE.match(line.text) if "NCCL INFO " in line.text else None
         if match is None or len(hosts) > _MOST:
             continue
-        host = hosts.setdefault(match["host"], _Host(line))
+        host = hosts.setdefault(match["host"], _LoggedHost(line))
         _take(host, match["who"], match["words"])
     for name, host in hosts.items():
         if host.gpus or host.devices or host.sockets:
             yield _facts(name, host)
 
 
-def _take(host: _Host, who: str, words: str) -> None:
+def _take(host: _LoggedHost, who: str, words: str) -> None:
     if match := _CPU.match(words):
         host.cpu[who] = match[1]
         host.above[who] = []
@@ -80,7 +80,7 @@ def _take(host: _Host, who: str, words: str) -> None:
         host.sockets |= dict.fromkeys(_INTERFACE.findall(match["devices"] or ""))
 
 
-def _node(host: _Host, who: str, match: re.Match[str]) -> None:
+def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
     """Deeper columns hang below; what an NVLink or the way between sockets leads to stands elsewhere in the tree."""
     column = len(match["indent"])
     chain = host.above[who] = [one for one in host.above[who] if one[0] < column]
@@ -110,8 +110,8 @@ def _address(number: str) -> str:
     )
 
 
-def _facts(name: str, host: _Host) -> Facts:
-    facts = Facts(FORM, host.line.number, name)
+def _facts(name: str, host: _LoggedHost) -> PastedFacts:
+    facts = PastedFacts(FORM, host.line.number, name)
     kinds = [(key, "0x060400", ids) for key, ids in host.switches.items()]
     kinds += [(key, "0x030200", "10de".ljust(16, "0")) for key in host.gpus]
     kinds += [(key, "0x020000", "0" * 16) for key in host.cards]
@@ -140,7 +140,7 @@ def _function(key: str, ids: str) -> dict[str, str]:
     return {**files, f"{key}/numa_node": str(int(numa, 16)) if len(numa) < 4 else "-1"}
 
 
-def _ports(host: _Host) -> dict[tuple[str, str, str], tuple[str, float]]:
+def _ports(host: _LoggedHost) -> dict[tuple[str, str, str], tuple[str, float]]:
     """{(device, port, link layer): (path of its card, GB/s)}; the ports of a merged device share its speed."""
     ports = {port: ("", 0.0) for entry in host.devices.values() for port in entry}
     for number, (path, gbs) in host.net.items():

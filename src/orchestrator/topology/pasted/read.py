@@ -8,10 +8,15 @@ from typing import Any
 
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.topology.pasted import lspci, matrix, nccl, tools
-from orchestrator.topology.pasted.facts import Facts, Line, lines_of
+from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
 from orchestrator.topology.stated import PASTED
 
-READERS: tuple[Callable[[Sequence[Line]], Iterator[Facts]], ...] = (matrix.read, lspci.read, nccl.read, tools.read)
+READERS: tuple[Callable[[Sequence[Line]], Iterator[PastedFacts]], ...] = (
+    matrix.read,
+    lspci.read,
+    nccl.read,
+    tools.read,
+)
 FORMS = (
     "nvidia-smi topo -m, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, show_gids,"
     " ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
@@ -20,10 +25,10 @@ _MOST_MACHINES = 64
 
 
 @dataclass
-class _Machine:
+class _PastedMachine:
     node: str
     file: str
-    parts: list[Facts] = field(default_factory=list)
+    parts: list[PastedFacts] = field(default_factory=list)
 
     def has(self, form: str) -> bool:
         return any(part.form == form for part in self.parts)
@@ -35,7 +40,7 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     texts: by file; home: name of a machine that no text names. Where there are several, they are named as the files in
     which they begin
     """
-    machines: list[_Machine] = []
+    machines: list[_PastedMachine] = []
     for file, text in texts.items():
         lines = lines_of(text)
         parts = sorted((part for reader in READERS for part in reader(lines)), key=lambda part: part.line)
@@ -58,7 +63,7 @@ def recognised(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(map(str, forms)) if isinstance(forms, (list, tuple)) else ()
 
 
-def _put_together(file: str, parts: Sequence[Facts], machines: list[_Machine]) -> None:
+def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_PastedMachine]) -> None:
     """A part goes to the machine that it names, else to the one before it, else to a new one where that one has such a
     part already."""
     for part in parts:
@@ -67,12 +72,12 @@ def _put_together(file: str, parts: Sequence[Facts], machines: list[_Machine]) -
             mine = machines[-1:]
             mine[0].node = part.node
         if not mine or mine[-1].has(part.form):
-            mine = [_Machine(part.node, file)]
+            mine = [_PastedMachine(part.node, file)]
             machines += mine
         mine[-1].parts.append(part)
 
 
-def _snapshot(name: str, parts: Sequence[Facts]) -> Snapshot:
+def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     others = _of_other_gpus(parts)
     trees = sorted(filter(_is_tree, parts), key=lambda one: (id(one) in others, -len(one.areas)))
     kept = [part for part in parts if part not in trees[1:] and id(part) not in others]
@@ -92,22 +97,22 @@ def _snapshot(name: str, parts: Sequence[Facts]) -> Snapshot:
     return Snapshot(node=name, taken_at=0.0, files=files, links=links, nvml=nvml, host=host)
 
 
-def _form(part: Facts, others: set[int]) -> str:
+def _form(part: PastedFacts, others: set[int]) -> str:
     return f"{part.form} (of other GPUs: left out)" if id(part) in others else part.form
 
 
-def _of_other_gpus(parts: Sequence[Facts]) -> set[int]:
+def _of_other_gpus(parts: Sequence[PastedFacts]) -> set[int]:
     """Ids of trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
     told = {gpu["index"] for part in parts if not _is_tree(part) for gpu in part.gpus}
     trees = [part for part in parts if _is_tree(part) and part.gpus]
     return {id(part) for part in trees if told and len(part.gpus) != len(told)}
 
 
-def _is_tree(part: Facts) -> bool:
+def _is_tree(part: PastedFacts) -> bool:
     return any(path.endswith("/class") for path in part.files)
 
 
-def _gpus(parts: Sequence[Facts]) -> list[dict[str, Any]]:
+def _gpus(parts: Sequence[PastedFacts]) -> list[dict[str, Any]]:
     """What the parts say of each GPU, by its index."""
     found: dict[int, dict[str, Any]] = {}
     for part in parts:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted.facts import Facts, Line, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
 
 VERBS, GIDS, ADDRESSES, SMI, GPUS = "ibv_devinfo", "show_gids", "ip addr", "nvidia-smi -q", "a list of GPUs"
 _HCA = re.compile(r"\s*hca_id:\s+([A-Za-z][\w.@-]{0,63})")
@@ -50,22 +50,22 @@ _WIDTHS = {"1X": 1, "2X": 16, "4X": 4, "8X": 8, "12X": 12}
 _MOST = 512
 
 
-def read(lines: Sequence[Line]) -> Iterator[Facts]:
+def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Sections of every kind; lines of one kind and node are one section."""
     for own in runs(lines):
         for reader in (_verbs, _gids, _addresses, _smi, _listed):
             yield from reader(own)
 
 
-def _verbs(lines: Sequence[Line]) -> Iterator[Facts]:
-    facts: Facts | None = None
+def _verbs(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    facts: PastedFacts | None = None
     folder = at = ""
     for line in lines:
         if match := _HCA.fullmatch(line.text):
             if facts is not None and f"/sys/class/infiniband/{match[1]}/fw_ver" in facts.files:
                 yield facts
                 facts = None
-            facts = facts or Facts(VERBS, line.number, line.node, areas={Area.RDMA})
+            facts = facts or PastedFacts(VERBS, line.number, line.node, areas={Area.RDMA})
             folder = at = f"/sys/class/infiniband/{match[1]}"
             facts.files[f"{folder}/fw_ver"] = ""
         elif facts is None or len(facts.files) > 64 * _MOST:
@@ -79,7 +79,7 @@ def _verbs(lines: Sequence[Line]) -> Iterator[Facts]:
         yield facts
 
 
-def _field(facts: Facts, folder: str, at: str, name: str, value: str) -> str:
+def _field(facts: PastedFacts, folder: str, at: str, name: str, value: str) -> str:
     """Take one field; the folder of the port that the next ones belong to."""
     if name == "port" and value.isdecimal() and len(value) < 4:
         return f"{folder}/ports/{value}"
@@ -108,7 +108,7 @@ def _of_port(name: str, value: str, lanes: str) -> str:
     return told.get(name, "")
 
 
-def _gid(facts: Facts, at: str, index: str, gid: str, kind: str, netdev: str) -> None:
+def _gid(facts: PastedFacts, at: str, index: str, gid: str, kind: str, netdev: str) -> None:
     try:
         value = ipaddress.IPv6Address(gid).exploded
     except ValueError:
@@ -120,11 +120,11 @@ def _gid(facts: Facts, at: str, index: str, gid: str, kind: str, netdev: str) ->
         facts.files[f"{at}/gid_attrs/ndevs/{index}"] = netdev
 
 
-def _gids(lines: Sequence[Line]) -> Iterator[Facts]:
-    facts: Facts | None = None
+def _gids(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    facts: PastedFacts | None = None
     for line in lines:
         if match := _SHOWN_GID.fullmatch(line.text):
-            facts = facts or Facts(GIDS, line.number, line.node)
+            facts = facts or PastedFacts(GIDS, line.number, line.node)
             if len(facts.files) < 8 * _MOST:
                 at = f"/sys/class/infiniband/{match[1]}/ports/{match[2]}"
                 _gid(facts, at, match[3], match[4], match[5], match[6])
@@ -132,15 +132,15 @@ def _gids(lines: Sequence[Line]) -> Iterator[Facts]:
         yield facts
 
 
-def _addresses(lines: Sequence[Line]) -> Iterator[Facts]:
+def _addresses(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """`ip -br addr`, `ip addr` and `ip -br link`."""
-    facts: Facts | None = None
+    facts: PastedFacts | None = None
     found: dict[str, list[dict[str, Any]]] = {}
     name = ""
     for line in lines:
         brief, long = _BRIEF.fullmatch(line.text), _LONG.match(line.text)
         if match := brief or long:
-            facts = facts or Facts(ADDRESSES, line.number, line.node, areas={Area.ADDRESSES, Area.INTERFACES})
+            facts = facts or PastedFacts(ADDRESSES, line.number, line.node, areas={Area.ADDRESSES, Area.INTERFACES})
             name, state = match[1], match[2 if brief else 3]
             if len(found) > _MOST:
                 break
@@ -164,14 +164,14 @@ def _address(text: str) -> dict[str, Any] | None:
     return {"family": f"inet{'6' * (one.version == 6)}", "address": str(one.ip), "prefixlen": one.network.prefixlen}
 
 
-def _smi(lines: Sequence[Line]) -> Iterator[Facts]:
+def _smi(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """`nvidia-smi -q`, and its plain table."""
-    facts: Facts | None = None
+    facts: PastedFacts | None = None
     gpu: dict[str, Any] = {}
     section = ""
     for line in lines:
         if match := _SMI_GPU.match(line.text.strip()) or _TABLE.match(line.text):
-            facts = facts or Facts(SMI, line.number, line.node)
+            facts = facts or PastedFacts(SMI, line.number, line.node)
             if len(facts.gpus) >= _MOST:
                 break
             table = match.re is _TABLE
@@ -197,12 +197,12 @@ def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None
         gpu.setdefault("link", {})["max_width" if name == "Max" else "width"] = int(width[1])
 
 
-def _listed(lines: Sequence[Line]) -> Iterator[Facts]:
+def _listed(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """`nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
-    facts: Facts | None = None
+    facts: PastedFacts | None = None
     for line in lines:
         if match := _LISTED.fullmatch(line.text):
-            facts = facts or Facts(GPUS, line.number, line.node)
+            facts = facts or PastedFacts(GPUS, line.number, line.node)
             indices = {int(number) for number in match[1].split(",")}
             uuid = {"uuid": match[3]} if match[3] else {}
             facts.gpus += [{"index": index, "name": match[2].strip(), **uuid} for index in sorted(indices)][:_MOST]
