@@ -1,18 +1,23 @@
-"""Sends notices: webhooks and mail, in a separate thread, so that no command waits for a receiver."""
+"""Sends notices: webhooks and mail, each receiver in a thread of its own, so that nobody waits for one."""
 
 from __future__ import annotations
 
+import errno
 import http.client
+import io
 import json
 import queue
 import smtplib
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from orchestrator.gang.view import GangView
@@ -24,9 +29,15 @@ from orchestrator.monitoring.events import news
 from orchestrator.monitoring.wording import address, body, plain, refused
 from orchestrator.records.documents import keep_told, read_told, told_file
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 TRIES = 3
 PAUSE_S = 2.0
 MOST_WAITING = 200
+"""Notices for one receiver."""
+MOST_HEARD = 1 << 18
+"""Bytes of all that a receiver says in one exchange."""
 
 
 def send(recipient: Recipient, notice: Notice, *, deadline_s: float = NOTICE_S) -> str:
@@ -43,7 +54,7 @@ def send(recipient: Recipient, notice: Notice, *, deadline_s: float = NOTICE_S) 
         return f"{type(error).__name__} {code}".strip()
     except OSError as error:
         return f"{type(error).__name__}: {error.strerror or 'timed out'}"
-    except (ValueError, http.client.HTTPException) as error:
+    except Exception as error:  # whatever a receiver answers is told as its failure
         return type(error).__name__
 
 
@@ -66,20 +77,25 @@ class Notifier:
         self._file = told_file(inventory)
         self._told = read_told(self._file) if recipients else {}
         self._lock = threading.Lock()
-        self._waiting: queue.Queue[Notice | None] = queue.Queue(MOST_WAITING)
-        self._thread = threading.Thread(target=self._live, name="notify", daemon=True)
+        self._waiting: list[queue.SimpleQueue[Notice | None]] = [queue.SimpleQueue() for _ in self._recipients]
+        self._threads = [
+            threading.Thread(target=self._live, args=each, name="notify", daemon=True)
+            for each in zip(self._recipients, self._waiting, strict=True)
+        ]
 
     def __enter__(self) -> Notifier:
-        if self._recipients:
-            self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._recipients:
-            self._waiting.put(None)
-            self._thread.join(LAST_NOTICES_S)
+        ends = time.monotonic() + LAST_NOTICES_S
+        for waiting in self._waiting:
+            waiting.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, ends - time.monotonic()))
 
     def look(self, view: GangView) -> None:
         """Tell what is new of a gang."""
@@ -94,19 +110,18 @@ class Notifier:
             self.tell(notice)
 
     def tell(self, notice: Notice) -> None:
-        """Send it, soon."""
-        if not self._recipients:
-            return
-        try:
-            self._waiting.put_nowait(notice)
-        except queue.Full:
-            self._trouble(f"{MOST_WAITING} notifications are waiting already; dropped: {notice.title}")
+        """Send it, soon, to those who want to hear of such an event."""
+        for recipient, waiting in zip(self._recipients, self._waiting, strict=True):
+            if notice.event not in recipient.events:
+                continue
+            if waiting.qsize() < MOST_WAITING:
+                waiting.put(notice)
+            else:
+                self._trouble(f"{MOST_WAITING} notifications wait for {shown(recipient)}; dropped: {notice.title}")
 
-    def _live(self) -> None:
-        while (notice := self._waiting.get()) is not None:
-            for recipient in self._recipients:
-                if notice.event in recipient.events:
-                    self._deliver(recipient, notice)
+    def _live(self, recipient: Recipient, waiting: queue.SimpleQueue[Notice | None]) -> None:
+        while (notice := waiting.get()) is not None:
+            self._deliver(recipient, notice)
 
     def _deliver(self, recipient: Recipient, notice: Notice) -> None:
         for attempt in range(TRIES):
@@ -117,6 +132,55 @@ class Notifier:
         self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
 
 
+class _Exchange:
+    """What a peer says, under one deadline and one byte limit: a byte now and then wins no time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+        self._left = MOST_HEARD
+
+    def rest(self) -> float:
+        """Seconds. Raises TimeoutError at the end."""
+        if (rest := self._ends - time.monotonic()) <= 0:
+            raise TimeoutError
+        return rest
+
+    def count(self, heard: int) -> None:
+        """Raises OSError above the limit."""
+        self._left -= heard
+        if self._left < 0:
+            raise OSError(errno.EMSGSIZE, f"it said more than {MOST_HEARD} bytes")
+
+    def makefile(self, sock: socket.socket) -> io.BufferedReader:
+        """In place of the socket's own."""
+        return io.BufferedReader(_Heard(sock, self))
+
+
+class _Heard(io.RawIOBase):
+    def __init__(self, sock: socket.socket, exchange: _Exchange) -> None:
+        self._sock, self._raw, self._exchange = sock, sock.makefile("rb", buffering=0), exchange
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        self._sock.settimeout(self._exchange.rest())
+        heard = self._raw.readinto(buffer)
+        self._exchange.count(heard or 0)
+        return heard
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, exchange: _Exchange, **more: Any) -> None:
+        super().__init__(sock, **more)
+        self.fp.close()
+        self.fp = exchange.makefile(sock)
+
+
 def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
     now = time.time()
     url = recipient.url or _secret(recipient.url_file, "the address")
@@ -125,7 +189,9 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return "the address is not an http(s) address"
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    exchange = _Exchange(deadline_s)
     connection = kind(parts.hostname, parts.port, timeout=deadline_s)
+    connection.response_class = partial(_Response, exchange=exchange)  # type: ignore[assignment]
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         text = json.dumps(body(recipient.kind, notice, sign=sign, at=now), ensure_ascii=False).encode()
@@ -142,8 +208,23 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
 def _parsed(said: bytes) -> object:
     try:
         return json.loads(said)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+class _Smtp(smtplib.SMTP):
+    def __init__(self, exchange: _Exchange, *place: Any, **more: Any) -> None:
+        self._exchange = exchange
+        super().__init__(*place, **more)
+
+    def getreply(self) -> tuple[int, bytes]:
+        if self.file is None and self.sock is not None:
+            self.file = self._exchange.makefile(self.sock)
+        return super().getreply()
+
+
+class _SmtpOverTls(_Smtp, smtplib.SMTP_SSL):
+    pass
 
 
 def _mail(mail: Mail, notice: Notice, deadline_s: float) -> None:
@@ -154,10 +235,11 @@ def _mail(mail: Mail, notice: Notice, deadline_s: float) -> None:
     message.set_content(plain(notice) + "\n")
     password = _secret(mail.password_file, "the password") if mail.password_file else ""
     context = ssl.create_default_context() if mail.tls != "none" else None
+    exchange = _Exchange(deadline_s)
     if mail.tls == "tls" and context is not None:
-        server: smtplib.SMTP = smtplib.SMTP_SSL(mail.server, mail.port, timeout=deadline_s, context=context)
+        server: smtplib.SMTP = _SmtpOverTls(exchange, mail.server, mail.port, timeout=deadline_s, context=context)
     else:
-        server = smtplib.SMTP(mail.server, mail.port, timeout=deadline_s)
+        server = _Smtp(exchange, mail.server, mail.port, timeout=deadline_s)
     with server:
         if mail.tls == "starttls":
             server.starttls(context=context)

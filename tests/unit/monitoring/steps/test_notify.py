@@ -6,7 +6,7 @@ import base64
 import socketserver
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -93,6 +93,71 @@ def test_a_recipient_hears_of_its_events_only_and_a_dead_one_is_told_of(tmp_path
             notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
     assert [document["event"] for document in there.documents()] == ["given-up"]
     assert len(troubles) == 2 and "slack at 127.0.0.1 did not accept 'g: failed'" in troubles[0]
+
+
+@contextmanager
+def talker(says: bytes, drips: bytes = b"") -> Iterator[int]:
+    """A peer on loopback that says something at once and then a piece at a time, without an end; its port."""
+    over = threading.Event()
+
+    class Talk(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.sendall(says)
+                while not over.wait(0.05) and drips:
+                    self.request.sendall(drips)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talk) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            over.set()
+            server.shutdown()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+HOSTILE = {
+    "deep": (OK + b"Content-Length: 61440\r\n\r\n" + b"[" * 61440, b""),
+    "dripping status": (b"", b"H"),
+    "dripping headers": (OK, b"A: b\r\n"),
+    "dripping body": (OK + b"Content-Length: 60000\r\n\r\n", b"["),
+    "going on": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "too much": (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000, b""),
+    "noise": (bytes(range(256)) * 300, b""),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_answer_holds_or_ends_what_serves_the_others(
+    hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def soon(recipient: Recipient, notice: Notice) -> str:
+        return send(recipient, notice, deadline_s=0.2) if recipient is bad else send(recipient, notice)
+
+    monkeypatch.setattr(notify, "send", soon)
+    notices = [Notice(event=Event.GIVEN_UP, subject=f"g{number}", text="3 restarts") for number in range(2)]
+    troubles: list[str] = []
+    with talker(*HOSTILE[hostile]) as port, receiver() as there:
+        bad = Recipient(kind=ReceiverKind.DINGTALK, url=f"http://127.0.0.1:{port}")
+        good = Recipient(kind=ReceiverKind.WEBHOOK, url=there.url)
+        with Notifier([bad, good], str(tmp_path / "hosts.yml"), troubles.append) as notifier:
+            for notice in notices:
+                notifier.tell(notice)
+        assert [document["subject"] for document in there.documents()] == ["g0", "g1"]
+    assert ["'" + notice.title + "'" in words for notice, words in zip(notices, troubles, strict=True)] == [True] * 2
+
+
+@pytest.mark.parametrize(("says", "drips"), [(b"", b"2"), (b"", b"250-more\r\n"), (b"250-more\r\n" * 40_000, b"")])
+def test_a_mail_server_that_does_not_come_to_an_end_is_left(says: bytes, drips: bytes) -> None:
+    told: list[str] = []
+    with talker(says, drips) as port:
+        mail = Mail(server="127.0.0.1", port=port, sender="a@example.org", to=("b@example.org",), tls="none")
+        recipient = Recipient(kind=ReceiverKind.EMAIL, mail=mail)
+        sending = threading.Thread(target=lambda: told.append(send(recipient, trial(), deadline_s=0.5)), daemon=True)
+        sending.start()
+        sending.join(10.0)
+    assert told and told[0]
 
 
 class Post(socketserver.StreamRequestHandler):
