@@ -12,9 +12,9 @@ from types import ModuleType
 
 from orchestrator import __version__
 from orchestrator.cli.arguments import GroupedFormatter, Parser, added, arranged, in_groups, strange, without_quiet
-from orchestrator.cli.detaching import detaching, forget
+from orchestrator.cli.detaching import detaching
 from orchestrator.cli.every_parser import verbs_of
-from orchestrator.cli.screen import Screen
+from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.which import load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 
@@ -89,20 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     screen = Screen(as_json="--json" in words)
     try:
-        config = load_config()
-        words, screen.quiet = without_quiet(words, config.quiet)
-        words = arranged(words, {**VERBS, **APART})
-        verb = next((word for word in words if not word.startswith("-")), "")
-        parser, modules = parser_of(verb)
-        if verb in config.options and words[0] == verb:
-            words = added(words, verbs_of(parser)[verb], config.options[verb], config.path)
-        args, unknown = parser.parse_known_args(words)
-        if unknown:
-            raise strange(unknown, args.verb)
-        args.typed = words
-        with detaching():
-            code = int(modules[args.verb].run(args, screen))
-        sys.stdout.flush()
+        with answering():
+            return _answered(words, screen)
     except DeployError as failure:
         with suppress(Detached):
             screen.error(failure)
@@ -112,9 +100,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             screen.say("interrupted")
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        forget(sys.stdout)
         return Exit.DONE
-    return code
+
+
+def _answered(words: list[str], screen: Screen) -> int:
+    config = load_config()
+    words, screen.quiet = without_quiet(words, config.quiet)
+    words = arranged(words, {**VERBS, **APART})
+    verb = next((word for word in words if not word.startswith("-")), "")
+    parser, modules = parser_of(verb)
+    if verb in config.options and words[0] == verb:
+        words = added(words, verbs_of(parser)[verb], config.options[verb], config.path)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        raise strange(unknown, args.verb)
+    args.typed = words
+    with detaching():
+        return int(modules[args.verb].run(args, screen))
 
 
 def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

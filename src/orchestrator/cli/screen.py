@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.cli.detaching import forget
-from orchestrator.model.errors import DeployError, Detached
+from orchestrator.model.errors import DeployError, Detached, OutputLost
 
 if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
     from rich.console import Console
@@ -51,13 +54,15 @@ class Screen:
             self._write(printable(text) + "\n")
 
     def _write(self, text: str) -> None:
-        """Detaches, as Ctrl-C does, if stderr is closed (`2>&1 | head`, a closed terminal)."""
+        """Detaches, as Ctrl-C does, if nobody reads stderr any more (`2>&1 | head`, a closed terminal). A file that
+        takes no more is no reason to: the work goes on, silently."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
-        except OSError:
+        except OSError as failure:
             forget(sys.stderr)
-            raise Detached from None
+            if failure.errno in (errno.EPIPE, errno.EIO):
+                raise Detached from None
 
     def verbatim(self, text: str) -> None:
         """Lines of the answer as they are, with tabs kept and never wrapped."""
@@ -80,6 +85,66 @@ class Screen:
         self._write(f"error: {printable(failure.where)}: {printable(failure.what)}\n")
         if failure.fix:
             self._write(f"  fix: {printable(failure.fix)}\n")
+
+
+class _Answer:
+    """stdout, which remembers why it could not be written."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.lost: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._remembered():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._remembered():
+            self._stream.flush()
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as failure:
+            forget(self._stream)
+            if not isinstance(failure, BrokenPipeError):
+                self.lost = failure
+            raise
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Within, all of stdout is written, or the end is OutputLost, --help's too; another failure remains what it is.
+    Raises BrokenPipeError where nobody reads it."""
+    answer = _Answer(sys.stdout or _closed(os.O_RDONLY))
+    sys.stderr = sys.stderr or _closed(os.O_WRONLY)
+    with redirect_stdout(answer):
+        try:
+            yield
+            answer.flush()
+        except (SystemExit, OSError) as ended:
+            if isinstance(ended, SystemExit):
+                with suppress(OSError):
+                    answer.flush()
+            if answer.lost is None:
+                raise
+        except BaseException:
+            with suppress(OSError):
+                answer.flush()
+            raise
+        if answer.lost is not None:
+            raise OutputLost(
+                f"could not be written: {answer.lost.strerror}; the answer is not complete", where="output", fix=""
+            ) from None
+
+
+def _closed(way: int) -> IO[str]:
+    """In place of a stream that the caller has closed (`>&-`). Opened for reading, it refuses what is written."""
+    return os.fdopen(os.open(os.devnull, way), "w")
 
 
 def _console(is_terminal: bool, *, stderr: bool) -> Console:

@@ -17,6 +17,8 @@ class Exit(IntEnum):
     GANG_FAILED = 5
     LOCK_HELD = 6
     DIFFERS = 7
+    UNWRITTEN = 8
+    """The answer could not be written: a full disk, a closed stdout."""
     INTERRUPTED = 130
     """By Ctrl-C, as a shell tells it (128 and the signal's number)."""
 
@@ -106,3 +108,9 @@ class VerificationDiffers(DeployError):
     """Two things that had to be equal are not."""
 
     exit_code = Exit.DIFFERS
+
+
+class OutputLost(DeployError):
+    """The answer did not arrive where stdout goes to."""
+
+    exit_code = Exit.UNWRITTEN

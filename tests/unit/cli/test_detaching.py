@@ -72,3 +72,61 @@ def test_a_result_that_is_cut_short_is_no_defect(tmp_path: Path) -> None:
     typed = f"{sys.executable} -m orchestrator.cli.main lab faults | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+_MANY = "for _ in range(9999): print('a long answer')"
+UNWRITTEN = {
+    "a short answer": "screen.verbatim('ready'); return 0",
+    "a long one": f"{_MANY}\n    return 0",
+    "a drawn one": "screen.out.print('ready'); return 3",
+    "a document": "screen.json({}); return 5",
+    "with words before it": "screen.say('inventory: hosts.yml'); screen.verbatim('ready'); return 0",
+    "beside a failure": "screen.verbatim('half'); raise InputError('no', where='here', fix='do')",
+}
+RUNS = """
+import sys
+from orchestrator.cli import main
+from orchestrator.gang.commands import status
+from orchestrator.model.errors import InputError
+
+def run(args, screen):
+    {}
+
+status.run = run
+sys.exit(main.main(["status"]))
+"""
+
+
+@pytest.mark.parametrize(("said", "unbuffered"), [(">/dev/full", ""), (">/dev/full", "1"), (">&- 2>/dev/full", "")])
+@pytest.mark.parametrize("case", [*UNWRITTEN, "--help", "--version"])
+def test_an_answer_that_can_not_be_written_is_one_line_and_a_code_of_its_own(
+    case: str, said: str, unbuffered: str
+) -> None:
+    code = RUNS.format(UNWRITTEN[case]) if case in UNWRITTEN else RUNS.replace('["status"]', f'["{case}"]')
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -c "$1" {said}', sys.executable, code],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    failed = case == "beside a failure" and not unbuffered
+    assert done.returncode == (2 if failed else 8), done.stderr
+    if "2>" in said:
+        return
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("inventory")]
+    if failed:
+        assert lines == ["error: here: no", "  fix: do"]
+    else:
+        (line,) = lines
+        assert line.startswith("error: output: could not be written: ")
+
+
+def test_talk_that_finds_a_full_disk_ends_nothing() -> None:
+    code = RUNS.format("screen.say('starting'); screen.verbatim('ready'); return 0")
+    done = subprocess.run(
+        ["bash", "-c", '"$0" -c "$1" 2>/dev/full', sys.executable, code],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "ready\n")
