@@ -18,6 +18,9 @@ _CHOICE = re.compile(
 )
 _NAME = re.compile(r"  \S+ {2,}(?=\S)")
 """What stands before the summary of a verb."""
+_LIKE = 0.75
+"""How much alike (difflib's ratio) two options are for one to be a slip of the other: --modle and --model are 0.86,
+an engine's --mem-fraction-static and the nearest of ours 0.5."""
 _LEAST = 20
 """Columns that a summary needs to be read in."""
 
@@ -41,13 +44,27 @@ def count(text: str) -> int:
     return number
 
 
-def strange(words: Sequence[str], verb: str) -> InputError:
-    """Words that a verb does not know."""
+def strange(words: Sequence[str], verb: str, parser: argparse.ArgumentParser) -> InputError:
+    """Words that a verb does not know. parser: of that verb, whose actions may have parsers of their own."""
+    known = sorted(_options(parser))
+    likely = {
+        word: near[0]
+        for word in (word.partition("=")[0] for word in words if word.startswith("--"))
+        if (near := get_close_matches(word, known, n=1, cutoff=_LIKE))
+    }
+    meant = f"did you mean {' '.join(likely.values())}? " if likely else ""
     return InputError(
         f"unrecognized arguments: {' '.join(words)}",
         where=f"l40s-deploy {verb}",
-        fix=f"run `l40s-deploy {verb} --help` for the options",
+        fix=f"{meant}run `l40s-deploy {verb} --help` for the options",
     )
+
+
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    """All long ones, its actions' too."""
+    found = {option for option in parser._option_string_actions if option.startswith("--")}
+    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return found.union(*(_options(one) for sub in subs for one in sub.choices.values()))
 
 
 def without_quiet(words: Sequence[str], default: bool) -> tuple[list[str], bool]:

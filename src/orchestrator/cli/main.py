@@ -112,8 +112,10 @@ def _answered(words: list[str], screen: Screen) -> int:
     if verb in config.options and words[0] == verb:
         words = added(words, verbs_of(parser)[verb], config.options[verb], config.path)
     args, unknown = parser.parse_known_args(words)
+    if unknown[:1] == ["--"] and "engine_args" in args:  # argparse knows only the first group of positions
+        args.engine_args, unknown = [*args.engine_args, *unknown[1:]], []
     if unknown:
-        raise strange(unknown, args.verb)
+        raise strange(unknown, args.verb, verbs_of(parser)[args.verb])
     args.typed = words
     with detaching():
         return int(modules[args.verb].run(args, screen))

@@ -31,6 +31,9 @@ WRONG = [
     (("help", "statsu"), "no verb is called 'statsu'", "did you mean status"),
     (("checkpoint", "pusj", "x"), "no action is called 'pusj'", "did you mean push"),
     (("status", "--bogus"), "unrecognized arguments: --bogus", "`l40s-deploy status --help`"),
+    (("status", "--wdie"), "unrecognized arguments: --wdie", "did you mean --wide? run"),
+    (("up", "--modle=GLM-4.6-FP8"), "unrecognized arguments: --modle", "did you mean --model? run"),
+    (("checkpoint", "push", "x", "--tmieout", "3"), "unrecognized arguments: --tmieout", "did you mean --timeout? run"),
     (("up", "--model"), "argument --model: expected one argument", "`l40s-deploy up --help`"),
     ((), "the following arguments are required: VERB", "`l40s-deploy --help`"),
 ]
@@ -47,6 +50,11 @@ def test_wrong_words_are_one_message_and_with_json_one_document(
     out, err = capsys.readouterr()
     error = json.loads(err)["error"]
     assert out == "" and what in error["what"] and fix in error["fix"] and error["where"].startswith("l40s-deploy")
+
+
+def test_no_option_of_ours_is_offered_for_one_of_the_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--model", "GLM-4.6-FP8", "--mem-fraction-static", "0.8"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
 
 
 def test_json_errors_are_one_document_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

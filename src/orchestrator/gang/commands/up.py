@@ -41,6 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
+        "l40s-deploy up GLM-4.6-FP8                       # the same as --model GLM-4.6-FP8",
         "l40s-deploy up --model MiniMax-M2 --replicas        # one engine per node, behind the router",
         "l40s-deploy up --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --dry-run",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 -- --mem-fraction-static 0.8",
@@ -78,6 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every gang is ready; 7 when accepted answers of `golden` have changed; 130 when interrupted."""
+    plan_options.take_names(args)
     before_go = tuple(answers("before_go", args))
     if not (plan_options.asks(args) or args.replace or args.strict or before_go):
         return _finish(args, screen)

@@ -15,7 +15,13 @@ from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.survivors import without
 from orchestrator.planning.commands.advisories import advisories_json
-from orchestrator.planning.commands.plan_options import add_plan_options, request_of, show_plan, stacks_of_plan
+from orchestrator.planning.commands.plan_options import (
+    add_plan_options,
+    request_of,
+    show_plan,
+    stacks_of_plan,
+    take_names,
+)
 from orchestrator.planning.diff import GangDiff, by_change, side
 from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import plan_json
@@ -61,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Make the plan and show it as requested."""
+    take_names(args)
     request = request_of(args)
     inventory = without(open_inventory(args, screen), request.without)
     if request.replicas:

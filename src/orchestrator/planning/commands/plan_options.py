@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,10 @@ from orchestrator.cli.arguments import count
 from orchestrator.cli.options import add_gang_option, add_layout
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.steps.look import named_stack
+from orchestrator.loading.inventory import load_inventory
+from orchestrator.loading.profiles import profile_names
+from orchestrator.loading.which import choose_inventory
+from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
@@ -55,7 +61,39 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="NODE",
         help="plan without this node: a spare takes its place, else with another layout if needed (repeatable)",
     )
-    parser.add_argument("engine_args", nargs="*", metavar="-- FLAGS", help="extra engine flags, after --")
+    parser.add_argument(
+        "engine_args",
+        nargs="*",
+        metavar="NAME -- FLAGS",
+        help="NAME: a gang, as --gang NAME, else a model, as --model NAME; after --: extra engine flags",
+    )
+
+
+def take_names(args: argparse.Namespace) -> None:
+    """Read what stands before the engine's flags as --gang, where the inventory has a gang of that name, else as
+    --model. Raises InputError for a name of neither."""
+    words = args.engine_args
+    args.engine_args = list(dropwhile(lambda word: not word.startswith("-"), words))
+    names = words[: len(words) - len(args.engine_args)]
+    if not names:
+        return
+    gangs = {gang.name for gang in load_inventory(choose_inventory(args.inventory).path).gangs}
+    models = profile_names()
+    for name in names:
+        if name in gangs or re.sub(r"-\d+$", "", name) in gangs:  # one of its replicas
+            args.gang.append(name)
+        elif args.model is None and not args.plan and (name in models or name.endswith((".yml", ".yaml"))):
+            args.model = name
+        elif name in models:
+            raise InputError(
+                f"{name} was named beside {f'--plan {args.plan}' if args.plan else args.model}",
+                where="command line",
+                fix="name one model",
+            )
+        else:
+            raise no_such(
+                "gang or model", name, [*sorted(gangs), *models], where="command line", lister="l40s-deploy models"
+            )
 
 
 def asks(args: argparse.Namespace) -> bool:

@@ -175,3 +175,57 @@ def test_without_a_model_it_finishes_what_was_begun(
         assert main([*typed, option]) == 2
         assert "no model was given" in capsys.readouterr().err
     assert len(asked) == 2
+
+
+GLM = "GLM-4.6-FP8"
+NAMED = [
+    (GLM, (GLM, (), ())),
+    (f"{GLM} --tp 8", (GLM, (), ())),
+    (f"g {GLM}", (GLM, ("g",), ())),
+    (f"--model {GLM} g", (GLM, ("g",), ())),
+    (f"{GLM} --tp 8 -- --mem-fraction-static 0.8", (GLM, (), ("--mem-fraction-static", "0.8"))),
+    (f"--model {GLM} -- --mem-fraction-static 0.8", (GLM, (), ("--mem-fraction-static", "0.8"))),
+]
+
+
+@pytest.mark.parametrize(("typed", "wanted"), NAMED, ids=[typed for typed, _ in NAMED])
+def test_models_and_gangs_may_be_named_by_position(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, typed: str, wanted: tuple[object, ...]
+) -> None:
+    asked: list[UpRequest] = []
+
+    def up(_: object, request: UpRequest, __: object) -> UpResult:
+        asked.append(request)
+        return outcome(before=True)
+
+    monkeypatch.setattr(verb, "up", up)
+    assert main(["up", "-i", str(tmp_path / "hosts.yml"), *typed.split()]) == 0
+    (plan,) = [request.plan for request in asked]
+    assert (plan.model, plan.gangs, plan.extra_args) == wanted
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("GLM-4.6-FP", f"did you mean {GLM}"),
+        ("gg", "no gang or model is called 'gg'"),
+        (f"{GLM} {MODEL}", f"{MODEL} was named beside {GLM}"),
+    ],
+)
+def test_a_name_of_neither_is_told_with_the_nearest(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: str, said: str
+) -> None:
+    assert main(["up", "-i", str(tmp_path / "hosts.yml"), *typed.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_gang_alone_is_one_to_finish(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Sequence[str]] = []
+
+    def resume(_: object, names: Sequence[str], *__: object, **___: object) -> ResumeResult:
+        asked.append(names)
+        raise InputError("nothing", where="here", fix="")
+
+    monkeypatch.setattr(verb, "resume", resume)
+    assert main(["up", "-i", str(tmp_path / "hosts.yml"), "g"]) == 2
+    assert asked == [["g"]]
