@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as some
 from hypothesis import strategies as st
 from tests.support.faults import FAULTS, ODD, Fault
@@ -266,6 +269,29 @@ def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None
         "got hf_abcdefghijklmnopqrstuv from the hub",
         "password: hunter2",
         "https://anna:hunter2@hub.example/x",
+        r"{\"password\": \"s3cret value\", \"n\": 1}",
+        r"""'{"request": "{\\"api_key\\": \\"s3cret-value\\"}"}'""",
+        "serve --admin-api-key s3cret-value --port 1",
+        "['--hf-token', 's3cret-value', '--port', '1']",
+        "Authorization: Token s3cret-value",
+        'Authorization: Digest username="x", response="s3cret-value"',
+        '{"Authorization": "Digest username=\\"x\\", response=\\"s3cret-value\\""}',
+        "https://anna:hun/s3cret-value@hub.example/x",
+        "https://an@na:s3cret@value@hub.example/x",
+        "https://s3cret-value@hub.example/x",
+        "redis%3A%2F%2Fu%3As3cret-value%40host",
+        "DB_PASS=s3cret-value",
+        "db_pwd: 'it's s3cret'",
+        "SENTRY_DSN=s3cret-value",
+        "HF_TOKEN_2=s3cret-value",
+        "Cookie: a=b; session=s3cret-value",
+        "set-cookie: a=b; session=s3cret-value",
+        "X-Auth: s3cret-value",
+        "X-Auth-Token: some s3cret-value",
+        "GET /x?api-key%3Ds3cret-value&n=1",
+        "password: correct horse s3cret-value, s3cret",
+        'password: "not closed s3cret-value',
+        "post to https://hooks.slack.com/services/T0/B0/s3cret",
         "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----",
     ],
 )
@@ -274,6 +300,37 @@ def test_what_looks_like_a_secret_is_hidden(text: str) -> None:
     assert HIDDEN in clean
     for secret in ("abcdef123456", "dXNlcjpwYXNz", "hf_abc", "wJalr", "s3cret", "hunter2", "b3Blb"):
         assert secret not in clean
+
+
+NAMES = st.sampled_from(
+    ["password", "DB_PASS", "hf-token", "HF_TOKEN_2", "admin_api_key", "X-Auth", "Cookie", "client_secret"]
+)
+SHAPES = st.sampled_from([
+    "{name}={secret}", "{name}: {secret}", "{name} = '{secret}'", '{{"{name}": "{secret}", "n": 1}}',
+    r'{{\"{name}\": \"{secret}\"}}', "?a=1&{name}={secret}&b=2", "{name}%3D{secret}", "export {name}=\"{secret}\"",
+    "Namespace(x=1, {name}='{secret}', y=None)", "--api-key {secret} --tp 8", "['--hf-token', '{secret}']",
+    "https://{secret}@h/x", "https://u:{secret}@h:80/x", "Authorization: Token {secret}",
+    "authorization: Digest a=b, {secret}",
+])  # fmt: skip
+
+
+@given(SHAPES, NAMES, SECRETS, st.sampled_from(["", "12:01:02 INFO ", "[rank 3] x=1, "]))
+def test_no_generated_secret_survives_in_a_generated_line(shape: str, name: str, secret: str, before: str) -> None:
+    secret = f"q7{secret}"  # no word of the shape
+    assert secret not in scrubber().text(before + shape.format(name=name, secret=secret))
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [quote, partial(quote, safe=""), quote_plus, lambda one: json.dumps(one)[1:-1], lambda one: repr(one)[1:-1],
+     lambda one: json.dumps(json.dumps(one)[1:-1])[1:-1], lambda one: json.dumps(one, ensure_ascii=False)[1:-1],
+     lambda one: re.sub("%..", lambda hexed: hexed.group().lower(), quote(one, safe=""))],
+)  # fmt: skip
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_known_secret_is_nowhere_in_any_encoding(encoded: Callable[[str], str], text: str) -> None:
+    form = encoded(f"q7{text}7q")
+    assume(len(text) > 2)
+    assert form not in scrubber(*long_enough([f"q7{text}7q"])).text(f"x {form} y")
 
 
 def test_names_and_addresses_get_pseudonyms_that_agree() -> None:
@@ -287,6 +344,8 @@ def test_names_and_addresses_get_pseudonyms_that_agree() -> None:
 
 def test_figures_stay() -> None:
     line = "Decode batch. #running-req: 3, #token: 1201, token usage: 0.41, gen throughput (token/s): 312.4"
+    assert scrubber().text(line) == line
+    line = "ServerArgs(tokenizer_path='/m', api_key=None, ssl_keyfile_password=None, max_total_tokens=5, tp=8)"
     assert scrubber().text(line) == line
     assert scrubber().value({"tokens_s": 312.4, "kv_tokens": 99, "api_key": "x1y2", "password": ["a b"]}) == {
         "tokens_s": 312.4, "kv_tokens": 99, "api_key": HIDDEN, "password": [HIDDEN]

@@ -26,7 +26,7 @@ from orchestrator.gang.steps.status.logs import logs
 from orchestrator.gang.steps.status.overview import overview, overview_json
 from orchestrator.gang.steps.status.versions import versions
 from orchestrator.gang.steps.status.why import around_failure, why, why_json
-from orchestrator.loading.secret_file import read_api_key
+from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
@@ -84,10 +84,17 @@ def bundle(
 
 
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """API keys of all nodes and of the router, and secrets in this process's environment. A key that can't be read
-    can't get into the bundle either."""
+    """API keys of all nodes and of the router, what is needed to notify, and secrets in the nodes' and in this
+    process's environment. A key that can't be read can't get into the bundle either."""
     every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
-    found = [value for name, value in environment.items() if is_secret(name, value)]
+    variables = [*environment.items(), *(one for node in every for one in node.overrides.env)]
+    found = [value for name, value in variables if is_secret(name, value)]
+    found += [one.url for one in inventory.notify]
+    private = {file for one in inventory.notify for file in (one.url_file, one.sign_file)}
+    private |= {one.mail.password_file for one in inventory.notify if one.mail}
+    for file in private - {""}:
+        with contextlib.suppress(DeployError):
+            found.append(read_private_line(Path(file).expanduser(), what="the secret", where="l40s_notify"))
     for file in {node.api_key_file for node in every if node.api_key_file}:
         with contextlib.suppress(DeployError):
             found.append(read_api_key(Path(file).expanduser(), where=file))
