@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.planning.redaction import HIDDEN, is_secret
+from orchestrator.planning.redaction import HIDDEN, is_hidden, is_secret
 from orchestrator.protocol.staging import APART, StagingRequest
 
 _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "command", "flags",
@@ -52,7 +52,7 @@ def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest
     return tuple(
         change
         for node in dict.fromkeys((*was, *will))
-        for change in _of_node(node, _settings(was.get(node)), _settings(will.get(node)))
+        for change in _of_node(node, was.get(node), will.get(node))
         if not (change.name == "engine_user" and change.will is None)  # the node knows who called sudo
     )
 
@@ -77,15 +77,14 @@ def summary(changes: Sequence[SettingChange], most: int = 3) -> str:
     return "; ".join(parts[:most]) + more
 
 
-def _of_node(node: str, was: Mapping[str, str], will: Mapping[str, str]) -> Iterator[SettingChange]:
-    for name in dict.fromkeys((*was, *will)):
-        before, after = was.get(name), will.get(name)
+def _of_node(node: str, was: StagingRequest | None, will: StagingRequest | None) -> Iterator[SettingChange]:
+    then, now = _settings(was), _settings(will)
+    variables = {name for request in (was, will) if request is not None for name in request.env}
+    for name in dict.fromkeys((*then, *now)):
+        hides = is_hidden if name in variables else is_secret
+        before, after = then.get(name), now.get(name)
         if before != after:
-            yield SettingChange(node, name, _safe(name, before), _safe(name, after))
-
-
-def _safe(name: str, value: str | None) -> str | None:
-    return HIDDEN if value is not None and is_secret(name, value) else value
+            yield SettingChange(node, name, *(HIDDEN if one and hides(name, one) else one for one in (before, after)))
 
 
 def _settings(request: StagingRequest | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import places
 from orchestrator.planning.choices import RdmaChoice
 from orchestrator.planning.options import HostFacts
-from orchestrator.planning.redaction import is_secret
+from orchestrator.planning.redaction import is_hidden
 from orchestrator.planning.requirements import older
 from orchestrator.protocol.network import NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
@@ -89,7 +89,7 @@ def environment(about: Surroundings) -> tuple[Setting, ...]:
     for name, value in about.stack.env:
         settings[name] = Setting(name, _filled(value, about), f"stack {about.stack.name}")
     for name, value in about.node.overrides.env:
-        replaced = "" if is_secret(name, value) else _instead(settings.get(name))
+        replaced = "" if is_hidden(name, value) else _instead(settings.get(name))
         settings[name] = Setting(name, value, f"override: l40s_env in the inventory{replaced}")
     return tuple(settings.values())
 

@@ -19,21 +19,32 @@ from urllib.parse import urlsplit
 HIDDEN = "<secret>"
 
 _NAMES = re.compile(
-    r"(?:^|_)(?:API_?KEYS?|KEYS?|TOKENS?|SECRETS?|PASS|PASSWD|PASSWORDS?|PASSPHRASE|CREDENTIALS?|AUTHORIZATION)$"
-    r"|SECRET|PASSWORD|(?:^|_)(?:ACCESS_KEY|API_?KEY)",
+    r"(?:^|_)(?:API_?KEYS?|KEYS?|TOKENS?|SECRETS?|PASS|PASSWD|PASSWORDS?|PASSPHRASE|CREDENTIALS?|AUTHORIZATION|AUTH|"
+    r"DSN|COOKIES?)(?:_?[0-9]+)?$|_(?:PWD|PW|PAT)(?:_?[0-9]+)?$|SECRET|PASSWORD|WEBHOOK|(?:^|_)(?:ACCESS_KEY|API_?KEY)",
     re.IGNORECASE,
 )
-_URL_WITH_PASSWORD = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
+_URL_WITH_USER = re.compile(r"://\S*@")
+_PUBLIC = re.compile(
+    r"(?:NCCL|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVSHMEM|UCX|GLOO|PYTORCH|TRITON|FLASHINFER|SGLANG|SGL|DG|L40S|OMP|KMP"
+    r"|MKL|TOKENIZERS|TRANSFORMERS|TIKTOKEN|HF_HUB|LC)_\w+|(?:TORCH|PYTHON)\w+|PATH|HOME|LANG|TZ|TMPDIR|LD_PRELOAD"
+    r"|LD_LIBRARY_PATH|XDG_CACHE_HOME|HF_HOME|HF_ENDPOINT|(?i:https?_proxy|all_proxy|no_proxy)"
+)
+"""Names that the engine, its libraries, the system or we document: what they hold is for every reader of a plan."""
 
 
 def is_secret(name: str, value: str) -> bool:
-    """By an environment variable's name (HF_TOKEN, AWS_SECRET_ACCESS_KEY), or an address with a password in it."""
-    return bool(value) and bool(_NAMES.search(name) or _URL_WITH_PASSWORD.search(value))
+    """By an environment variable's name (HF_TOKEN, AWS_SECRET_ACCESS_KEY), or an address with a user in it."""
+    return bool(value) and bool(_NAMES.search(name) or _URL_WITH_USER.search(value))
+
+
+def is_hidden(name: str, value: str) -> bool:
+    """An environment variable's value that is not shown: a secret, or one of a name that nobody documents."""
+    return is_secret(name, value) or (bool(value) and not _PUBLIC.fullmatch(name))
 
 
 def shown_env(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment without its secrets."""
-    return {name: HIDDEN if is_secret(name, value) else value for name, value in env.items()}
+    """An environment with the values that may be seen by anybody."""
+    return {name: HIDDEN if is_hidden(name, value) else value for name, value in env.items()}
 
 
 def shown(plan: Plan) -> Plan:

@@ -59,8 +59,9 @@ def test_each_setting_that_differs_is_told_on_each_node(
     assert found == tuple(SettingChange(f"node{rank}", *expected) for rank in range(4))
 
 
-def test_secrets_are_told_as_such() -> None:
-    was, will = (staged(overrides=Overrides(env=(("HF_TOKEN", value),))) for value in ("hf_old", "hf_new"))
+@pytest.mark.parametrize("name", ["HF_TOKEN", "DB_HOST"])
+def test_values_that_are_not_shown_are_told_as_such(name: str) -> None:
+    was, will = (staged(overrides=Overrides(env=((name, value),))) for value in ("hf_old", "hf_new"))
     assert {(change.was, change.will) for change in changes(was, will)} == {("<secret>", "<secret>")}
 
 

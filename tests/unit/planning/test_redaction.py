@@ -14,7 +14,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.plan_file import plan_json
-from orchestrator.planning.redaction import HIDDEN, is_secret, shown
+from orchestrator.planning.redaction import HIDDEN, is_hidden, is_secret, shown, shown_env
 
 SECRET = "hf_abcDEF0123456789"
 
@@ -28,7 +28,8 @@ def plan_with(name: str, value: str) -> Plan:
 @pytest.mark.parametrize(
     "name",
     ["HF_TOKEN", "hf_token", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "SGLANG_API_KEY", "MY_PASSWORD", "APIKEY",
-     "X_CREDENTIALS", "SECRET_THING"],
+     "X_CREDENTIALS", "SECRET_THING", "DB_PWD", "SENTRY_DSN", "SLACK_WEBHOOK_URL", "GITHUB_PAT", "HF_TOKEN_2",
+     "DB_PASS", "REDIS_AUTH", "SGLANG_API_KEY_2"],
 )  # fmt: skip
 def test_secrets_by_name(name: str) -> None:
     assert is_secret(name, "x")
@@ -38,14 +39,15 @@ def test_secrets_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "SGLANG_MAX_NEW_TOKENS_ESTIMATION", "KEYBOARD", "HF_HUB_OFFLINE",
-     "PASSENGER_COUNT"],
+     "PASSENGER_COUNT", "PWD", "PATH", "SSH_AUTH_SOCK"],
 )  # fmt: skip
 def test_ordinary_names(name: str) -> None:
     assert not is_secret(name, "x")
 
 
 def test_an_address_with_a_password_is_a_secret_whatever_its_name() -> None:
-    assert is_secret("HTTPS_PROXY", "http://ann:pw@proxy:3128")
+    for user in ("ann:pw", "ann:p/w", "a@nn:pw", "token"):
+        assert is_secret("HTTPS_PROXY", f"http://{user}@proxy:3128")
     assert not is_secret("HTTPS_PROXY", "http://proxy:3128")
 
 
@@ -54,6 +56,20 @@ def test_a_secret_runs_and_is_not_shown() -> None:
     assert dict(plan.gangs[0].nodes[1].env)["HF_TOKEN"] == SECRET
     assert SECRET not in json.dumps(plan_json(plan))
     assert dict(shown(plan).gangs[0].nodes[1].env)["HF_TOKEN"] == HIDDEN
+
+
+def test_of_a_name_that_nobody_documents_no_value_is_shown() -> None:
+    env = {"DB_HOST": "db", "MY_ID": "7", "NCCLX": "1", "EMPTY": "", "NCCL_DEBUG": "INFO", "no_proxy": "10.0.0.0/8"}
+    kept = {"EMPTY": "", "NCCL_DEBUG": "INFO", "no_proxy": "10.0.0.0/8"}
+    assert shown_env(env) == {name: kept.get(name, HIDDEN) for name in env}
+    plan = plan_with("DB_HOST", "my-own-value")
+    assert dict(plan.gangs[0].nodes[1].env)["DB_HOST"] == "my-own-value"
+    assert "my-own-value" not in json.dumps(plan_json(plan))
+
+
+def test_what_a_plan_decides_is_shown() -> None:
+    node = plan_with("DB_HOST", "x").gangs[0].nodes[0]
+    assert [name for name, value in node.env if is_hidden(name, value)] == ["DB_HOST"]
 
 
 def test_another_secret_is_another_plan() -> None:

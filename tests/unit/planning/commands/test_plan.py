@@ -165,7 +165,7 @@ def test_a_node_that_is_not_there_is_told_with_those_that_are(run) -> None:  # t
 
 
 def test_hostile_text_can_not_drive_the_terminal(run) -> None:  # type: ignore[no-untyped-def]
-    evil = planned(overrides=Overrides(env=(("X", "\x1b[2J[bold]x[/bold]"),)))
+    evil = planned(overrides=Overrides(env=(("NCCL_X", "\x1b[2J[bold]x[/bold]"),)))
     for words in ((), ("--sources",), ("--show", "env"), ("--show", "script")):
         shown = run(*words, plan=evil)
         assert "\x1b[2J" not in shown

@@ -14,7 +14,7 @@ from orchestrator.planning.steps.exports import compose_files
 
 
 def test_a_compose_file_says_what_the_plan_says() -> None:
-    evil = Overrides(env=(("PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
+    evil = Overrides(env=(("NCCL_PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
     spec = gang(overrides=evil)
     model, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
     plan = build_plan([spec], model, stack, topologies(spec), PlanOptions())
@@ -22,7 +22,7 @@ def test_a_compose_file_says_what_the_plan_says() -> None:
     node = plan.gangs[0].nodes[1]
     assert engine["command"] == ["python3", *node.argv[1:]]
     assert engine["environment"]["NCCL_IB_HCA"] == dict(node.env)["NCCL_IB_HCA"]
-    assert engine["environment"]["PRICE"] == "5$$ \n: {"
+    assert engine["environment"]["NCCL_PRICE"] == "5$$ \n: {"
     assert engine["environment"]["HF_TOKEN"] == "${HF_TOKEN:?put it into .env}"
     assert (engine["restart"], engine["network_mode"], engine["devices"]) == ("no", "host", ["/dev/infiniband"])
     gpus = engine["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
