@@ -31,3 +31,12 @@ def test_what_cannot_be_is_refused(request_: Request, where: str) -> None:
     with pytest.raises(InputError) as refused:
         request_.check()
     assert refused.value.where == where
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"), [("opA", "opa"), ("My Lab_2", "my-lab-2"), ("x" * 25, "x" * 24), ("../", "lab"), ("", "lab")]
+)
+def test_a_name_that_would_do_is_offered(name: str, fix: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Request(name=name).check()
+    assert refused.value.fix == f"--name {fix}"

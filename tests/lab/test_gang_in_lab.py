@@ -199,7 +199,7 @@ def test_a_cut_link_is_shown_and_ends_both_sides_by_the_lease(operator: Operator
         assert (lost["state"], lost["contact"]) == ("unreachable", "node")
         assert any("the machine is down or disconnected" in remark for remark in gang["remarks"])
         gang = operator.until(lambda gang: gang["state"] == "failed", lease_s + 10.0)
-        assert gang["cause"]["node"] == "node3" and "lease" in gang["cause"]["text"]
+        assert gang["cause"]["node"] == "node3" and "no heartbeat" in gang["cause"]["text"]
         operator.nothing_left(5.0, "node0", "node1", "node2")
     finally:
         cut(operator.lab, "node3", "up")

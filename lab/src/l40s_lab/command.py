@@ -9,6 +9,7 @@ from dataclasses import asdict
 from l40s_lab.commands import console, faults, rehearse
 from orchestrator.cli.options import add_examples, add_json
 from orchestrator.cli.screen import Screen
+from orchestrator.topology.shape import counted
 
 SUMMARY = "run an emulated cluster on this machine: real SSH, real processes"
 _EXAMPLES = """examples:
@@ -136,7 +137,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
     shape = raised.blueprint
     gangs = f" in {len(shape.gangs)} gangs" if len(shape.gangs) > 1 else ""
     hardware = shape.wiring_name if shape.devices else f"wiring {shape.wiring_name}"
-    what = f"{len(shape.nodes)} nodes{gangs}, {hardware}, engine {shape.engine}"
+    what = f"{counted(len(shape.nodes), 'node')}{gangs}, {hardware}, engine {shape.engine}"
     if raised.fresh:
         screen.say(f"lab {args.name!r} is up after {took:.1f} s: {what}")
     else:

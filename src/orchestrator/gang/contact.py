@@ -50,15 +50,17 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
     """For the operator; '' if nothing is wrong."""
     what = error.what if error is not None else ""
     told = fellows(name, current) or _last_words(name, current)
-    others = ", ".join(other for other, word in told.items() if word != "ended")
+    fellow = [other for other, word in told.items() if word != "ended"]
+    others, many = ", ".join(fellow), len(fellow) > 1
+    hear, still = ("do not hear", "still hear") if many else ("does not hear", "still hears")
     return {
         Contact.FINE: "",
-        Contact.SSH: f"{name} can't be reached by SSH ({what}), but {others} still hears its agent: only SSH has"
+        Contact.SSH: f"{name} can't be reached by SSH ({what}), but {others} {still} its agent: only SSH has"
         " failed, the gang is intact",
-        Contact.NODE: f"{name} can't be reached by SSH ({what}), and {others} does not hear its agent either: the"
+        Contact.NODE: f"{name} can't be reached by SSH ({what}), and {others} {hear} its agent either: the"
         " machine is down or disconnected",
         Contact.UNKNOWN: f"{name} can't be reached: {what}",
-        Contact.LINK: f"{name} answers by SSH, but {others} does not hear its agent: the link between them is broken",
+        Contact.LINK: f"{name} answers by SSH, but {others} {hear} its agent: the link between them is broken",
         Contact.AGENT: f"{name} answers by SSH, but its agent has not written a report for a long time: it hangs or"
         " is stopped",
     }[found]

@@ -52,3 +52,8 @@ def test_the_sentences_say_what_is_broken_and_who_knows() -> None:
         "b can't be reached by SSH (connection refused), but a still hears its agent: only SSH has failed, "
         "the gang is intact"
     )
+    heard = dict([fellow("a", b="heard"), fellow("c", b="heard")])
+    assert "but a, c still hear its agent" in sentence("b", Contact.SSH, REFUSED, heard)
+    silent = dict([fellow("a", b="silent"), fellow("c", b="silent")])
+    assert "and a, c do not hear its agent either" in sentence("b", Contact.NODE, REFUSED, silent)
+    assert "but a, c do not hear its agent" in sentence("b", Contact.LINK, None, silent)

@@ -93,8 +93,9 @@ class Request:
 def check_name(name: str) -> None:
     """A lab's name becomes a directory and part of a link's mark."""
     if not _NAME.fullmatch(name):
+        like = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:24]
         raise InputError(
             f"found {name!r}, wanted lower-case letters, digits and dashes, at most 24",
             where="--name",
-            fix="--name lab",
+            fix=f"--name {like if _NAME.fullmatch(like) else 'lab'}",
         )

@@ -23,6 +23,7 @@ from l40s_lab.life.up import up
 from l40s_lab.node.living import find_node
 from l40s_lab.rehearsal.scenario import Scenario, Step
 from orchestrator.model.errors import VerificationDiffers
+from orchestrator.topology.shape import counted
 
 Tell = Callable[[str], None]
 INVENTORY = "rehearsal.yml"
@@ -72,7 +73,7 @@ class _Stage:
         """Build the lab, and an inventory of it with the scenario's environment for engines."""
         raised = up(Request(name=self.name, **wanted), self.tell)
         self.inventory = _inventory(raised.home, self.scenario)
-        return f"{len(raised.blueprint.nodes)} nodes, wiring {raised.blueprint.wiring_name}"
+        return f"{counted(len(raised.blueprint.nodes), 'node')}, wiring {raised.blueprint.wiring_name}"
 
     def play(self, step: Step) -> str:
         """Do a step; returns its result."""

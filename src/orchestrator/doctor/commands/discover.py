@@ -21,6 +21,7 @@ from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import TreeLine, summary, tree
 from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.paths import matrix
+from orchestrator.topology.shape import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -169,5 +170,6 @@ def _totals(topologies: Mapping[str, Topology], unreachable: int) -> str:
     gpus = sum(len(topology.gpus) for topology in topologies.values())
     ports = [port for topology in topologies.values() for port in topology.rdma]
     active = f"{sum(port.active for port in ports)} of " if not ports or any(port.state for port in ports) else ""
-    words = f"{len(topologies)} nodes, {gpus} GPUs, {active}{len(ports)} RDMA ports{' active' * bool(active)}"
-    return f"{words}; {unreachable} nodes did not answer" if unreachable else words
+    words = f"{counted(len(topologies), 'node')}, {counted(gpus, 'GPU')}, {active}{counted(len(ports), 'RDMA port')}"
+    words += " active" * bool(active)
+    return f"{words}; {counted(unreachable, 'node')} did not answer" if unreachable else words

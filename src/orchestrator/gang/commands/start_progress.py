@@ -49,8 +49,8 @@ class RisingProgress(LivePicture):
         say_losses(plan, self._screen)
 
     def step(self, gang: str, words: str) -> None:
-        """Say which step begins."""
-        self.say(f"{gang}: {words}")
+        """Say which step begins; words that begin with the gang are not led by it again."""
+        self.say(words if words.startswith(f"{gang} ") else f"{gang}: {words}")
 
     def seen(self, views: Sequence[GangView]) -> None:
         """Show where every node is."""

@@ -13,6 +13,7 @@ from orchestrator.cli.options import add_examples
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError, Exit, HostKeyError
+from orchestrator.topology.shape import counted
 
 if TYPE_CHECKING:
     from orchestrator.doctor.steps.doctor import Examination
@@ -61,15 +62,15 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     questions = Questions(screen)
     request = _request(args, questions)
     nodes = init.nodes_of(request)
-    with patience(screen, f"reading the host keys of {len(nodes)} nodes"):
+    with patience(screen, f"reading the host keys of {counted(len(nodes), 'node')}"):
         scanned = init.scan(nodes)
     _trusted(nodes, scanned.values, args.accept_host_keys, questions, screen)
     _refuse(scanned.failures, screen)
-    with patience(screen, f"logging in to {len(nodes)} nodes"):
+    with patience(screen, f"logging in to {counted(len(nodes), 'node')}"):
         logins = init.log_in(nodes)
     _show_logins(logins.values, screen)
     _refuse(logins.failures, screen)
-    with patience(screen, f"inspecting {len(nodes)} nodes"):
+    with patience(screen, f"inspecting {counted(len(nodes), 'node')}"):
         seen = init.see(nodes, logins.values)
     screen.say(f"network: {seen.network}" if seen.network else "network: the nodes share no IPv4 network")
     init.write(args.out, request, seen, logins.values)

@@ -19,6 +19,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
+from orchestrator.topology.shape import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -105,7 +106,8 @@ def show(tested: TestedGang, screen: Screen) -> None:
     from orchestrator.nettest.report import findings
 
     say, result = screen.out.print, tested.result
-    say(printable(f"{result.gang}: {result.ranks} ranks on {len(result.nodes)} nodes, {result.seconds:.1f} s"))
+    where = f"{counted(result.ranks, 'rank')} on {counted(len(result.nodes), 'node')}"
+    say(printable(f"{result.gang}: {where}, {result.seconds:.1f} s"))
     for words in sorted({f"{node}: {words}" for node, words in result.transport.items()}):
         say(printable(f"  {words}"))
     if not result.verification.corrupt:

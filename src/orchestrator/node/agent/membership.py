@@ -154,16 +154,13 @@ class Membership:
         return [self._lease_over(node, silence, now) for node, silence in expired.items()]
 
     def _lease_over(self, node: str, silence: float, now: float) -> LeaseOver:
-        text = f"nothing received from {node} for {silence:.0f} s: its lease of {self.lease_s:.0f} s expired"
+        text = f"no heartbeat from {node} for {silence:.0f} s"
         fix = f"check that {node} is running, and the network between it and {self.node}"
         return LeaseOver(Cause(node=node, text=text, at=self._at(now), fix=fix))
 
     def _cut_off(self, silence: float, now: float) -> LeaseOver:
         """All other nodes fell silent: then it is our own network that is broken."""
-        text = (
-            f"nothing received from any other node for {silence:.0f} s: {self.node} is disconnected, its lease of"
-            f" {self.lease_s:.0f} s expired"
-        )
+        text = f"no heartbeat from any other node for {silence:.0f} s: {self.node} is disconnected"
         return LeaseOver(
             Cause(node=self.node, text=text, at=self._at(now), fix=f"check {self.node}'s own network link and firewall")
         )

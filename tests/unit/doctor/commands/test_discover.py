@@ -76,7 +76,7 @@ def test_looking_saves_what_answers_and_tells_what_does_not(
     arguments = ["discover", "-i", str(tmp_path / "hosts.yml"), "--save", str(tmp_path / "out")]
     assert main(arguments) == 4
     said = capsys.readouterr()
-    assert "away: not inspected: " in said.out and "1 nodes did not answer" in said.out
+    assert "away: not inspected: " in said.out and "; 1 node did not answer" in said.out
     assert f"snapshot written to {tmp_path}/out/here.json" in said.err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["here.json"]
     assert main(["discover", "--from", str(tmp_path / "out")]) == 0
@@ -183,3 +183,8 @@ def test_a_pasted_text_does_nothing_to_the_terminal(tmp_path: Path, capsys: pyte
     before = time.process_time()
     main(["doctor", "--from", str(tmp_path / "large.txt")])
     assert time.process_time() - before < 60
+
+
+def test_one_of_a_thing_is_told_as_one(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["discover", "--from", str(seen), "--node", "node1"]) == 0
+    assert ("1 node, 8 GPUs, ") in capsys.readouterr().out.splitlines()[-1]

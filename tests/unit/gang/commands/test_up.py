@@ -12,7 +12,9 @@ from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 
 from orchestrator.cli.main import main
+from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import up as verb
+from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.steps.raising import UpRequest, UpResult, failure_of
 from orchestrator.gang.steps.resume import ResumeResult
 from orchestrator.gang.view import GangView, NodeView
@@ -229,3 +231,12 @@ def test_a_gang_alone_is_one_to_finish(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(verb, "resume", resume)
     assert main(["up", "-i", str(tmp_path / "hosts.yml"), "g"]) == 2
     assert asked == [["g"]]
+
+
+def test_the_gang_leads_a_line_once(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = RisingProgress(Screen())
+    for words in ("g1 will not serve until it has restarted", "g10 is the leader's", "staging"):
+        shown.step("g1", words)
+    assert capsys.readouterr().err.splitlines() == [
+        "g1 will not serve until it has restarted", "g1: g10 is the leader's", "g1: staging",
+    ]  # fmt: skip
