@@ -168,7 +168,10 @@ def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") 
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_JSON_BYTES:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("not a regular file")
+    if status.st_size > MAX_JSON_BYTES:
         raise ValueError(f"over {MAX_JSON_BYTES >> 20} MiB")
     document = json.loads(path.read_bytes())
     if not isinstance(document, dict):
@@ -236,7 +239,7 @@ def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
 
 def read_shard(path: Path) -> Shard:
     """A weight file's header and size. Raises OSError or HeaderError; does not judge the size."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe's would wait for a writer
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

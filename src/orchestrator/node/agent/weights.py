@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import shlex
+import stat
 from collections.abc import Iterator
 
 from orchestrator.node import below
@@ -38,7 +39,10 @@ def told_apart(folder: str) -> dict[str, str]:
     found = {}
     for name, part in (("config.json", None), (INDEX, "weight_map")) if folder else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            said = json.loads(pathlib.Path(folder, name).read_bytes())
+            path = pathlib.Path(folder, name)
+            if not path.is_file():  # a pipe would be waited for
+                continue
+            said = json.loads(path.read_bytes())
             told = said[part] if part else {key: value for key, value in said.items() if key not in _NOTES}
             found[name] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     return found
@@ -74,7 +78,10 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
 def _fault(path: pathlib.Path) -> str:
     """'' if a file is as long as its header says."""
     try:
-        size = os.stat(path).st_size
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return "is not a regular file"
+        size = status.st_size
         wanted = _wanted_bytes(path, size)
     except OSError as error:
         return f"can't be read ({error.strerror})"

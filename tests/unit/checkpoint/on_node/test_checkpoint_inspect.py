@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from orchestrator.checkpoint.on_node.inspect import look
 from orchestrator.checkpoint.on_node.target import JOURNAL
+from orchestrator.node.agent import weights
 from orchestrator.node.failure import Failure
 
 SHARD = "model-00001-of-000002.safetensors"
@@ -68,6 +72,31 @@ def test_a_shard_that_is_a_directory(source: Path) -> None:
     (source / SHARD).unlink()
     (source / SHARD).mkdir()
     assert faults(source) == [("SHARD-BROKEN", "stop")]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize(
+    ("name", "fault"), [(SHARD, "SHARD-BROKEN"), (INDEX, "INDEX-BROKEN"), ("config.json", "CONFIG-BROKEN")]
+)
+def test_what_is_no_regular_file_is_told_and_never_waited_for(
+    source: Path, name: str, fault: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / name).unlink()
+    with socket.socket(socket.AF_UNIX) as held, ThreadPoolExecutor(1) as pool:
+        if kind == "pipe":
+            os.mkfifo(source / name)
+        else:
+            monkeypatch.chdir(source)  # for a short path
+            held.bind(name)
+        asked = pool.submit(lambda: (faults(source), [*weights.check(source)], weights.told_apart(str(source))))
+        try:
+            told, failures, digests = asked.result(30.0)
+        finally:
+            if kind == "pipe":
+                os.close(os.open(source / name, os.O_RDWR | os.O_NONBLOCK))  # lets a reader that waits end
+    assert (fault, "stop") in told
+    assert name not in digests
+    assert name != SHARD or "is not a regular file" in failures[0].what
 
 
 @pytest.mark.parametrize(("more", "word"), [(b"", "truncated"), (b"12", "too long")])
