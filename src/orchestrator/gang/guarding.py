@@ -356,7 +356,8 @@ def _at_peace(view: GangView, memory: GuardMemory, now: float) -> GuardDecision:
     if to_return and all(node.error is None for node in view.nodes) and now >= memory.return_at:
         return GuardDecision(GuardAction.RETURN, to_return)
     if lost and view.running:
-        return GuardDecision(GuardAction.WARN, f"{lost} can't be reached; the other nodes still serve with it")
+        state = "it still serves" if view.serves else f"it is {view.state.value}"
+        return GuardDecision(GuardAction.WARN, f"{lost} can't be reached; {state}")
     if view.state in (GangState.DEGRADED, GangState.UNKNOWN):
         return GuardDecision(
             GuardAction.WARN, "; ".join(view.remarks) or f"{view.state.value}: {view.trouble or 'unknown'}"

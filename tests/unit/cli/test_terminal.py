@@ -143,7 +143,7 @@ def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
     def guard(_: object, __: object, watcher: Any) -> tuple[Any, ...]:
         watcher.decided("gang0", GuardDecision(GuardAction.RESTART, "TP19 was killed"))
         rise(watcher)
-        watcher.decided("gang0", GuardDecision(GuardAction.NOTHING, "recovered; no action needed"))
+        watcher.decided("gang0", GuardDecision(GuardAction.NOTHING, "it has been restarted"))
         return ()
 
     patch.setattr("orchestrator.gang.commands.guard.guard", guard)
@@ -385,7 +385,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("restart --rolling", rolling, ("restarted one after the other in 45.6 s: gang0, gang1",)),
     (f"up --model {MODEL}", starting, (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
     (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
-    ("guard --once", guarding, ("gang0: nothing: recovered; no action needed",)),
+    ("guard --once", guarding, ("gang0: it has been restarted",)),
     ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", remembering, ("failed  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
     ("history --commands", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),

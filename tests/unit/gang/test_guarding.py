@@ -111,14 +111,14 @@ def gang(
             gang("ready", lost=True),
             GuardMemory(),
             GuardAction.WARN,
-            "node1 can't be reached",
+            "node1 can't be reached; it is ready",
             id="SSH lost, it serves",
         ),
         pytest.param(
             gang("degraded", lost=True, trouble="unreachable"),
             GuardMemory(),
             GuardAction.WARN,
-            "node1",
+            "node1 can't be reached; it is degraded",
             id="SSH lost, degraded",
         ),
         pytest.param(

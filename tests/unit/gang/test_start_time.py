@@ -69,6 +69,7 @@ def test_words() -> None:
     assert left_words(TimeLeft(None, None)) == ""
     words = left_words(TimeLeft(ReadProgress(161_000_000_000, 640_000_000_000, 2.1e9), 290.0))
     assert words == "161.0 of 640.0 GB, 2.10 GB/s, about 5 min left"
+    assert left_words(TimeLeft(None, 0.0)) == "", "it is ready, or takes longer than the last time"
     assert left_words(TimeLeft(None, 42.0)) == "about 42 s left"
 
 

@@ -216,7 +216,7 @@ def left_words(left: TimeLeft) -> str:
     if left.reading is not None:
         words.append(f"{left.reading.done / 1e9:.1f} of {left.reading.total / 1e9:.1f} GB")
         words += [f"{left.reading.rate / 1e9:.2f} GB/s"] if left.reading.rate else []
-    if left.seconds is not None:
+    if left.seconds is not None and left.seconds >= 1:
         minutes = round(left.seconds / 60)
         words.append(f"about {minutes} min left" if minutes > 1 else f"about {left.seconds:.0f} s left")
     return ", ".join(words)

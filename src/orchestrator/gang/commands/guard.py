@@ -159,11 +159,21 @@ def _json(one: GuardedGang) -> dict[str, str]:
     }
 
 
+_LEADS = {
+    GuardAction.RESTART: "restarting it: ",
+    GuardAction.GIVE_UP: "giving up: ",
+    GuardAction.DEGRADE: "starting it without {}: ",
+    GuardAction.REPLAN: "planning it anew: ",
+    GuardAction.RETURN: "checking whether it can run as before: ",
+}
+"""What is done, before why; the others say it themselves."""
+
+
 class GuardProgress(RisingProgress):
     """What `up` shows, with the time and what is decided."""
 
     def decided(self, gang: str, decision: GuardDecision) -> None:
         """A line for each change."""
         if decision.why or decision.do is not GuardAction.NOTHING:
-            words = f"{decision.do.value}: {decision.why}" if decision.why else decision.do.value
-            self.say(f"{time.strftime('%H:%M:%S')} {gang}: {words}")
+            lead = _LEADS.get(decision.do, "").format(", ".join(decision.without) or "some nodes")
+            self.say(f"{time.strftime('%H:%M:%S')} {gang}: {lead}{decision.why}")

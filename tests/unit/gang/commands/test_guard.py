@@ -11,6 +11,9 @@ import pytest
 
 from orchestrator.cli import main as cli
 from orchestrator.cli.options import command_line
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands.guard import GuardProgress
+from orchestrator.gang.guarding import GuardAction, GuardDecision
 
 INVENTORY = "all: {children: {gangs: {children: {gang0: {hosts: {node0: {ansible_host: 127.0.0.1}}}}}}}\n"
 
@@ -51,3 +54,10 @@ def test_a_hook_that_others_may_read_is_refused(hosts: Path, capsys: pytest.Capt
 def test_what_was_typed_is_noted_without_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["l40s-deploy", "guard", "--on-failed", "https://h.example/s3cr3t"])
     assert command_line() == "l40s-deploy guard --on-failed https://h.example/..."
+
+
+@pytest.mark.parametrize("do", GuardAction)
+def test_a_decision_is_told_in_words(do: GuardAction, capsys: pytest.CaptureFixture[str]) -> None:
+    GuardProgress(Screen()).decided("g", GuardDecision(do, "TP3 was killed", without=("node1",)))
+    said = capsys.readouterr().err
+    assert "TP3 was killed" in said and f"g: {do.value}: " not in said

@@ -301,7 +301,7 @@ class _Post:
         except DeployError as failure:
             self._tell(GuardDecision(GuardAction.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
         else:
-            self._tell(GuardDecision(GuardAction.NOTHING, "recovered; no action needed"))
+            self._tell(GuardDecision(GuardAction.NOTHING, "it has been restarted"))
             self._hook(self.request.on_ready, "ready", why)
 
     def _go_on_without(self, decision: GuardDecision) -> None:
