@@ -15,8 +15,7 @@ from pathlib import Path
 
 from common import command, lab, report, timed
 
-from orchestrator.doctor.steps.doctor import examine_given
-from orchestrator.doctor.steps.given import Given
+from orchestrator.doctor.steps.given import Given, examine_given
 from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.model.snapshot import Snapshot
 

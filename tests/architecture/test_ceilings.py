@@ -19,7 +19,7 @@ CEILINGS = {
     "statements of the product": 45_260,
     "lines of the lab": 14_012,
     "lines of tests": 68_500,
-    "lines that `up` imports": 29_300,
+    "lines that `up` imports": 27_000,
     "lines that `status` imports": 13_550,
     "class names with several homes": 2,
     "commands": 46,

@@ -155,8 +155,7 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 
 def _examine_saved(args: argparse.Namespace, screen: Screen) -> Examination:
-    from orchestrator.doctor.steps.doctor import examine_given
-    from orchestrator.doctor.steps.given import given
+    from orchestrator.doctor.steps.given import examine_given, given
 
     seen = given(args.saved).only(args.node, "--node")
     if seen.words and not args.json:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.doctor import Examination, diagnose, examine_given, stacks_of
-from orchestrator.doctor.steps.given import Given, given
+from orchestrator.doctor.steps.doctor import Examination, diagnose, stacks_of
+from orchestrator.doctor.steps.given import Given, examine_given, given
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.model.errors import DeployError, VerificationDiffers

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from orchestrator.doctor.rules.support.cluster import Cluster, gangs_of
 from orchestrator.doctor.rules.support.registry import LISTED_BY, all_rules, run_rules
 from orchestrator.doctor.steps.connectivity import try_ways
-from orchestrator.doctor.steps.given import Given
 from orchestrator.doctor.steps.look import look, named_stack
 from orchestrator.gang.replicas import layout_of
 from orchestrator.gang.steps.status.reports import see
@@ -27,7 +26,7 @@ from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.protocol.layout import Layout
 from orchestrator.remote.background import ahead
 from orchestrator.remote.fleet import Fleet
-from orchestrator.topology.build import BuildOptions, build
+from orchestrator.topology.build import build
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +118,6 @@ def layouts_of(views: Iterable[GangView]) -> dict[str, Layout]:
         if view.running
     }
     return {name: layout for name, layout in found.items() if layout is not None}
-
-
-def examine_given(seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = ()) -> Examination:
-    """The same on what --from named; without an inventory each node is taken to want the GPUs that it shows."""
-    topologies = {name: seen.topologies.get(name) or build(one, options) for name, one in seen.snapshots.items()}
-    return examine_topologies(topologies, seen.snapshots, accept=accept)
 
 
 def examine_topologies(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from orchestrator.doctor.steps.doctor import Examination, examine_topologies
 from orchestrator.doctor.steps.recordings import TARBALLS, is_recorded, load_saved
 from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
 from orchestrator.model.chosen import no_such
@@ -14,6 +15,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.model.topology import Topology
+from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted, recognised
 
@@ -146,3 +148,9 @@ def _topology_of(path: Path) -> Topology:
         raise InputError(
             str(wrong), where=str(path), fix="specify a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
         ) from None
+
+
+def examine_given(seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = ()) -> Examination:
+    """The doctor on what --from named; without an inventory each node is taken to want the GPUs that it shows."""
+    topologies = {name: seen.topologies.get(name) or build(one, options) for name, one in seen.snapshots.items()}
+    return examine_topologies(topologies, seen.snapshots, accept=accept)

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.doctor.steps.doctor import examine_given
-from orchestrator.doctor.steps.given import Given
+from orchestrator.doctor.steps.given import Given, examine_given
 from orchestrator.model.snapshot import Snapshot
 
 

@@ -12,8 +12,8 @@ from tests.support.machines import gpus_alone_behind_their_own_switch, nested_no
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.doctor import Examination, examine_given, examine_topologies
-from orchestrator.doctor.steps.given import Given, given
+from orchestrator.doctor.steps.doctor import Examination, examine_topologies
+from orchestrator.doctor.steps.given import Given, examine_given, given
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import RdmaPort, Topology

@@ -20,8 +20,7 @@ from tests.support.machines import SUB, main_card, rdma_card, storage_card, virt
 from tests.support.variants import bonded_rails
 
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.doctor import examine_given
-from orchestrator.doctor.steps.given import Given
+from orchestrator.doctor.steps.given import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Overrides
 from orchestrator.topology.build import build

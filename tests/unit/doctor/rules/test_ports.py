@@ -12,8 +12,8 @@ from tests.support.healthy_cluster import HealthyNode, cluster_with
 from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.rules.support.marks import marks_of
 from orchestrator.doctor.rules.support.registry import COSTLY
-from orchestrator.doctor.steps.doctor import Examination, diagnose, examine_given
-from orchestrator.doctor.steps.given import given
+from orchestrator.doctor.steps.doctor import Examination, diagnose
+from orchestrator.doctor.steps.given import examine_given, given
 from orchestrator.doctor.steps.report import _cells, pictures
 from orchestrator.gang.commands.loads import node_cells
 from orchestrator.gang.rates import port_rates

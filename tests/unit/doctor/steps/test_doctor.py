@@ -12,16 +12,8 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.doctor import (
-    Examination,
-    caches_of,
-    check_accept,
-    diagnose,
-    examine_given,
-    layouts_of,
-    refuse,
-)
-from orchestrator.doctor.steps.given import Given, given
+from orchestrator.doctor.steps.doctor import Examination, caches_of, check_accept, diagnose, layouts_of, refuse
+from orchestrator.doctor.steps.given import Given, examine_given, given
 from orchestrator.doctor.steps.nccl import expected
 from orchestrator.doctor.steps.recordings import dump_xml
 from orchestrator.gang.view import GangView, NodeView
