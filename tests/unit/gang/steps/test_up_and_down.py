@@ -22,6 +22,7 @@ from orchestrator.gang.steps.raising import BeforeGoCheck, UpRequest, risings
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
 from orchestrator.gang.steps.rollback import ROLLBACK
+from orchestrator.gang.steps.status.history import history
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.status.status import status_json
@@ -88,6 +89,8 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
         lambda: restart(other, RestartRequest(verb=ROLLBACK), notes),
         lambda: restart(other, RestartRequest(verb=MAINTENANCE), notes),
         lambda: up(other, UpRequest(plan=PlanRequest(model="Fake")), notes),
+        lambda: why(other),  # rather than that nothing has failed
+        lambda: history(other),
     )
     for refuse in refusing:
         with pytest.raises(RunsElsewhere) as refused:

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.gang.history import PastRun, past_runs
 from orchestrator.gang.steps.router.host import gangs_and_router
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -30,11 +30,15 @@ class GangHistory:
 
 
 def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistory, ...]:
-    """Ask every node of the chosen gangs, and the router's, once."""
+    """Ask every node of the chosen gangs, and the router's, once. Raises RunsElsewhere where nothing is kept because a
+    gang has its state in another place."""
     found: list[GangHistory] = []
     for chosen in gangs_and_router(inventory, gangs):
         with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            found += [_kept(fleet, gang) for gang in chosen]
+            kept = [_kept(fleet, gang) for gang in chosen]
+            if not any(one.runs for one in kept):
+                refuse_elsewhere(see(fleet, chosen))
+            found += kept
     return tuple(found)
 
 

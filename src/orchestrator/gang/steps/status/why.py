@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict
 from orchestrator.gang.steps.router.host import gangs_and_router
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.steps.status.status import cause_json
 from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
 from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
@@ -46,7 +46,7 @@ def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = Fal
     accounts: list[Explanation] = []
     for chosen in gangs_and_router(inventory, gangs):
         with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            accounts += [_account(fleet, gang, events=events) for gang in chosen]
+            accounts += _accounts(fleet, chosen, events=events)
     return tuple(accounts)
 
 
@@ -58,13 +58,21 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
     found: list[Excerpt] = []
     for chosen in gangs_and_router(inventory, gangs):
         with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            accounts = [_account(fleet, gang, events=False) for gang in chosen]
+            accounts = _accounts(fleet, chosen, events=False)
             found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
     if not found:
         raise InputError(
             "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"
         )
     return tuple(found)
+
+
+def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool) -> list[Explanation]:
+    """Raises RunsElsewhere where nothing is kept because a gang has its state in another place."""
+    accounts = [_account(fleet, gang, events=events) for gang in gangs]
+    if not any(account.verdict for account in accounts):
+        refuse_elsewhere(see(fleet, gangs))
+    return accounts
 
 
 def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Explanation:
