@@ -3,7 +3,7 @@
     python3 nettest.py RESULTS ORDER
 
 RESULTS is the number of an open file: one JSON object a line, flushed. ORDER is a file; its keys are those of
-`RanksOrder` (protocol/nettest.py). This process imports torch once and forks one process a GPU before CUDA is touched.
+`RanksOrder` (nettest/messages.py). This process imports torch once and forks one process a GPU before CUDA is touched.
 Every rank goes through the steps in the same order with a barrier after each.
 
 Those that verify come first: every transfer carries a pattern of sender, receiver and position and is compared on the

@@ -149,7 +149,7 @@ And at the end of each scenario:
 - no agent is left.
 
 Two controllers run `up`, `restart` and `down` with production's lock, its verb on the nodes, `gang/view.py`,
-`gang/actions.py` and `workflows/gang/`; stage, arm, go and stop are simulated there. They are killed, paused and cut
+`gang/actions.py` and `gang/steps/`; stage, arm, go and stop are simulated there. They are killed, paused and cut
 off at any step. Then also:
 
 - no node obeys a controller whose lock another one has taken over;

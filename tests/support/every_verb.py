@@ -56,4 +56,4 @@ LINES: Mapping[str, type[Message]] = {
     "reblock": jobs.ReblockLine,
     "download": jobs.HubLine,
 }
-"""Verbs that write lines of these while they work. Those of a push are in node/push/offer.py and receive.py."""
+"""Verbs that write lines of these while they work. Those of a push are in checkpoint/on_node/push/."""

@@ -1,4 +1,4 @@
-"""Programs that run on a gang's nodes, in the engine's place or beside it (node/jobs/job.py)."""
+"""Programs that run on a gang's nodes, in the engine's place or beside it (jobs/on_node/job.py)."""
 
 from __future__ import annotations
 

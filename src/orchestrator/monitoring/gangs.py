@@ -20,7 +20,7 @@ from orchestrator.protocol.report import Cause, RankState
 from orchestrator.protocol.verbs import LockHolder
 
 GUARD = "guard."
-"""Before a gang's name: the lock of the guard that watches it (workflows/guard)."""
+"""Before a gang's name: the lock of the guard that watches it (gang/steps/guard)."""
 _NODE_STATES = tuple(state.value for state in NodeState if state not in (NodeState.LEFT_OUT, NodeState.SPARE))
 
 

@@ -320,8 +320,8 @@ class OfferRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiveRequest(Message):
-    """One link of the chain. files: [path, source, bytes] of each, judged by node/push/target.py; bytes_per_s: 0 for
-    no limit; repair: replace what differs."""
+    """One link of the chain. files: [path, source, bytes] of each, judged by the room's on_node/push/target.py;
+    bytes_per_s: 0 for no limit; repair: replace what differs."""
 
     state_dir: str | None = None
     directory: str

@@ -1,4 +1,4 @@
-"""Verbs whose answers several workflows read: the lock's, what was staged, and HTTP requests made from a node."""
+"""Verbs whose answers several steps read: the lock's, what was staged, and HTTP requests made from a node."""
 
 from __future__ import annotations
 

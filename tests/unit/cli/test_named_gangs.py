@@ -53,7 +53,7 @@ TYPED = [
 
 @pytest.fixture
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the workflows were asked for."""
+    """What the steps were asked for."""
     asked: list[str] = []
 
     names = {id(MAINTENANCE): "maintain", id(ROLLBACK): "rollback", id(ROLLING): "roll"}

@@ -1,6 +1,6 @@
 """Every verb once on a pseudo-terminal: the final screen.
 
-Workflows are replaced here; the display is the verb's own, through a terminal emulator.
+Steps are replaced here; the display is the verb's own, through a terminal emulator.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from orchestrator.model.plan import Plan
 
 
 class Watcher(Protocol):
-    """Shows the progress to the operator; workflows print nothing."""
+    """Shows the progress to the operator; steps print nothing."""
 
     def planned(self, plan: Plan) -> None:
         """The plan is made; nothing is changed yet."""

@@ -42,7 +42,7 @@ LINK_S = 30.0
 """A node that has not reached the leader's agent this long after its own checks fails instead of being armed."""
 LEADERS_CHECKS_S = 90.0
 """A member that has reached the leader's port waits this long: the leader's checks may still be running, and `up` waits
-as long for them (ARM_S in workflows/deadlines.py)."""
+as long for them (ARM_S in model/deadlines.py)."""
 FOLLOW_LEADER_S = 1.5
 """Once the leader's engine has gone, workers get this long for their own shutdown before SIGKILL. Every rank was told
 to end before the leader's ended (sglang 0.5: ShutdownReq), or none ever is (0.4.4), so a longer wait gains nothing."""
