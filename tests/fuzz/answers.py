@@ -355,7 +355,7 @@ def every_verb() -> Mapping[str, Verb]:
         "ask": Verb(value({"answers": [{"status": 200, "body": json.dumps(
             {"workers": [{"id": "a", "url": "u", "is_healthy": True, "load": 1}],
              "loads": [{"num_running_reqs": 1, "num_waiting_reqs": 0}]})}]}), every(_ask)),
-        "job": Verb(said(JobLine(answered=1, of=2), TuneLine(begun="x"), TuneLine(job="x", us=1.0),
+        "job": Verb(said(JobLine(answered=1, of=2), {"begun": "x"}, {"job": "x", "us": 1.0},
                          NettestLine(step=0, group=0, us=1.0), NettestLine(done=0), JobLine(result=json.dumps(result)),
                          JobLine(ended=0)), every(_job)),
         "rails": Verb(said(RailsLine(run=0, text="x"), RailsLine(run=1, status=1), RailsLine(ended=True)),
