@@ -80,6 +80,7 @@ def _forgets_what_came(patch: pytest.MonkeyPatch) -> None:
 def _says_nothing_again(patch: pytest.MonkeyPatch) -> None:
     for name in ("_say_again", "_hear_end"):
         patch.setattr(lifecycle.Lifecycle, name, lambda *_: [])
+    patch.setattr(membership.Membership, "may_come_back", lambda _: False)  # nor is anything kept for later
 
 
 def _keeps_on_draining(patch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,8 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     fleet: Any = SimulatedFleet(controller.spec.nodes)
     moment = mock.Mock(spec=time, monotonic=lambda: world.now)
 
-    def again(_: object, __: object, watcher: Any, **___: object) -> Any:
-        return SimpleNamespace(views=restart(controller, fleet, watcher))
+    def again(post: guard._Post, _: object, __: object) -> None:
+        (post.seen,) = restart(controller, fleet, post.steps)
 
     def go_on_without(post: guard._Post, decision: GuardDecision) -> None:
         told.without = decision.without
@@ -102,12 +102,12 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     lock: Any = GangLock
     with ExitStack() as patched:
         for name, value in {
-            "time": moment, "again": again, "rejoin": lambda *_: None, "staged_plan": lambda *_: plan,
-            "against_starts": lambda *_: None,
+            "time": moment, "staged_plan": lambda *_: plan, "against_starts": lambda *_: None,
             "GangLock": lambda *words, **more: lock(*words, **more, _given_back=Event()),
         }.items():  # fmt: skip
             patched.enter_context(mock.patch.object(guard, name, value))
         patched.enter_context(mock.patch.object(guard._Post, "_go_on_without", go_on_without))
+        patched.enter_context(mock.patch.object(guard._Post, "_again", again))
         controller.busy += 1
         STAGE[0].spawn(controller, post.stand)
         yield told

@@ -286,8 +286,8 @@ def test_other_files_are_refused_in_words(tmp_path: Path, name: str, text: str |
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="can't be created"):
-        dump_xml({}, tmp_path / "file" / "below")
+    with pytest.raises(InputError, match="can't be written"):
+        dump_xml(cluster_of(healthy_nodes()).topologies, tmp_path / "file" / "below")
 
 
 def test_a_running_gangs_layout_is_counted_by_its_ranks() -> None:

@@ -61,7 +61,7 @@ def test_small_verbs_and_others_are_answered_in_turn(staying: Staying, tmp_path:
         assert staying.ask("stop", **here)["value"]["state"] == "absent"
     assert staying.ask("staged", **here)["error"]["kind"] == "no-run"
     assert "no verb 'nonsense'" in staying.ask("nonsense")["error"]["what"]
-    assert "more than one answer" in staying.ask("nettest")["error"]["what"]
+    assert "more than one answer" in staying.ask("job")["error"]["what"]
     staying.write("{")
     assert staying.answer()["error"]["kind"] == "bad-request"
 

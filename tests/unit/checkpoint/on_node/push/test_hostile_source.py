@@ -28,13 +28,13 @@ import sys
 application, verb = sys.argv[-2:]
 sys.path.insert(0, application)
 from orchestrator.node import dispatch
-from orchestrator.checkpoint.on_node.push import manifest as push_manifest, offer as push_offer
+from orchestrator.checkpoint.on_node.push import offer as push_offer
 from orchestrator.checkpoint.on_node.push.target import FileEntry
-honest = push_manifest.read
+honest = push_offer.read
 def lie(directory):
     found = honest(directory)
     first, *others = found.entries
-    return push_manifest.Manifest(found.root, (FileEntry({path!r}, first.source, first.size), *others))
+    return push_offer.Manifest(found.root, (FileEntry({path!r}, first.source, first.size), *others))
 push_offer.read = lie
 sys.exit(dispatch.serve([verb]))
 """
