@@ -87,7 +87,7 @@ class Screen:
             self._write(f"  fix: {printable(failure.fix)}\n")
 
 
-class _CountedOutput:
+class _WatchedOutput:
     """stdout, which remembers why it could not be written."""
 
     def __init__(self, stream: IO[str]) -> None:
@@ -120,7 +120,7 @@ class _CountedOutput:
 def answering() -> Iterator[None]:
     """Within, all of stdout is written, or the end is OutputLost, --help's too; another failure remains what it is.
     Raises BrokenPipeError where nobody reads it."""
-    answer = _CountedOutput(sys.stdout or _closed(os.O_RDONLY))
+    answer = _WatchedOutput(sys.stdout or _closed(os.O_RDONLY))
     sys.stderr = sys.stderr or _closed(os.O_WRONLY)
     with redirect_stdout(answer):
         try:
