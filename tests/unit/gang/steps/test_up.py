@@ -85,7 +85,7 @@ def test_a_gang_that_serves_alone_is_not_taken_down_in_passing(local: Local, mon
     before = gang.view().run_id
     with pytest.raises(InputError, match="not serve for about") as refused:
         up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch)
-    assert "NEW: not there -> 1" in refused.value.what and "--replace" in refused.value.fix
+    assert "NEW: not there -> <secret>" in refused.value.what and "--replace" in refused.value.fix
     assert gang.view().run_id == before
 
 
