@@ -134,7 +134,7 @@ def test_a_node_that_answers_but_has_lost_a_gpu_is_left_out_until_it_has_it_agai
         operator.until(lambda gang: gang["state"] == "ready" and serving(gang, FOUR), 60 * slack())
         until(lambda: "it serves on all 4 nodes again" in said.read_text(), 30 * slack(), said.read_text)
     words = said.read_text()
-    assert f"wait: {lost}: GPU 3 fell off the bus" in words and "GPU-MISSING" in words
+    assert f" gang0: {lost}: GPU 3 fell off the bus" in words and "GPU-MISSING" in words
     assert f"on 3 of 4 nodes, without {lost}" in words
 
 
