@@ -15,7 +15,6 @@ metrics(args, inventory)        a context in which metrics are served, or None
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,15 +22,11 @@ ROOMS = ("tuning", "nettest", "golden", "monitoring")
 """Those with hooks, in the order in which they are asked."""
 
 
-def offers(hook: str) -> Iterator[Callable[..., Any]]:
-    """The functions of this name, of the rooms that are there and have one."""
+def answers(hook: str, *given: object) -> list[Any]:
+    """Call this function of every room that is there and has it; what they answer, without None."""
+    found = []
     for room in ROOMS:
         if find_spec(f"orchestrator.{room}") is not None:
-            found = getattr(importlib.import_module(f"orchestrator.{room}.hooks"), hook, None)
-            if found is not None:
-                yield found
-
-
-def answers(hook: str, *given: object) -> list[Any]:
-    """What they answer, without None."""
-    return [answer for offer in offers(hook) if (answer := offer(*given)) is not None]
+            offer = getattr(importlib.import_module(f"orchestrator.{room}.hooks"), hook, None)
+            found.append(offer(*given) if offer is not None else None)
+    return [answer for answer in found if answer is not None]

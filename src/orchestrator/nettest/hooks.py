@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from orchestrator.gang.steps.raising import BeforeGoCheck
 from orchestrator.model.deadlines import TEST_BEFORE_GO_S
+
+if TYPE_CHECKING:
+    from orchestrator.gang.steps.raising import BeforeGoCheck
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -24,6 +27,7 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
+    from orchestrator.gang.steps.raising import BeforeGoCheck
     from orchestrator.nettest.steps.before_go import tested_before
 
     return BeforeGoCheck(TEST_BEFORE_GO_S, tested_before(args.nettest_min / 100)) if args.nettest else None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.steps.raising import BeforeGoCheck
 from orchestrator.model.deadlines import KERNELS_S
+
+if TYPE_CHECKING:
+    from orchestrator.gang.steps.raising import BeforeGoCheck
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -40,6 +42,7 @@ def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:
 
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
+    from orchestrator.gang.steps.raising import BeforeGoCheck
     from orchestrator.tuning.steps.before_go import checked_before
 
     return BeforeGoCheck(KERNELS_S, checked_before) if args.check_kernels else None

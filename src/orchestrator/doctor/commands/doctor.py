@@ -16,7 +16,7 @@ from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.planning import page_cache
 from orchestrator.planning.commands.advisories import advisories_json, say_advisories
-from orchestrator.rooms import answers, offers
+from orchestrator.rooms import answers
 from orchestrator.topology.document import paths_json
 from orchestrator.topology.pasted.read import recognised
 from orchestrator.topology.shape import shape
@@ -66,8 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="list every rule")
     parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
-    for more in offers("options"):
-        more("doctor", parser)
+    answers("options", "doctor", parser)
     parser.epilog = EXAMPLE
 
 

@@ -30,7 +30,7 @@ from orchestrator.gang.steps.guard.unit import GUARD
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
-from orchestrator.rooms import answers, offers
+from orchestrator.rooms import answers
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -103,8 +103,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOOK",
         help="the same, when the guard gives up, or a finding keeps it from restarting",
     )
-    for more in offers("options"):
-        more("guard", parser)
+    answers("options", "guard", parser)
     add_install(parser)
     add_json(parser)
 

@@ -38,7 +38,7 @@ from orchestrator.gang.steps.status.status import status_json
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
-from orchestrator.rooms import offers
+from orchestrator.rooms import answers
 
 WAIT_S = 3600.0
 
@@ -94,8 +94,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
     add_accept(parser)
-    for more in offers("options"):
-        more("restart", parser)
+    answers("options", "restart", parser)
     add_dry_run(parser)
     add_json(parser)
 

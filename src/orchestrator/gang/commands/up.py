@@ -33,7 +33,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
-from orchestrator.rooms import answers, offers
+from orchestrator.rooms import answers
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_drain_timeout(parser, "how long to drain a gang that serves another plan")
     add_hung_after(parser)
-    for more in offers("options"):
-        more("up", parser)
+    answers("options", "up", parser)
     parser.add_argument(
         "--undo-on-interrupt",
         action="store_true",

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.cli.options import add_examples, add_json, add_timeout
 from orchestrator.cli.progress import WordsInPlace, duration
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.rooms import answers, offers
+from orchestrator.rooms import answers
 
 _LINE_EVERY_S = 5.0
 
@@ -58,8 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     recipe.add_argument("stack", metavar="STACK", help="a stack's name, or its .yml with the .recipe folder beside it")
     recipe.add_argument("--out", required=True, metavar="DIR", type=Path, help="a folder, new or empty")
     add_json(recipe)
-    for more in offers("actions"):
-        more("stack", actions)
+    answers("actions", "stack", actions)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
