@@ -174,10 +174,10 @@ def test_a_port_that_is_dropped_for_a_while_holds_a_guard_back_and_does_not_end_
     with lab.start("guard", "--pause", "1") as guard:
         assert guard.stdout is not None
         strike(lab, "break", node, "kill-rank", "3")
-        assert any(": wait:" in line and f"TCP port {port} is dropped" in line for line in guard.stdout)
+        assert any(f"TCP port {port} is dropped" in line for line in guard.stdout)
         assert failed(lab)["run_id"] == before
         strike(lab, "heal", "node0", "firewall-port")
-        assert any("recovered" in line for line in guard.stdout)
+        assert any("it has been restarted" in line for line in guard.stdout)
         guard.send_signal(signal.SIGINT)
         assert guard.wait(20) == 130
     gang = lab.gang()
