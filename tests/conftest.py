@@ -16,6 +16,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.support import schedule
 
+from orchestrator.remote.connect import connect
+from orchestrator.remote.fleet import Fleet
+
+Fleet.opener = connect  # as `main` does
+
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy-machine")

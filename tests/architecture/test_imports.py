@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "on_node": {"node", "protocol", "jobs"},
     "messages": {"protocol", "jobs"},
     "pure": {*SHARED, *PURE},
-    "cli": {"cli", "loading", *SHARED, *PURE},
+    "cli": {"cli", "loading", "remote", *SHARED, *PURE},
     "lab": {*CORE, *ROOMS},
     "remote": {"remote", "loading", *SHARED},
     "jobs": CORE - {"cli", "rooms"},

@@ -26,6 +26,7 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
+from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 
 NODES = 4
@@ -108,6 +109,7 @@ class Stage:
             return self.lab.gang()
         if self._fleet is None:
             inventory = load_inventory(self.lab.inventory)
+            Fleet.opener = connect
             self._fleet, self._gangs = Fleet(inventory.nodes), inventory.gangs
         gang: dict[str, Any] = status_json(see(self._fleet, self._gangs, seen=self._seen))["gangs"][0]
         return gang

@@ -27,7 +27,7 @@ from orchestrator.checkpoint.steps.same_roots import same_roots
 from orchestrator.doctor.steps import connectivity
 from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.doctor.steps.look import labels_of, look
-from orchestrator.engines import bench_client, router
+from orchestrator.engines import bench_client, serving
 from orchestrator.gang.steps import weights_ahead
 from orchestrator.gang.steps.replay import staged_request
 from orchestrator.gang.steps.standing import runs_in
@@ -214,9 +214,9 @@ def _staged(session: Session) -> None:
 def _ask(session: Session) -> None:
     request = verbs.AskRequest(asks=(verbs.HttpRequest(url="http://x"),))
     (answer,) = asking.ask_http(session, request, deadline_s=5)
-    router.running_requests(answer.body)
+    serving.running_requests(answer.body)
     with contextlib.suppress(ValueError):
-        router.workers(answer.body)
+        serving.workers(answer.body)
 
 
 JOB = JobOrder(word="job", noun="job", command=(), deadline_s=1.0, too_long="")

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 
@@ -15,8 +15,11 @@ from orchestrator.cli.arguments import GroupedFormatter, Parser, added, arranged
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen, answering
-from orchestrator.loading.which import load_config
+from orchestrator.loading.which import choose_inventory, load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
+from orchestrator.model.inventory import Inventory
+from orchestrator.remote.connect import connect
+from orchestrator.remote.fleet import Fleet
 
 GROUPS = {
     "serve": {
@@ -116,9 +119,19 @@ def _answered(words: list[str], screen: Screen) -> int:
         args.engine_args, unknown = [*args.engine_args, *unknown[1:]], []
     if unknown:
         raise strange(unknown, args.verb, verbs_of(parser)[args.verb])
-    args.typed = words
+    args.typed, args.read_inventory = words, _read_inventory
+    Fleet.opener = connect
     with detaching():
         return int(modules[args.verb].run(args, screen))
+
+
+def _read_inventory(option: str | None, say: Callable[[str], None]) -> Inventory:
+    """What every verb that uses a cluster is given to read it with, so that none needs to know how one is written."""
+    from orchestrator.loading.inventory import load_inventory
+
+    choice = choose_inventory(option)
+    say(f"cluster: {choice.path} ({choice.reason})")
+    return load_inventory(choice.path)
 
 
 def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from orchestrator.cli.screen import Screen
-from orchestrator.loading.inventory import load_inventory
-from orchestrator.loading.which import choose_inventory
-from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
-
-if TYPE_CHECKING:
-    from orchestrator.gang.steps.guard.unit import Unit
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -54,11 +45,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def open_inventory(args: argparse.Namespace, screen: Screen) -> Inventory:
-    """Read the command's inventory, and print on stderr which one it is."""
-    choice = choose_inventory(args.inventory)
-    screen.say(f"cluster: {choice.path} ({choice.reason})")
-    return load_inventory(choice.path)
+def open_inventory(args: argparse.Namespace, screen: Screen | None) -> Inventory:
+    """Read the command's inventory, and print on stderr which one it is (screen None: where that is said already)."""
+    inventory: Inventory = args.read_inventory(args.inventory, screen.say if screen else lambda _: None)
+    return inventory
 
 
 def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
@@ -215,34 +205,3 @@ _PLACE = re.compile(r"(?:\[(?P<six>[^]]+)\]|(?P<four>[^:\[\]]*))(?::(?P<port>\d{
 def add_install(parser: argparse.ArgumentParser, what: str = "write a systemd unit that runs this command") -> None:
     """--install, of a verb that keeps running."""
     parser.add_argument("--install", action="store_true", help=f"{what}, and exit")
-
-
-def install_unit(unit: Unit, args: argparse.Namespace, inventory: Inventory, screen: Screen) -> int:
-    """Write the unit that runs what was typed."""
-    from orchestrator.gang.steps.guard.unit import install, start_words
-
-    path = install(unit, Path(inventory.path), _kept(args.typed[1:]))
-    for line in start_words(path):
-        screen.say(line)
-    if args.json:
-        screen.json({"unit": str(path)})
-    return Exit.DONE
-
-
-def _kept(words: Sequence[str]) -> list[str]:
-    """Without --install, --json and the inventory, which the unit names itself; argparse takes beginnings of these."""
-    kept: list[str] = []
-    left = iter(words)
-    for word in left:
-        if word.startswith(("-i", "--inv")):
-            _ = next(left) if word == "-i" or (word.startswith("--") and "=" not in word) else ""
-        elif not word.startswith(("--ins", "--j")):
-            kept.append(word)
-    return kept
-
-
-def command_line() -> str:
-    """What was typed, for locks and the audit log: without hooks' and other secrets."""
-    from orchestrator.planning.redaction import typed
-
-    return typed(["l40s-deploy", *sys.argv[1:]])[:300]

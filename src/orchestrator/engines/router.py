@@ -1,22 +1,17 @@
-"""sglang-router 0.3.2 as data: its command line, its REST words, what an agent must know to run it.
+"""sglang-router 0.3.2 as data: its command line, and what an agent must know to run it; `serving` has its answers.
 
 Sources: sglang_router/router_args.py of the wheel 0.3.2 for the flags; its REST interface as it answers.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from orchestrator.engines.engine import ARGUMENTS_FILE, STUB_FILE
+from orchestrator.engines.engine import ARGUMENTS_FILE, STUB_FILE, Engine
+from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.protocol.staging import CausePattern, StopOrder, Watch
-
-if TYPE_CHECKING:  # `status` reads a router's answer, and needs nothing of any engine
-    from orchestrator.engines.engine import Engine
 
 VERSION = "0.3.2"
 _HEALTH_FLAG = "--health-check-endpoint"
@@ -76,17 +71,6 @@ _FLAGS: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A gang as the router has it. id: the router's own; load: requests that it runs there now."""
-
-    id: str
-    url: str
-    healthy: bool
-    load: int
-
-
-CERTIFICATE_FILE = "router-cert.pem"
 _KEY_FILE = "router-key.pem"
 _SECRETS = "$L40S_GANG_DIR/"
 """Where the agent keeps the gang's secret files: a variable of the router's environment (node/engine/guardian.py)."""
@@ -150,35 +134,3 @@ def health_path(engines: Iterable[Engine], default: Engine) -> str:
     """
     paths = {engine.health_path for engine in engines} or {default.health_path}
     return paths.pop() if len(paths) == 1 else ANY_HEALTH
-
-
-def workers(body: str) -> tuple[Worker, ...]:
-    """Out of the answer to GET /workers; raises ValueError where it is none."""
-    try:
-        raw = json.loads(body)["workers"]
-        return tuple(
-            Worker(str(one["id"]), str(one["url"]).rstrip("/"), bool(one["is_healthy"]), int(one.get("load") or 0))
-            for one in raw
-        )
-    except (KeyError, TypeError, OverflowError, RecursionError) as wrong:
-        raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
-
-
-def running_requests(body: str) -> int | None:
-    """Requests that an engine has, out of its answer to /v1/loads (0.5) or /metrics; None where that is neither."""
-    try:
-        loads = json.loads(body)["loads"]
-        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        pass
-    found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)
-    return sum(int(float(number)) for number in found) if found else None
-
-
-def finished_requests(body: str) -> int | None:
-    """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
-    found = re.findall(r"^sglang:num_requests_total(?:\{[^}]*\})? ([0-9.e+]{1,32})$", body, re.MULTILINE)
-    try:
-        return int(sum(map(float, found))) if found else None
-    except (ValueError, OverflowError):
-        return None

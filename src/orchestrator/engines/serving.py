@@ -1,10 +1,13 @@
-"""What an engine is busy with, out of its own metrics."""
+"""What an engine is busy with, and which gangs its router has, out of their own answers."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
+CERTIFICATE_FILE = "router-cert.pem"
+"""The secret file of the router's gang with the certificate that it shows."""
 METRICS = "/metrics"
 """Where every version has them (--enable-metrics)."""
 _LINE = re.compile(r"^sglang[:_](?P<name>\w+)(?P<labels>\{[^}]*\})? (?P<value>[0-9.eE+-]+)$", re.MULTILINE)
@@ -46,3 +49,45 @@ def serving(metrics: str) -> Serving | None:
         generation_tokens=sums.get("generation_tokens_total", 0.0),
         cache_used=sums.get("token_usage"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A gang as the router has it. id: the router's own; load: requests that it runs there now."""
+
+    id: str
+    url: str
+    healthy: bool
+    load: int
+
+
+def workers(body: str) -> tuple[Worker, ...]:
+    """Out of the answer to GET /workers; raises ValueError where it is none."""
+    try:
+        raw = json.loads(body)["workers"]
+        return tuple(
+            Worker(str(one["id"]), str(one["url"]).rstrip("/"), bool(one["is_healthy"]), int(one.get("load") or 0))
+            for one in raw
+        )
+    except (KeyError, TypeError, OverflowError, RecursionError) as wrong:
+        raise ValueError(f"the router's list of workers can't be read: {wrong!r}") from None
+
+
+def running_requests(body: str) -> int | None:
+    """Requests that an engine has, out of its answer to /v1/loads (0.5) or /metrics; None where that is neither."""
+    try:
+        loads = json.loads(body)["loads"]
+        return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        pass
+    found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)
+    return sum(int(float(number)) for number in found) if found else None
+
+
+def finished_requests(body: str) -> int | None:
+    """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
+    found = re.findall(r"^sglang:num_requests_total(?:\{[^}]*\})? ([0-9.e+]{1,32})$", body, re.MULTILINE)
+    try:
+        return int(sum(map(float, found))) if found else None
+    except (ValueError, OverflowError):
+        return None

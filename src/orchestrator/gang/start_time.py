@@ -25,6 +25,14 @@ class ReadProgress:
     rate: float
 
 
+@dataclass(frozen=True, slots=True)
+class TimeLeft:
+    """reading: None where a node reads no weights now. seconds: until it is ready, None where nothing tells."""
+
+    reading: ReadProgress | None
+    seconds: float | None
+
+
 def reading(node: NodeView, model_bytes: int) -> ReadProgress | None:
     """None if it reads no weights now, or their size is unknown."""
     phase = node.phase

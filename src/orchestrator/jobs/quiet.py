@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from orchestrator.engines.registry import load_paths
-from orchestrator.engines.router import finished_requests
+from orchestrator.engines.serving import finished_requests
 from orchestrator.gang.steps.router.routing import requests_left
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.deadlines import ANSWER_S

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
-from orchestrator.engines.router import Worker
+from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError

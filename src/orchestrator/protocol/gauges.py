@@ -9,6 +9,13 @@ from typing import Any
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest, LockHolder
 
+_SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
+
+
+def slowed_by(reasons: int | None) -> list[str]:
+    """Bits of nvmlClocksEventReasons that stand for less than the clocks that were asked for, as text."""
+    return [word for bit, word in _SLOWING.items() if (reasons or 0) & bit]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuGauges(Message):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import NodeSpec
@@ -52,7 +52,10 @@ class Fleet:
     """Sessions to a set of nodes, each opened at its first use. A context manager; safe to use from threads.
 
     hands_over: the next fleet of the process takes the idle ones, where it wants the same nodes at once
+    opener:     how a session is opened (`remote.connect`), set where a process starts: who asks nodes needs no SSH
     """
+
+    opener: ClassVar[Callable[[NodeSpec, float], Connection]]
 
     def __init__(
         self, nodes: Iterable[NodeSpec], *, connect_deadline_s: float = 10.0, hands_over: bool = False
@@ -144,7 +147,7 @@ class Fleet:
             if failed is not None and failed is not before:  # a try while this one waited counts for both
                 raise type(failed)(failed.what, where=failed.where, fix=failed.fix)
             try:
-                session = take(self.nodes[name]) or connect(self.nodes[name], deadline_s=self._connect_deadline_s)
+                session = take(self.nodes[name]) or Fleet.opener(self.nodes[name], self._connect_deadline_s)
             except DeployError as failure:
                 self._failed[name] = failure
                 raise
@@ -185,21 +188,6 @@ def _side_by_side(jobs: Sequence[Callable[[], object]]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def connect(spec: NodeSpec, *, deadline_s: float) -> Connection:
-    """Open a session to a node.
-
-    Raises Unreachable (refused, silent, unknown name, key refused), HostKeyError (unknown or changed host key),
-    InputError (a key file or ssh option that cannot be used).
-    """
-    if spec.reach.connection == "local":
-        from orchestrator.remote.local import LocalSession
-
-        return LocalSession(spec)
-    from orchestrator.remote.ssh_session import open_session
-
-    return open_session(spec, deadline_s=deadline_s)
 
 
 KEPT_S = 2.0

@@ -7,10 +7,9 @@ from typing import Any
 
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
+from orchestrator.protocol.gauges import slowed_by
 from orchestrator.topology.pci import number
 
-SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
-"""Bits of nvmlClocksEventReasons that stand for less than the clocks that were asked for."""
 COUNTERS = (
     *("hw_counters/out_of_sequence", "hw_counters/packet_seq_err", "hw_counters/local_ack_timeout_err"),
     *("hw_counters/rnr_nak_retry_err", "hw_counters/rx_icrc_encapsulated"),
@@ -55,7 +54,7 @@ def throttled(states: Mapping[str, State]) -> Iterator[str]:
     """Throttled GPUs, as text."""
     for node, state in states.items():
         for index, gpu in state["gpus"].items():
-            why = [word for bit, word in SLOWING.items() if gpu.get("reasons", 0) & bit]
+            why = slowed_by(gpu.get("reasons"))
             if why:
                 told = {"clock_mhz", "most_mhz"} <= gpu.keys()
                 clock = f" at {gpu['clock_mhz']} of {gpu['most_mhz']} MHz" if told else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines import router
+from orchestrator.engines import router, serving
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.profile import Stack
 
@@ -19,11 +19,11 @@ LISTED = (
 
 
 def test_workers() -> None:
-    (worker,) = router.workers(LISTED)
+    (worker,) = serving.workers(LISTED)
     assert (worker.url, worker.healthy, worker.load) == ("http://10.172.135.10:8000", True, 3)
     for wrong in ("No models available", "[]", '{"workers":[{}]}'):
         with pytest.raises(ValueError):
-            router.workers(wrong)
+            serving.workers(wrong)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_workers() -> None:
     ],
 )
 def test_running_requests(body: str, running: int | None) -> None:
-    assert router.running_requests(body) == running
+    assert serving.running_requests(body) == running
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_running_requests(body: str, running: int | None) -> None:
     ],
 )
 def test_finished_requests(body: str, finished: int | None) -> None:
-    assert router.finished_requests(body) == finished
+    assert serving.finished_requests(body) == finished
 
 
 def test_the_launch_script_is_what_is_run() -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from orchestrator.engines.router import Worker
+from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import view
 from orchestrator.model.errors import DeployError, Unreachable

@@ -78,12 +78,12 @@ def test_looks_that_wait_for_one_try_to_connect_share_its_end(monkeypatch: pytes
     """Glances at a node that does not answer are many; one that tried anew for each of them would be late by all."""
     tries, go_on = [], threading.Event()
 
-    def connect(spec: NodeSpec, *, deadline_s: float) -> Any:
+    def connect(spec: NodeSpec, deadline_s: float) -> Any:
         tries.append(spec.name)
         go_on.wait(20)
         raise Unreachable(f"try {len(tries)} was silent", where=spec.name, fix="look")
 
-    monkeypatch.setattr("orchestrator.remote.fleet.connect", connect)
+    monkeypatch.setattr(Fleet, "opener", connect)
     told: list[str] = []
     waiting: list[int] = []
 

@@ -16,7 +16,7 @@ from tests.support.waiting import slack, until
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote import session as sessions
-from orchestrator.remote.fleet import connect
+from orchestrator.remote.connect import connect
 from orchestrator.remote.local import LocalSession
 from orchestrator.remote.session import CommandFailed, CommandResult
 

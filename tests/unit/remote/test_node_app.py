@@ -25,7 +25,7 @@ from orchestrator.protocol.message import Message
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
 from orchestrator.remote.app_archive import App
-from orchestrator.remote.fleet import connect
+from orchestrator.remote.connect import connect
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 

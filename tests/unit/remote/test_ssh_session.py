@@ -20,7 +20,8 @@ from tests.support.waiting import slack
 
 from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
 from orchestrator.remote import ssh_way
-from orchestrator.remote.fleet import Fleet, connect
+from orchestrator.remote.connect import connect
+from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import CommandFailed, CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 from orchestrator.remote.ssh_way import Heartbeat

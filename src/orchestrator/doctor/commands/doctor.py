@@ -136,11 +136,8 @@ def _labels(args: argparse.Namespace, examination: Examination) -> Mapping[str, 
     if args.saved:
         return {}
     from orchestrator.doctor.steps.look import labels_of
-    from orchestrator.loading.inventory import load_inventory
-    from orchestrator.loading.which import choose_inventory
 
-    inventory = load_inventory(choose_inventory(args.inventory).path)
-    return labels_of(inventory, list(examination.cluster.topologies)).values
+    return labels_of(open_inventory(args, None), list(examination.cluster.topologies)).values
 
 
 def _examine(args: argparse.Namespace, screen: Screen) -> Examination:

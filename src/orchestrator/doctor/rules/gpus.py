@@ -12,9 +12,9 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import PLACES, Area, PathType
+from orchestrator.protocol.gauges import slowed_by
 from orchestrator.topology.bandwidth import p2p_level
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.machines import SLOWING
 from orchestrator.topology.pci import small_number
 from orchestrator.topology.speed import Traffic, price
 
@@ -114,7 +114,7 @@ def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
             "reset the GPU (`nvidia-smi --gpu-reset`) or reboot before the gang starts",
         )
     reasons = whole(device.get("clocks_event_reasons"))
-    slowing = [word for bit, word in SLOWING.items() if reasons & bit]
+    slowing = slowed_by(reasons)
     if slowing:
         yield (
             Severity.SLOW,

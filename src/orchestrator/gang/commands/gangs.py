@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
 
-    from orchestrator.gang.steps.start_clock import TimeLeft
+    from orchestrator.gang.start_time import TimeLeft
     from orchestrator.gang.steps.status.loads import NodeLoad
     from orchestrator.gang.steps.status.overview import Overview, RouterGlance
 

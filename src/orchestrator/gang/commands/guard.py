@@ -16,12 +16,11 @@ from orchestrator.cli.options import (
     add_inventory,
     add_json,
     add_timeout,
-    command_line,
-    install_unit,
     open_cluster,
     seconds,
 )
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.typed import command_line, install_unit
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard

@@ -9,8 +9,7 @@ from orchestrator.cli.screen import printable
 from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.loads import HOT_C, GangLoad, NodeLoad
 from orchestrator.gang.view import GangView
-from orchestrator.protocol.gauges import GpuGauges
-from orchestrator.topology.machines import SLOWING
+from orchestrator.protocol.gauges import GpuGauges, slowed_by
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
@@ -51,7 +50,7 @@ def _power(gpus: Sequence[GpuGauges]) -> str:
 
 def throttled(gpu: GpuGauges) -> str:
     """What limits a GPU's clock, as text; '' for nothing that costs speed."""
-    return ", ".join(words for bit, words in SLOWING.items() if (gpu.clocks_event_reasons or 0) & bit)
+    return ", ".join(slowed_by(gpu.clocks_event_reasons))
 
 
 def rail_words(ports: Iterable[PortRate]) -> str:

@@ -14,11 +14,11 @@ from orchestrator.cli.options import (
     add_inventory,
     add_json,
     add_timeout,
-    command_line,
     open_cluster,
     seconds,
 )
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.checked import checked
 from orchestrator.gang.commands.dry_run import add_dry_run

@@ -13,10 +13,10 @@ from orchestrator.cli.options import (
     add_inventory,
     add_json,
     add_timeout,
-    command_line,
     open_cluster,
 )
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.restart import interrupted, show_restarted

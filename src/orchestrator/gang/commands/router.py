@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, command_line, open_cluster
+from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_cluster
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.start_progress import RisingProgress

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.gang.start_time import PhaseTimes, ReadProgress, left_s, reading
+from orchestrator.gang.start_time import PhaseTimes, TimeLeft, left_s, reading
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.records.documents import keep_start, last_start
-
-
-@dataclass(frozen=True, slots=True)
-class TimeLeft:
-    """reading: None where a node reads no weights now. seconds: until it is ready, None where nothing tells."""
-
-    reading: ReadProgress | None
-    seconds: float | None
 
 
 @dataclass

@@ -8,8 +8,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.cli.options import add_install, command_line, install_unit, open_inventory, seconds
+from orchestrator.cli.options import add_install, open_inventory, seconds
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line, install_unit
 from orchestrator.gang.steps.guard.unit import DOCTOR
 from orchestrator.model.errors import InputError
 from orchestrator.monitoring.watching import FindingsChange

@@ -12,10 +12,10 @@ from orchestrator.cli.options import (
     add_inventory,
     add_json,
     add_listen,
-    install_unit,
     open_inventory,
 )
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.typed import install_unit
 from orchestrator.gang.steps.guard.unit import EXPORTER
 from orchestrator.monitoring.targets import DEFAULT_PORT
 

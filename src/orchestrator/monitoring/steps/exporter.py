@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from orchestrator import __version__
 from orchestrator.bench.store import all_benches
-from orchestrator.engines import router as words
+from orchestrator.engines.serving import Worker, workers
 from orchestrator.gang.history import PastRun, past_runs
 from orchestrator.gang.steps.router.host import router_ask, router_gang
 from orchestrator.gang.steps.status.reports import views_of, where
@@ -227,13 +227,13 @@ def _router_figures(spec: RouterSpec, session: Session) -> FiguresAnswer:
     return ask(session, "figures", request, FiguresAnswer, deadline_s=SCRAPE_S)
 
 
-def _workers(answer: FiguresAnswer | None) -> tuple[words.Worker, ...] | None:
+def _workers(answer: FiguresAnswer | None) -> tuple[Worker, ...] | None:
     """None where its agent does not run it, or it does not list them."""
     reports = [Report.read(one) for one in answer.reports] if answer is not None else []
     runs = any(isinstance(report, Report) and report.alive for report in reports)
     listed = answer.answers[0] if answer is not None and answer.answers else None
     try:
-        return words.workers(listed.body) if runs and listed is not None and listed.ok else None
+        return workers(listed.body) if runs and listed is not None and listed.ok else None
     except ValueError:
         return None
 

@@ -8,9 +8,8 @@ from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.loads import HOT_C, NodeLoad
 from orchestrator.gang.view import NodeView
 from orchestrator.model.gang_state import NodeState
-from orchestrator.protocol.gauges import GpuGauges
+from orchestrator.protocol.gauges import GpuGauges, slowed_by
 from orchestrator.protocol.report import RankReport, RankState
-from orchestrator.topology.machines import SLOWING
 from orchestrator.topology.picture import OLD, LiveState
 
 
@@ -39,7 +38,7 @@ def lights(node: NodeView, load: NodeLoad) -> Lights:
 
 
 def _gpu(rank: RankReport | None, gpu: GpuGauges, *, old: bool) -> LiveState:
-    slowed = [words for bit, words in SLOWING.items() if (gpu.clocks_event_reasons or 0) & bit]
+    slowed = slowed_by(gpu.clocks_event_reasons)
     titles = [
         f"TP rank {rank.tp_rank}, process {rank.pid}: {rank.state.value}" if rank else "no rank",
         f"slowed by {', '.join(slowed)}" if slowed else "",

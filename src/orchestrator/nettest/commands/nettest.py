@@ -7,16 +7,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import (
-    add_examples,
-    add_gangs,
-    add_inventory,
-    add_json,
-    add_timeout,
-    command_line,
-    open_inventory,
-)
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, add_timeout, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
 from orchestrator.topology.shape import counted

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.arguments import count
-from orchestrator.cli.options import add_gang_option, add_layout
+from orchestrator.cli.options import add_gang_option, add_layout, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.steps.look import named_stack
-from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.profiles import profile_names
-from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
@@ -77,7 +75,7 @@ def take_names(args: argparse.Namespace) -> None:
     names = words[: len(words) - len(args.engine_args)]
     if not names:
         return
-    gangs = {gang.name for gang in load_inventory(choose_inventory(args.inventory).path).gangs}
+    gangs = {gang.name for gang in open_inventory(args, None).gangs}
     models = profile_names()
     for name in names:
         if name in gangs or re.sub(r"-\d+$", "", name) in gangs:  # one of its replicas

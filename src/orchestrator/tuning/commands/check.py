@@ -12,11 +12,11 @@ from orchestrator.cli.options import (
     add_json,
     add_layout,
     add_timeout,
-    command_line,
     open_inventory,
 )
 from orchestrator.cli.progress import counting
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line
 from orchestrator.model.deadlines import KERNELS_S
 from orchestrator.model.errors import Exit
 from orchestrator.planning.steps.plan import PlanRequest

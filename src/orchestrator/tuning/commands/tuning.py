@@ -15,11 +15,11 @@ from orchestrator.cli.options import (
     add_json,
     add_layout,
     add_time_limit,
-    command_line,
     open_inventory,
 )
 from orchestrator.cli.progress import WordsInPlace, patience, time_limit
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.engines.tuned_holdings import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main as cli
-from orchestrator.cli.options import command_line
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.guard import GuardProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.main import main
-from orchestrator.engines.router import Worker
+from orchestrator.engines.serving import Worker
 from orchestrator.gang.commands import status as verb
 from orchestrator.gang.contact import Contact
 from orchestrator.gang.steps.status.overview import Overview, RouterGlance

@@ -9,13 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.engines.router import CERTIFICATE_FILE, WORKERS_HEALTH
+from orchestrator.engines.serving import CERTIFICATE_FILE
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import AskRequest, GangRequest, HttpAnswer, HttpRequest
-from orchestrator.remote.asking import ask_http, ask_staged
+from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
+from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
 
 GANG = "router"
@@ -60,15 +59,6 @@ def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *,
         timeout_s=timeout_s,
         certificate=certificate_file(spec),
     )
-
-
-def health_path(fleet: Fleet, spec: RouterSpec) -> str:
-    """Where the running router was started to ask its workers for their health; '' where its node can't tell."""
-    request = GangRequest(**where(spec.node, GANG))
-    answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
-    answer = answers.values.get(spec.node.name)
-    staged = None if answer is None else StagingRequest.read(answer.request)
-    return staged.watch.http.get(WORKERS_HEALTH, "") if isinstance(staged, StagingRequest) else ""
 
 
 def ask_router(fleet: Fleet, spec: RouterSpec, asked: HttpRequest) -> HttpAnswer:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from orchestrator.engines import router as words
 from orchestrator.engines.engine import STUB_FILE, Engine
 from orchestrator.engines.registry import engine_of, load_paths, newest
-from orchestrator.engines.router import Worker
+from orchestrator.engines.serving import Worker, running_requests, workers
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.raising import Rising, raise_all
@@ -27,12 +27,11 @@ from orchestrator.gang.steps.router.host import (
     ask_from,
     ask_router,
     certificate_file,
-    health_path,
     local_url,
     router_ask,
     router_gang,
 )
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.loading.resources import template
@@ -46,7 +45,8 @@ from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.planning.digest import short_digest
 from orchestrator.planning.redaction import fingerprint
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
-from orchestrator.protocol.verbs import HttpAnswer, HttpRequest
+from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest
+from orchestrator.remote.asking import ask_staged
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 POLL_S = 0.25
@@ -103,7 +103,7 @@ class Router:
         if not answer.ok:
             raise self._trouble("does not list its workers", answer)
         try:
-            return words.workers(answer.body)
+            return workers(answer.body)
         except ValueError as wrong:
             raise self._trouble(str(wrong), answer) from None
 
@@ -124,7 +124,7 @@ class Router:
         return {"api_key": gang_key} if (gang_key := _key(self.spec.gang_key_file, "gangs")) else {}
 
     def _wait_for_health_path(self, url: str) -> None:
-        path = self._health_path()
+        path = health_path(self.fleet, self.spec)
         if not path:
             return
         answer = HttpAnswer()
@@ -145,10 +145,6 @@ class Router:
             raise self._trouble(
                 f"checks the health of gangs at {url}{path}, without success within {TAKE_IN_S:.0f} s", answer
             )
-
-    def _health_path(self) -> str:
-        """What the running router was started to ask its workers for; '' where its node can't tell."""
-        return health_path(self.fleet, self.spec)
 
     def take_out(self, url: str) -> None:
         """Have no new request go there; those that run are not touched."""
@@ -332,7 +328,7 @@ def drained(fleet: Fleet, node: str, url: str) -> bool | None:
 
 def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
     """Requests that an engine has, by the first of its answers to `load_paths` that tells; None where none does."""
-    told = (words.running_requests(answer.body) for answer in answers if answer.ok)
+    told = (running_requests(answer.body) for answer in answers if answer.ok)
     return next((count for count in told if count is not None), None)
 
 
@@ -357,6 +353,15 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
                 fix=f"allow more time with --drain-timeout, or abort them with `l40s-deploy restart {gang.name}`",
             )
         time.sleep(POLL_S)
+
+
+def health_path(fleet: Fleet, spec: RouterSpec) -> str:
+    """Where the running router was started to ask its workers for their health; '' where its node can't tell."""
+    request = GangRequest(**where(spec.node, GANG))
+    answers = fleet.on_every(lambda session: ask_staged(session, request), only=[spec.node.name])
+    answer = answers.values.get(spec.node.name)
+    staged = None if answer is None else StagingRequest.read(answer.request)
+    return staged.watch.http.get(words.WORKERS_HEALTH, "") if isinstance(staged, StagingRequest) else ""
 
 
 def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:

@@ -19,9 +19,8 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.rates import growth, port_rates
 from orchestrator.gang.steps.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
 from orchestrator.gang.steps.status.overview import Overview, RouterGlance, glance, overview_json
-from orchestrator.gang.steps.status.reports import ask_report, views_of, where
+from orchestrator.gang.steps.status.reports import ask_report, run_events, views_of, where
 from orchestrator.gang.steps.status.unfinished import interrupted
-from orchestrator.gang.steps.status.why import run_events
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs

@@ -6,10 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from orchestrator.engines.serving import Worker
+from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.reports import everything, see, views_of
 from orchestrator.gang.steps.status.status import status_json
@@ -22,9 +25,6 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
 from orchestrator.remote.fleet import Fleet, StragglerWait
-
-if TYPE_CHECKING:
-    from orchestrator.engines.router import Worker
 
 T = TypeVar("T")
 
@@ -130,9 +130,6 @@ def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
 
 def glance(spec: RouterSpec) -> RouterGlance:
     """Look at the router's agent and ask for its workers, at the same time."""
-    from orchestrator.engines import router as words  # most clusters have none, and it takes 5 ms of a short command
-    from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
-
     gang = router_gang(spec)
     with Fleet(gang.nodes) as fleet:
         asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=GLANCE_ASK_S)))
@@ -143,7 +140,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
             return RouterGlance(url=spec.url, node=spec.node.name, state=known, error=error)
         try:
             answer = asked.result(GLANCE_S)
-            workers = words.workers(answer.body) if answer.ok else None
+            workers = listed(answer.body) if answer.ok else None
             why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
         except (DeployError, ValueError, TimeoutError) as failure:
             workers, why = None, str(failure) or "it did not answer in time"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict
 from orchestrator.gang.steps.router.host import gangs_and_router
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, run_events, see, where
 from orchestrator.gang.steps.status.status import cause_json
-from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
+from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -98,20 +97,6 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Explanation:
 def _reports(answer: HistoryAnswer) -> list[Report]:
     """A report that can't be read tells nothing; the others still do."""
     return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
-
-
-def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[TimelineEvent, ...]:
-    """What the nodes have written down of one run, by our clock; a node that does not answer is left out."""
-
-    def one(session: Session) -> NodeEvents:
-        sent = time.time()
-        request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
-        answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
-        answered = time.time()
-        ahead_s = answer.now - (sent + answered) / 2
-        return NodeEvents(events=answer.events, ahead_s=ahead_s, doubt_s=(answered - sent) / 2)
-
-    return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
 
 
 def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
-from orchestrator.engines.router import Worker
+from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps.guard import leaving
 from orchestrator.gang.steps.guard.leaving import leave
 from orchestrator.gang.steps.staging import staging_requests

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.gang.steps.router import routing
-from orchestrator.gang.steps.router.host import GANG, gangs_and_router, health_path, router_gang
-from orchestrator.gang.steps.router.routing import Router
+from orchestrator.gang.steps.router.host import GANG, gangs_and_router, router_gang
+from orchestrator.gang.steps.router.routing import Router, health_path
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.node.files import RUN_FILE

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.support.certificates import certified_key
 
-from orchestrator.engines.router import Worker
+from orchestrator.engines.serving import Worker
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps import restart, restart_sequence
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest
