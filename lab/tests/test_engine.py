@@ -11,6 +11,8 @@ import pytest
 
 from l40s_lab.engine import environment as engine
 from l40s_lab.engine import model as engine_model
+from l40s_lab.life import wanted
+from l40s_lab.life.request import Request
 from orchestrator.hosts.steps import runner
 from orchestrator.hosts.steps.locks import bare
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
@@ -154,3 +156,16 @@ def test_the_lock_file_pins_every_package_and_names_the_stack_s_engine() -> None
     packages = [line for line in bare(lock.read_text()).splitlines() if line and not line.startswith("#")]
     assert all("==" in package for package in packages)
     assert {"sglang==0.5.23", "torch==2.13.0+cpu"} <= set(packages)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "models"), [(1, ["tiny-deepseek-v3"]), (8, ["tiny-deepseek-v3", "tiny-deepseek-v3-tp32"])]
+)
+def test_nodes_with_several_ranks_show_a_model_that_32_can_divide(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, models: list[str]
+) -> None:
+    monkeypatch.setattr(engine, "ensure_engine", lambda _: cache / "venv")
+    monkeypatch.setattr(engine_model, "tiny_model", lambda directory, sizes: directory)
+    shows, stack = wanted._engine(Request(engine="sglang", ranks=ranks), print)
+    assert [show.inside for show in shows[1:]] == [f"/workspace/{model}" for model in models]
+    assert {Path(show.outside).name for show in shows[1:]} == set(models) and stack == engine.ENGINE_STACK

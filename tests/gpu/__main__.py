@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,10 @@ def main(words: list[str]) -> int:
         if args.prepare:
             return 0
     chosen = _chosen(args, figures)
-    for step in _play(chosen, gpus, figures, until=began + args.seconds, rehearse=args.rehearse, kept=args.kept):
-        print(_line(step), flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="gpu-proof-"))
+    lab = GpuLab("gpu", real=not args.rehearse, deaths="cuda" if args.rehearse else "plain", folder=folder)
+    stage = Stage(lab, gpus, args.rehearse or len(gpus), began + args.seconds - CLOSING_S, print, args.kept)
+    play(chosen, stage, figures)
     figures.write()
     if not args.rehearse:
         page.PAGE.write_text(page.page(figures), "utf-8")
@@ -143,19 +146,16 @@ def _chosen(args: argparse.Namespace, figures: Figures) -> list[Step]:
     return [step for step in STEPS if step.name in missing and not (args.rehearse and step.alone)]
 
 
-def _play(chosen: list[Step], gpus: Gpus, figures: Figures, *, until: float, rehearse: int, kept: Path) -> Any:
-    kept.mkdir(parents=True, exist_ok=True)
-    count = rehearse or len(gpus)
-    lock = threading.Lock()
+def play(chosen: Sequence[Step], stage: Stage, figures: Figures) -> None:
+    """These steps, one after the other; then the lab is removed, and its folder."""
+    stage.kept.mkdir(parents=True, exist_ok=True)
+    count, lock = stage.count, threading.Lock()
 
     def record(result: Result) -> None:
         with lock:
             figures.add(result)
             print(_line(result), flush=True)
 
-    folder = Path(tempfile.mkdtemp(prefix="gpu-proof-"))
-    lab = GpuLab("gpu", real=not rehearse, deaths="cuda" if rehearse else "plain", folder=folder)
-    stage = Stage(lab, gpus, count, until - CLOSING_S, print, kept)
     try:
         for step in chosen:
             if count < step.gpus:
@@ -165,11 +165,10 @@ def _play(chosen: list[Step], gpus: Gpus, figures: Figures, *, until: float, reh
             else:
                 print(f"[{stage.left_s:4.0f} s left] {step.name}: {step.what}", flush=True)
                 result = played(step.name, lambda step=step: _one(stage, step, record))  # type: ignore[misc]
-            figures.add(result)
-            yield result
+            record(result)
     finally:
         _close(stage)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(stage.lab.folder, ignore_errors=True)
 
 
 def _one(stage: Stage, step: Step, record: Any) -> tuple[str, dict[str, Any]]:
@@ -186,7 +185,7 @@ def _close(stage: Stage) -> None:
         if stage.lab.real:
             stage.save_caches()
     stage.lab.down()
-    print(f"the lab is gone; GPU memory in use: {stage.gpus.used()} MiB, before: {stage.gpus.idle}", flush=True)
+    print(f"the lab is gone; memory in use: {stage.gpus.used()} MiB, before: {stage.gpus.idle}", flush=True)
 
 
 def _line(result: Result) -> str:

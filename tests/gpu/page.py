@@ -49,13 +49,13 @@ stand-in that made 29 s from the loss to *degraded* of 60 s.
 }
 
 
-def page(figures: Figures) -> str:
-    """The complete page."""
-    return "\n".join(_lines(figures)).rstrip() + "\n"
+def page(figures: Figures, head: str = _HEAD) -> str:
+    """The complete page below such a head."""
+    return "\n".join(_lines(figures, head)).rstrip() + "\n"
 
 
-def _lines(figures: Figures) -> Iterator[str]:
-    yield _HEAD
+def _lines(figures: Figures, head: str) -> Iterator[str]:
+    yield head
     yield "| | |"
     yield "|---|---|"
     yield from (f"| {name} | {value} |" for name, value in figures.machine.items())
@@ -63,7 +63,7 @@ def _lines(figures: Figures) -> Iterator[str]:
     yield from _kills(figures.of_step("kill"))
     yield "## Steps"
     yield ""
-    yield "| step | outcome | what was seen | s | GPUs | when |"
+    yield "| step | outcome | what was seen | s | machine | when |"
     yield "|---|---|---|---|---|---|"
     for result in _last_of_each(figures):
         outcome = _SHOWN[result.outcome]
@@ -90,9 +90,10 @@ def _kills(kills: list[Result]) -> Iterator[str]:
     right = sum(map(_right, kills))
     yield f"SIGKILL to one rank's process: `status` named node, TP rank and signal in {right} of {len(kills)} kills."
     yield "Seconds are from the kill: until `status` had answered with the cause, until the main threads of all the"
-    yield "gang's processes were dead, and until the memory of its GPUs was free."
+    yield "gang's processes were dead, and until their memory was free."
     yield ""
-    yield "| layout | killed | load | cause in status | reported s | all dead s | memory free s | right | GPUs | when |"
+    columns = ("layout", "killed", "load", "cause in status", "reported s", "all dead s", "memory free s", "right")
+    yield f"| {' | '.join((*columns, 'machine', 'when'))} |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for one in kills:
         have = one.figures

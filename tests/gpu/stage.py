@@ -114,7 +114,11 @@ class GpuLab(SmallLab):
 
     @property
     def model(self) -> str:
-        return str(self.folder / f"{self.name_of_model}.yml")
+        return self.profile_of(self.name_of_model)
+
+    def profile_of(self, model: str) -> str:
+        """The argument of `up --model`."""
+        return str(self.folder / f"{model}.yml")
 
     def shape(self, shape: Shape) -> None:
         """Another lab in the place of the one that is there."""
@@ -169,7 +173,10 @@ class GpuLab(SmallLab):
 
 @dataclass
 class Stage:
-    """One call of the proof. until: when it has to be over, on the monotonic clock; say: one line to who watches."""
+    """One call of the proof. until: when it has to be over, on the monotonic clock; say: one line to who watches.
+
+    patience: multiplies the time limits of a GPU machine; clients, tokens: of the load
+    """
 
     lab: GpuLab
     gpus: Gpus
@@ -179,6 +186,9 @@ class Stage:
     kept: Path
     """Folder for what is worth keeping of runs that went otherwise."""
     shape: Shape | None = None
+    patience: float = 1.0
+    clients: int = 8
+    tokens: int = 16
     _saved: bool = field(default=False)
 
     @property
@@ -227,17 +237,18 @@ class Stage:
         gangs: list[dict[str, Any]] = self.lab.json("status")["gangs"]
         return next(gang for gang in gangs if gang["name"] == name)
 
-    def ready(self, gang: str = "gang0", *flags: str, model: str = REBLOCKED) -> float:
+    def ready(self, gang: str = "gang0", *flags: str, model: str = "") -> float:
         """Have a gang ready with this model; returns how long `up` took, 0 where it was ready already."""
-        found = self.gang(gang)
+        found, model = self.gang(gang), model or self.lab.name_of_model
         if found["state"] == "ready" and not flags and Path(str(found["model"])).stem == model:
             return 0.0
         return self.up("--gang", gang, "--replace", *flags, model=model)
 
-    def up(self, *words: str, model: str = REBLOCKED) -> float:
+    def up(self, *words: str, model: str = "") -> float:
         """`up`, which has to end well; returns how long it took."""
         began = time.monotonic()
-        done = self.run("up", "--model", str(self.lab.folder / f"{model}.yml"), *words, timeout=self.left_s - 15)
+        profile = self.lab.profile_of(model or self.lab.name_of_model)
+        done = self.run("up", "--model", profile, *words, timeout=self.left_s - 15)
         if done.returncode:
             self.keep("up")
             raise Otherwise(f"up ended with {done.returncode}: {_last(done.stderr)}")
@@ -301,7 +312,7 @@ class Stage:
         self, gang: str, what: Callable[[dict[str, Any]], Any], deadline_s: float, words: str
     ) -> tuple[dict[str, Any], float]:
         """(`status` of a gang once it is so, seconds until then)."""
-        began = time.monotonic()
+        began, deadline_s = time.monotonic(), deadline_s * self.patience
         while True:
             found = self.gang(gang)
             if what(found):
@@ -316,15 +327,15 @@ class Stage:
     @contextlib.contextmanager
     def load(self, url: str, clients: int = 4) -> Iterator[Load]:
         """Clients without a retry, whose answers have to go on with the alphabet; from the first answer on."""
-        with (AlphabetLoad if self.lab.real else Load)(url, "default", clients=clients, tokens=16) as load:
-            if not wait_until(lambda: load.good >= clients, deadline_s=30.0):
+        with (AlphabetLoad if self.lab.real else Load)(url, "default", clients=clients, tokens=self.tokens) as load:
+            if not wait_until(lambda: load.good >= clients, deadline_s=30.0 * self.patience):
                 raise Otherwise(f"no load at {url}: {load.bad[:1]}")
             yield load
 
     def continues(self, url: str) -> str:
         """'' where a generation goes on with the alphabet, else what it said."""
-        text = complete(url, "default", "abcdef", 16)
-        wanted = "ghijklmnopqrstuv" if self.lab.real else "stand-in"
+        text = complete(url, "default", "abcdef", self.tokens)
+        wanted = "ghijklmnopqrstuv"[: self.tokens] if self.lab.real else "stand-in"
         return "" if wanted in text else f"{url} goes on with {text!r}, not with {wanted!r}"
 
 

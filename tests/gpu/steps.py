@@ -257,7 +257,7 @@ def freeze(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
     _, shown_s = stage.seen(gang, lambda one: stopped(one) == "stopped", 20.0, f"TP{last} is stopped")
     _, hung_s = stage.seen(gang, lambda one: one["trouble"] == "hung", HUNG_S, "hung")
     began = time.monotonic()
-    guard = stage.run("guard", "--once", gang, timeout=min(150.0, stage.left_s - 10))
+    guard = stage.run("guard", "--once", gang, timeout=min(150.0 * stage.patience, stage.left_s - 10))
     took = time.monotonic() - began
     left = [one.pid for one in old if one.alive]
     figures = {"stopped_after_s": shown_s, "hung_after_s": round(shown_s + hung_s, 1), "guard_s": round(took, 1)}
@@ -512,7 +512,7 @@ def changed_plan(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
 
 
 def _under_load(stage: Stage, name: str, words: list[str], old: list[Any]) -> tuple[str, dict[str, Any]]:
-    with stage.load(ROUTER, clients=8) as load:
+    with stage.load(ROUTER, clients=stage.clients) as load:
         began = time.monotonic()
         done = stage.run(*words, timeout=stage.left_s - 15)
         took = time.monotonic() - began

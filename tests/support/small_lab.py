@@ -57,7 +57,7 @@ IN_PLACE = "' 3 order.jso[n]'"
 class SmallLab:
     """One running lab with `gangs` gangs of `nodes` nodes. Commands are an operator's own.
 
-    engine: standin with the small model, or sglang: the real engine with the lab's tiny model, one rank per node
+    engine: standin with the small model, or sglang: the real engine with the lab's tiny model; ranks: its, on each node
     deaths: how the stand-in's ranks die, as `lab up --deaths` says
     """
 
@@ -66,6 +66,7 @@ class SmallLab:
     nodes: int = 2
     level: int = 1
     engine: str = "standin"
+    ranks: int = 1
     deaths: str = "plain"
     gpus: int = 2
     env: dict[str, str] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class SmallLab:
         self.deploy(
             *("lab", "up", "--name", self.name, "--wiring", str(shape)),
             *("--gangs", str(self.gangs), "--nodes", str(self.gangs * self.nodes), "--level", str(self.level)),
-            *("--engine", self.engine, "--deaths", self.deaths),
+            *("--engine", self.engine, "--ranks", str(self.ranks), "--deaths", self.deaths),
             timeout=UP_S[self.engine],
         )
         self.write_inventory()

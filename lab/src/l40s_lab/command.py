@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         up,
         "l40s-deploy lab up",
         "l40s-deploy lab up --wiring wrong --name rehearsal",
+        "l40s-deploy lab up --engine sglang --ranks 8   # the real SGLang with 32 ranks, on CPU",
         "l40s-deploy lab up --gpus host --stack sglang-0.5.23 --nodes 2   # on a machine with GPUs",
     )
     _add_name(up)
@@ -57,7 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("standin", "sglang"),
         default="standin",
-        help="standin: loads no model; sglang: real SGLang on CPU, one rank per node (default: standin)",
+        help="standin: loads no model; sglang: real SGLang on CPU (default: standin)",
+    )
+    up.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --engine sglang: ranks of each node, 1 to 8; each takes about 0.6 GB of memory (default: 1)",
     )
     up.add_argument(
         "--gpus",
@@ -127,6 +135,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
         recorded=args.recorded,
         level=args.level,
         engine=args.engine,
+        ranks=args.ranks,
         gpus=args.gpus,
         stack=args.stack,
         deaths=args.deaths,

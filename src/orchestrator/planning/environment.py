@@ -343,9 +343,11 @@ def _caches(about: Surroundings) -> Iterator[Setting]:
 
 
 def _filled(value: str, about: Surroundings) -> str:
-    """A stack's value with this node's facts: {cpus} is the range of CPUs that a process there may use."""
+    """A stack's value with this node's facts: {cpus} is the range of CPUs that a process there may use, once a rank
+    (init_threads_binding, sglang 0.5.23 srt/utils/numa_utils.py)."""
     count = about.host.cpu_count or 1
-    return value.replace("{cpus}", "0" if count == 1 else f"0-{count - 1}").replace("{venv}", about.venv)
+    cpus = "|".join(["0" if count == 1 else f"0-{count - 1}"] * about.node.gpus)
+    return value.replace("{cpus}", cpus).replace("{venv}", about.venv)
 
 
 def _instead(replaced: Setting | None) -> str:

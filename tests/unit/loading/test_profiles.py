@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning.memory import checkpoint_bytes
 
+OF_THE_LAB = (engine_model.TINY.name, engine_model.WIDE.name)
 GOOD = {
     "name": "m",
     "source": "here",
@@ -60,7 +62,7 @@ def test_the_models_that_the_product_promises_are_there() -> None:
         "Kimi-K2.6", "gpt-oss-120b", "DeepSeek-V3.1-Terminus",
     }  # fmt: skip
     refused = {"DeepSeek-V3.2", "DeepSeek-V4-Flash", "GLM-5-FP8"}
-    assert wanted | later | refused | {"DeepSeek-R1-Channel-INT8", "tiny-deepseek-v3"} == set(profile_names())
+    assert wanted | later | refused | {"DeepSeek-R1-Channel-INT8", *OF_THE_LAB} == set(profile_names())
     assert all(load_profile(name).refused for name in refused)
 
 
@@ -142,11 +144,11 @@ def test_what_is_captured_and_compiled_is_said_by_engine_version(
     assert engine.graphs(profile) == found
 
 
-def test_the_tiny_one_is_the_model_that_the_lab_makes() -> None:
-    profile = load_profile("tiny-deepseek-v3")
-    assert profile.dimensions.hidden_size == engine_model.HIDDEN
-    assert profile.dimensions.num_attention_heads == engine_model.HEADS
-    assert profile.dimensions.vocab_size == len(engine_model.byte_vocabulary())
+@pytest.mark.parametrize("sizes", [engine_model.TINY, engine_model.WIDE])
+def test_the_tiny_ones_are_the_models_that_the_lab_makes(sizes: engine_model.Sizes) -> None:
+    profile, made = load_profile(sizes.name), engine_model.config(sizes)
+    dimensions = asdict(profile.dimensions)
+    assert dimensions == {**dimensions, **{name: made[name] for name in dimensions if name in made}}
     assert profile.canary.prompt == engine_model.CANARY_PROMPT
     assert profile.canary.expect_any == (engine_model.CANARY_TEXT,)
 

@@ -190,6 +190,9 @@ def test_vocabularies_that_lie_there_are_told_to_the_engine() -> None:
 
 def test_an_engine_on_cpu_uses_gloo_and_no_nccl() -> None:
     hosts = {"node0": HostFacts(home="/root", user="root", cpu_count=2), "node1": HostFacts(cpu_count=1)}
+    several = nodes(plan_of(gang(2, gpus=4), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts))
+    bound = [dict(node.env)["SGLANG_CPU_OMP_THREADS_BIND"] for node in several]
+    assert bound == ["0-1|0-1|0-1|0-1", "0|0|0|0"], "the engine refuses fewer entries than ranks"
     plan = plan_of(gang(2, gpus=1), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts)
     first, second = nodes(plan)
     env = dict(first.env)

@@ -18,13 +18,22 @@ STOCK = load_profile("DeepSeek-V3-0324")
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 INT8 = load_profile("DeepSeek-R1-Channel-INT8")
 TINY = load_profile("tiny-deepseek-v3")
+WIDE64, WIDE128 = (
+    replace(load_profile("tiny-deepseek-v3-tp32"), quantisation="fp8-block", block=(n, n)) for n in (64, 128)
+)
 NEW, OLD = Abilities(), Abilities(pipelines=False, experts=False)
 
 
 @pytest.mark.parametrize(
     ("profile", "legal", "illegal"),
-    [(STOCK, (1, 2, 4, 8, 16), (3, 32, 64)), (FINE, (8, 16, 32), (64, 128)), (INT8, (32, 64, 128), (256, 12))],
-    ids=["128x128", "64x64", "int8"],
+    [
+        (STOCK, (1, 2, 4, 8, 16), (3, 32, 64)),
+        (FINE, (8, 16, 32), (64, 128)),
+        (INT8, (32, 64, 128), (256, 12)),
+        (WIDE64, (8, 16, 32), (64,)),
+        (WIDE128, (8, 16), (32,)),
+    ],
+    ids=["128x128", "64x64", "int8", "the lab's 64x64", "the lab's 128x128"],
 )
 def test_legal_tensor_parallel_degrees(profile: object, legal: tuple[int, ...], illegal: tuple[int, ...]) -> None:
     for tensor in legal:

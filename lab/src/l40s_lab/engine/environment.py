@@ -65,12 +65,12 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
     return environment
 
 
-def ensure_model() -> Path:
-    """The directory of the tiny model, created if this version of it does not exist yet."""
+def ensure_model(sizes: engine_model.Sizes = engine_model.TINY) -> Path:
+    """The directory of the model with these sizes, created if this version of it does not exist yet."""
     version = hashlib.sha256(Path(engine_model.__file__).read_bytes()).hexdigest()[:16]
-    directory = cache_root() / "models" / version / "tiny-deepseek-v3"
+    directory = cache_root() / "models" / version / sizes.name
     complete = (directory / engine_model.INDEX_FILE).exists()
-    return directory if complete else engine_model.tiny_model(directory)
+    return directory if complete else engine_model.tiny_model(directory, sizes)
 
 
 def cache_root() -> Path:

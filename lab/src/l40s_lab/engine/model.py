@@ -1,10 +1,10 @@
-"""A DeepSeek-V3 of about 2 MB, generated when needed: every part of the architecture, and text that can be checked.
+"""A small DeepSeek-V3, generated when needed: every part of the architecture, and text that can be checked.
 
 It has the parts of the large one (MLA attention, a dense layer, routed experts with a shared one, bf16), with widths
-that 1, 2, 4 and 8 tensor-parallel ranks can divide. Its weights are random with one exception: the output row of each
-letter is the embedding of the letter before it, and the layers add little to the residual stream. So a greedy
-generation continues the alphabet, whatever the number of ranks, but only if embedding, layers, all-reduce and sampling
-work.
+that 8 tensor-parallel ranks can divide (2 MB), or 32 (147 MB). Its weights are random with one exception: the output
+row of each letter is the embedding of the letter before it, and the layers add little to the residual stream. So a
+greedy generation continues the alphabet, whatever the number of ranks, but only if embedding, layers, all-reduce and
+sampling work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,45 @@ BEGIN, END = "<s>", "</s>"
 
 INDEX_FILE = "model.safetensors.index.json"
 
-HIDDEN, LAYERS, HEADS, DENSE_WIDTH = 128, 3, 8, 256
-QUERY_RANK, KEY_VALUE_RANK, NOPE, ROPE, VALUE = 64, 64, 32, 32, 32
-EXPERTS, EXPERT_WIDTH = 8, 64
+HIDDEN, LAYERS = 128, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The widths of one such model, whose directory and profile have this name.
+
+    query_rank: of the compressed queries, and of the compressed keys and values
+    """
+
+    name: str
+    heads: int
+    query_rank: int
+    nope: int
+    rope: int
+    value: int
+    dense_width: int
+    experts: int
+    expert_width: int
+
+
+TINY = Sizes("tiny-deepseek-v3", 8, 64, 32, 32, 32, dense_width=256, experts=8, expert_width=64)
+WIDE = Sizes("tiny-deepseek-v3-tp32", 64, 128, 128, 64, 128, dense_width=18432, experts=32, expert_width=2048)
+"""With DeepSeek-V3's own widths of a head and of the feed-forward parts: of 32 ranks each has 576 and 64."""
 
 EMBEDDING_SPREAD = 1.0
 WEIGHT_SPREAD = 0.05
 """Weights are uniformly distributed between minus and plus this."""
 
 
-def tiny_model(directory: Path, *, seed: int = 0) -> Path:
+def tiny_model(directory: Path, sizes: Sizes = TINY, *, seed: int = 0) -> Path:
     """Write the model into `directory` (created if missing) and return it; the same seed gives the same bytes.
 
     The index is written last: a directory that has one is complete.
     """
     directory.mkdir(parents=True, exist_ok=True)
     vocabulary = byte_vocabulary()
-    tensors = dict(_tensors(random.Random(seed), vocabulary))  # noqa: S311 - weights, not secrets
-    _write_json(directory / "config.json", _config(vocabulary))
+    tensors = dict(_tensors(random.Random(seed), vocabulary, sizes))  # noqa: S311 - weights, not secrets
+    _write_json(directory / "config.json", config(sizes))
     _write_json(directory / "tokenizer.json", _tokenizer(vocabulary))
     _write_json(directory / "tokenizer_config.json", _tokenizer_config())
     _write(directory / "model.safetensors", _safetensors(tensors))
@@ -82,11 +104,13 @@ Tensor = tuple[str, tuple[int, ...], bytes]
 """safetensors' name of the element type, shape, little-endian contents."""
 
 
-def _tensors(rng: random.Random, vocabulary: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) -> Iterator[tuple[str, Tensor]]:
     """Names and shapes as in checkpoints of DeepseekV3ForCausalLM."""
 
     def matrix(rows: int, columns: int) -> Tensor:
-        return _bf16(rows, columns, values=(rng.uniform(-WEIGHT_SPREAD, WEIGHT_SPREAD) for _ in range(rows * columns)))
+        drawn, data = rng.randbytes(rows * columns), bytearray(2 * rows * columns)
+        data[0::2], data[1::2] = (drawn.translate(half) for half in halves)
+        return "BF16", (rows, columns), bytes(data)
 
     def ones(length: int) -> Tensor:
         return _bf16(length, values=(1.0 for _ in range(length)))
@@ -96,6 +120,8 @@ def _tensors(rng: random.Random, vocabulary: Mapping[str, int]) -> Iterator[tupl
         yield prefix + "up_proj.weight", matrix(width, HIDDEN)
         yield prefix + "down_proj.weight", matrix(HIDDEN, width)
 
+    _, _, steps = _bf16(256, values=((step / 127.5 - 1) * WEIGHT_SPREAD for step in range(256)))
+    halves = steps[0::2], steps[1::2]
     embedding = [
         [rng.uniform(-EMBEDDING_SPREAD, EMBEDDING_SPREAD) for _ in range(HIDDEN)] for _ in range(len(vocabulary))
     ]
@@ -110,21 +136,21 @@ def _tensors(rng: random.Random, vocabulary: Mapping[str, int]) -> Iterator[tupl
         attention = prefix + "self_attn."
         yield prefix + "input_layernorm.weight", ones(HIDDEN)
         yield prefix + "post_attention_layernorm.weight", ones(HIDDEN)
-        yield attention + "q_a_proj.weight", matrix(QUERY_RANK, HIDDEN)
-        yield attention + "q_a_layernorm.weight", ones(QUERY_RANK)
-        yield attention + "q_b_proj.weight", matrix(HEADS * (NOPE + ROPE), QUERY_RANK)
-        yield attention + "kv_a_proj_with_mqa.weight", matrix(KEY_VALUE_RANK + ROPE, HIDDEN)
-        yield attention + "kv_a_layernorm.weight", ones(KEY_VALUE_RANK)
-        yield attention + "kv_b_proj.weight", matrix(HEADS * (NOPE + VALUE), KEY_VALUE_RANK)
-        yield attention + "o_proj.weight", matrix(HIDDEN, HEADS * VALUE)
+        yield attention + "q_a_proj.weight", matrix(sizes.query_rank, HIDDEN)
+        yield attention + "q_a_layernorm.weight", ones(sizes.query_rank)
+        yield attention + "q_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.rope), sizes.query_rank)
+        yield attention + "kv_a_proj_with_mqa.weight", matrix(sizes.query_rank + sizes.rope, HIDDEN)
+        yield attention + "kv_a_layernorm.weight", ones(sizes.query_rank)
+        yield attention + "kv_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.value), sizes.query_rank)
+        yield attention + "o_proj.weight", matrix(HIDDEN, sizes.heads * sizes.value)
         if layer == 0:
-            yield from gated(prefix + "mlp.", DENSE_WIDTH)
+            yield from gated(prefix + "mlp.", sizes.dense_width)
             continue
-        yield prefix + "mlp.gate.weight", matrix(EXPERTS, HIDDEN)
-        yield prefix + "mlp.gate.e_score_correction_bias", ("F32", (EXPERTS,), bytes(4 * EXPERTS))
-        yield from gated(prefix + "mlp.shared_experts.", EXPERT_WIDTH)
-        for expert in range(EXPERTS):
-            yield from gated(f"{prefix}mlp.experts.{expert}.", EXPERT_WIDTH)
+        yield prefix + "mlp.gate.weight", matrix(sizes.experts, HIDDEN)
+        yield prefix + "mlp.gate.e_score_correction_bias", ("F32", (sizes.experts,), bytes(4 * sizes.experts))
+        yield from gated(prefix + "mlp.shared_experts.", sizes.expert_width)
+        for expert in range(sizes.experts):
+            yield from gated(f"{prefix}mlp.experts.{expert}.", sizes.expert_width)
 
 
 def _rows(rows: list[list[float]]) -> Tensor:
@@ -156,7 +182,9 @@ def _safetensors(tensors: Mapping[str, Tensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values())
 
 
-def _config(vocabulary: Mapping[str, int]) -> dict[str, Any]:
+def config(sizes: Sizes) -> dict[str, Any]:
+    """Its config.json."""
+    vocabulary = byte_vocabulary()
     return {
         "architectures": ["DeepseekV3ForCausalLM"],
         "model_type": "deepseek_v3",
@@ -166,19 +194,19 @@ def _config(vocabulary: Mapping[str, int]) -> dict[str, Any]:
         "eos_token_id": vocabulary[END],
         "tie_word_embeddings": False,
         "hidden_size": HIDDEN,
-        "intermediate_size": DENSE_WIDTH,
+        "intermediate_size": sizes.dense_width,
         "hidden_act": "silu",
         "num_hidden_layers": LAYERS,
         "num_nextn_predict_layers": 0,
         "rms_norm_eps": 1e-6,
         "attention_bias": False,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "q_lora_rank": QUERY_RANK,
-        "kv_lora_rank": KEY_VALUE_RANK,
-        "qk_nope_head_dim": NOPE,
-        "qk_rope_head_dim": ROPE,
-        "v_head_dim": VALUE,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.heads,
+        "q_lora_rank": sizes.query_rank,
+        "kv_lora_rank": sizes.query_rank,
+        "qk_nope_head_dim": sizes.nope,
+        "qk_rope_head_dim": sizes.rope,
+        "v_head_dim": sizes.value,
         "max_position_embeddings": 2048,
         "rope_theta": 10000.0,
         # SGLang's CPU path reads the scaling's mscale without checking whether there is a scaling
@@ -193,10 +221,10 @@ def _config(vocabulary: Mapping[str, int]) -> dict[str, Any]:
         },
         "first_k_dense_replace": 1,
         "moe_layer_freq": 1,
-        "n_routed_experts": EXPERTS,
+        "n_routed_experts": sizes.experts,
         "n_shared_experts": 1,
         "num_experts_per_tok": 2,
-        "moe_intermediate_size": EXPERT_WIDTH,
+        "moe_intermediate_size": sizes.expert_width,
         "n_group": 2,
         "topk_group": 1,
         "topk_method": "noaux_tc",

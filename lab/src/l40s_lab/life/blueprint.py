@@ -37,6 +37,7 @@ class Blueprint:
     rootfs:    the lowest layer of the nodes' roots: this machine's own root, or the one made for systemd nodes
     variables: node -> requested variables for the lab's inventory
     recorded:  for each node, the snapshot that it looks like (a file in the lab's directory); () for a wiring
+    ranks:     of the real engine on CPU, on each node
     deaths:    how the stand-in's ranks die
     cabling:   IPv4 network of recorded interfaces -> number of the rail that they are cabled to
     mark:      label of this lab's kernel objects
@@ -64,6 +65,7 @@ class Blueprint:
     mark: str = ""
     devices: tuple[tuple[str, ...], ...] = ()
     deaths: str = "plain"
+    ranks: int = 1
 
     @property
     def path(self) -> Path:

@@ -12,6 +12,8 @@ from orchestrator.model.errors import InputError
 Engine = Literal["standin", "sglang"]
 Gpus = Literal["emulated", "host"]
 Deaths = Literal["plain", "cuda"]
+MAX_RANKS = 8
+"""The GPUs of a node of the reference cluster."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,23}")
 
 
@@ -26,6 +28,7 @@ class Request:
     deaths:   how the stand-in's ranks die: at once, or like processes with CUDA
     level:    None: chosen for this machine
     gpus:     emulated, or host: the real ones of this machine, shared out among the nodes
+    ranks:    of the real engine on CPU, on each node
     stack:    with the GPUs of this machine, the engine's: a name or a .yml file
     """
 
@@ -37,6 +40,7 @@ class Request:
     recorded: str | None = None
     level: Literal[0, 1, 2] | None = None
     engine: Engine = "standin"
+    ranks: int = 1
     gpus: Gpus = "emulated"
     stack: str | None = None
     deaths: Deaths = "plain"
@@ -48,6 +52,7 @@ class Request:
             raise InputError(f"found {self.nodes}, wanted 1 to {MAX_NODES}", where="--nodes", fix="--nodes 4")
         if self.gangs is not None and self.gangs < 1:
             raise InputError(f"found {self.gangs}, wanted 1 or more", where="--gangs", fix="--gangs 1")
+        self._check_ranks()
         if self.like is not None and (self.nodes is not None or self.gangs is not None):
             raise InputError(
                 "the inventory determines the nodes and gangs",
@@ -67,6 +72,14 @@ class Request:
         elif self.stack is not None:
             raise InputError(
                 "a stack's engine can't run on emulated GPUs", where="--stack", fix="use --gpus host, or remove --stack"
+            )
+
+    def _check_ranks(self) -> None:
+        if not 1 <= self.ranks <= MAX_RANKS:
+            raise InputError(f"found {self.ranks}, wanted 1 to {MAX_RANKS}", where="--ranks", fix="--ranks 8")
+        if self.ranks > 1 and self.engine != "sglang":
+            raise InputError(
+                "the ranks of other engines are the nodes' GPUs", where="--ranks", fix="use --engine sglang, or --like"
             )
 
     def _check_host(self) -> None:

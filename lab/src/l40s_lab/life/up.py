@@ -88,6 +88,7 @@ def _blueprint(wanted: Wanted, place: Home, fingerprint: str) -> Blueprint:
         gangs=cluster.gangs,
         engine=wanted.engine,
         deaths=wanted.request.deaths,
+        ranks=wanted.request.ranks,
         wiring_name=wanted.wiring_name,
         wiring=dict(wanted.document),
         fingerprint=fingerprint,
@@ -200,7 +201,7 @@ def gpu_count(blueprint: Blueprint, index: int) -> int:
     if blueprint.devices:
         return host_gpus.gpu_count(blueprint.devices[index])
     if blueprint.engine == "sglang":
-        return 1
+        return blueprint.ranks
     node = machine_of(blueprint, index)
     if node.recording is not None:
         return max(1, node.recording.gpus)

@@ -209,9 +209,9 @@ def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
     if request.engine == "standin":
         return (), newest().stack
     from l40s_lab.engine import environment as engine
+    from l40s_lab.engine.model import TINY, WIDE
 
-    shows = (
-        Show(outside=str(engine.ensure_engine(say)), inside=f"/opt/l40s/venvs/{engine.ENGINE_STACK}"),
-        Show(outside=str(engine.ensure_model()), inside="/workspace/tiny-deepseek-v3"),
-    )
-    return shows, engine.ENGINE_STACK
+    environment = Show(outside=str(engine.ensure_engine(say)), inside=f"/opt/l40s/venvs/{engine.ENGINE_STACK}")
+    models = (TINY, *((WIDE,) if request.ranks > 1 else ()))
+    shows = (Show(outside=str(engine.ensure_model(one)), inside=f"/workspace/{one.name}") for one in models)
+    return (environment, *shows), engine.ENGINE_STACK
