@@ -1,11 +1,11 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: tp32 docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
 
 help: ## these lines
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: ## .venv with everything, and the Debian packages that the machine lacks
 	@scripts/setup.sh
@@ -49,6 +49,9 @@ long: setup ## what make test plays a part of, complete: interrupted restarts, d
 
 gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real engine; writes tests/gpu/measured.md
 	$(BIN)/python -m tests.gpu
+
+tp32: setup ## 32 ranks of the real SGLang on CPU: kills, a hang, power, restarts; writes tests/tp32/tp32.md
+	$(BIN)/python -m tests.tp32 --ranks $(or $(RANKS),8) --nodes $(or $(NODES),4) --steps "$(STEPS)"
 
 prepared: setup ## the CPU stack and 0.4.4 (less one wheel) built, installed on nodes by `prepare`; its recipe built
 	$(BIN)/python -m pytest -q -m installs tests

@@ -59,6 +59,7 @@ BESIDE = {
     "tests/chaos/chaos.md": "results/chaos.md",
     "tests/simulation/simulation.md": "results/simulation.md",
     "tests/gpu/measured.md": "results/measured.md",
+    "tests/tp32/tp32.md": "results/tp32.md",
     "tests/lab/faults.md": "reference/lab-faults.md",
 }
 """Files of the repository that are pages of the site, with their places there."""

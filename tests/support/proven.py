@@ -20,12 +20,12 @@ def claims() -> dict[str, dict[str, Any]]:
     return found
 
 
-def record(claim: str, figures: str) -> None:
-    """Write down today's figures of a claim that the file has. Raises KeyError for another one."""
+def record(claim: str, figures: str, how: str = "") -> None:
+    """Write down today's figures of a claim that the file has, and how they came. Raises KeyError for another one."""
     text = FILE.read_text("utf-8")
     head = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
     rows = claims()
-    rows[claim] |= {"date": datetime.date.today(), "figures": figures}
+    rows[claim] |= {"date": datetime.date.today(), "figures": figures, "how": how or rows[claim]["how"]}
     FILE.write_text(head + yaml.safe_dump(rows, sort_keys=False, allow_unicode=True, width=120), "utf-8")
 
 
