@@ -13,11 +13,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 
-from orchestrator.model.errors import Unreachable
+from orchestrator.model.deadlines import FIRST_LINE_S
+from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.session import CommandFailed, CommandResult, command_line, lines, shown, sudo_refusal
+from orchestrator.remote.session import CommandResult, Login, command_line, lines, shown
 
 _CHUNK = 65536
 _STDERR_KEPT = 65536
@@ -38,11 +39,12 @@ class LocalSession:
     ) -> CommandResult:
         """As Session.run."""
         deadline = Deadline(deadline_s)
+        login = Login(self.spec, command, deadline)
         out, err = bytearray(), bytearray()
         process = _start(command_line(command, self.spec.reach, become), subprocess.PIPE)
         try:
-            for is_error, chunk in _traffic(process, stdin, deadline):
-                (err if is_error else out).extend(chunk)
+            for is_error, chunk in _traffic(process, stdin, login):
+                (err if is_error else out).extend(chunk if is_error else login.past(chunk))
                 if len(out) + len(err) > session.MOST_OUTPUT:
                     raise session.too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
             status = process.wait(deadline.left())
@@ -50,26 +52,25 @@ class LocalSession:
             raise _too_slow(self.spec, command, deadline_s) from None
         finally:
             _end(process)
-        refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
-        if refusal is not None:
-            raise refusal
+        login.expect_begun(status, bytes(err))
         return CommandResult(max(status, -1), bytes(out), bytes(err))
 
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
         deadline = Deadline(deadline_s)
+        login = Login(self.spec, command, deadline)
         with tempfile.TemporaryFile() as errors:
             process = _start(command_line(command, self.spec.reach, None), errors.fileno())
             try:
-                yield from lines(chunk for _, chunk in _traffic(process, stdin, deadline))
+                yield from lines(login.past(chunk) for _, chunk in _traffic(process, stdin, login))
                 status = process.wait(deadline.left())
             except (DeadlinePassed, subprocess.TimeoutExpired):
-                raise _too_slow(self.spec, command, deadline_s or 0) from None
+                raise _too_slow(self.spec, command, deadline_s or FIRST_LINE_S) from None
             finally:
                 _let_go(process)
                 _end(process)
             errors.seek(max(0, errors.seek(0, os.SEEK_END) - _STDERR_KEPT))
-            _raise_failure(self.spec, command, status, errors.read())
+            login.expect_success(status, errors.read())
 
     def converse(self, command: str | Sequence[str]) -> LocalConversation:
         """A command that stays; it ends with the session."""
@@ -90,6 +91,7 @@ class LocalConversation:
         self._command = command
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._login = Login(spec, command, Deadline(None))
         self._rest = bytearray()
 
     def ask(
@@ -106,6 +108,9 @@ class LocalConversation:
             except DeadlinePassed:
                 self._over()
                 raise _too_slow(self._spec, self._command, deadline_s) from None
+            except NodeError:
+                self._over()
+                raise
             return answer
 
     def close(self) -> None:
@@ -126,6 +131,7 @@ class LocalConversation:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = _start(command_line(self._command, self._spec.reach, None), subprocess.DEVNULL)
+            self._login = Login(self._spec, self._command, Deadline(None))
             weakref.finalize(self, _dismiss, self._process)
         return self._process
 
@@ -135,7 +141,6 @@ class LocalConversation:
         while (end := self._rest.find(b"\n", searched)) < 0:
             searched = len(self._rest)
             if searched > session.MOST_ANSWER:
-                self._over()
                 raise session.too_much(self._spec.name, shown(self._command), session.MOST_ANSWER)
             if not select.select([source], [], [], deadline.left())[0]:
                 raise DeadlinePassed
@@ -143,7 +148,7 @@ class LocalConversation:
             if not chunk:
                 self._over()
                 return None
-            self._rest += chunk
+            self._rest += self._login.past(chunk)
         answer = bytes(self._rest[:end])
         del self._rest[: end + 1]
         return answer
@@ -187,22 +192,7 @@ def _dismiss(process: subprocess.Popen[bytes]) -> None:
     _end(process)
 
 
-def _raise_failure(spec: NodeSpec, command: str | Sequence[str], status: int, err: bytes) -> None:
-    refusal = sudo_refusal(spec.name, spec.reach, status, err)
-    if refusal is not None:
-        raise refusal
-    if status:
-        last = err.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-        raise CommandFailed(
-            f"`{shown(command)}` ended with status {status}: {last}",
-            where=spec.name,
-            fix="run it on the node yourself",
-            status=status,
-            err=err,
-        )
-
-
-def _traffic(process: subprocess.Popen[bytes], stdin: bytes, deadline: Deadline) -> Iterator[tuple[bool, bytes]]:
+def _traffic(process: subprocess.Popen[bytes], stdin: bytes, login: Login) -> Iterator[tuple[bool, bytes]]:
     """(is stderr, chunk) of the output that is piped, until its end; feeds the input meanwhile. Raises Passed."""
     left = memoryview(stdin)
     assert process.stdin is not None
@@ -212,7 +202,7 @@ def _traffic(process: subprocess.Popen[bytes], stdin: bytes, deadline: Deadline)
         for stream in told:
             selector.register(stream, selectors.EVENT_READ)
         while told:
-            for key, _ in selector.select(deadline.left()):
+            for key, _ in selector.select(login.deadline.left()):
                 if key.fileobj is process.stdin:
                     left = _feed(key.fd, left)
                     if not left:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import Exit, NodeError
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.remote import session as session_limits
@@ -115,7 +116,7 @@ def stream(session: Session, verb: str, request: Message, *, endless: bool = Fal
 
 
 def messages(session: Session, verb: str, request: Message, kind: type[M]) -> Generator[M, None, None]:
-    """The messages that a streaming verb writes, as they come; what is no JSON object is a login script's.
+    """The messages that a streaming verb writes, as they come; what is no JSON object is of no verb.
 
     Raises as `stream` does, and NodeError for an object that is no such message. When it is closed, the node ends what
     it does.
@@ -148,17 +149,15 @@ def _run(app: App, session: Session, verb: str) -> str:
     absent = f"{there} || {{ cat >/dev/null; exit {_ABSENT}; }}"
     if verb == _STAYS:
         absent = f"until {there}; do read -r _ || exit {_ABSENT}; {_SAY_ABSENT}; done"
-    return _sh(f'f={_FOLDER}/{app.name}; {absent}; exec {python} -EsS "$f" {shlex.quote(verb)}')
+    return f'f={_FOLDER}/{app.name}; {absent}; exec {python} -EsS "$f" {shlex.quote(verb)}'
 
 
 def _deliver(app: App, session: Session) -> None:
     """Upload by stdin into a name of its own, check the digest, rename: no reader ever sees half a file."""
     done = session.run(
-        _sh(
-            f'umask 077; d={_FOLDER}; t="$d/.{app.name}.$$"; mkdir -p "$d" && chmod 700 "$d" && cat >"$t" || exit 1; '
-            f'set -- $(sha256sum "$t"); [ "$1" = {app.digest} ] || {{ rm -f "$t"; exit {_DAMAGED}; }}; '
-            f'mv "$t" "$d/{app.name}"'
-        ),
+        f'umask 077; d={_FOLDER}; t="$d/.{app.name}.$$"; mkdir -p "$d" && chmod 700 "$d" && cat >"$t" || exit 1; '
+        f'set -- $(sha256sum "$t"); [ "$1" = {app.digest} ] || {{ rm -f "$t"; exit {_DAMAGED}; }}; '
+        f'mv "$t" "$d/{app.name}"',
         stdin=app.content,
         deadline_s=_UPLOAD_DEADLINE_S,
     )
@@ -167,7 +166,7 @@ def _deliver(app: App, session: Session) -> None:
     words = _last_line(done.err) or f"status {done.status}"
     if done.status == _DAMAGED:
         words = f"the SHA-256 of the received file differs from the sent one {words if done.err else ''}".strip()
-    raise NodeError(
+    raise _barred(session) or NodeError(
         f"the node application could not be put into ~/.cache/l40s-deploy: {words}",
         where=session.spec.name,
         fix="give the user a home directory with 1 MiB free, and install the coreutils package",
@@ -289,7 +288,7 @@ def _refusal(session: Session, answer: Mapping[str, Any]) -> NodeError:
 def _cannot_run(session: Session, verb: str, status: int, words: bytes) -> NodeError:
     name, python = session.spec.name, session.spec.reach.python
     if status in _NO_PYTHON:
-        return NodeError(
+        return _barred(session) or NodeError(
             f"cannot run {python}: {_last_line(words)}",
             where=name,
             fix="install python3 (3.10 or newer), or set ansible_python_interpreter",
@@ -302,13 +301,21 @@ def _cannot_run(session: Session, verb: str, status: int, words: bytes) -> NodeE
     )
 
 
+def _barred(session: Session) -> NodeError | None:
+    """The error if sudo's NOEXEC lets no command start another program, which is tried; else None."""
+    reach = session.spec.reach
+    if not reach.become or session.run("exec /bin/true", deadline_s=ANSWER_S).status != _NO_PYTHON[0]:
+        return None
+    return NodeError(
+        f"sudo lets commands of {reach.become_user} start no other program (NOEXEC)",
+        where=session.spec.name,
+        fix=f"write EXEC into the rule on the node: {reach.user or 'USER'} ALL=({reach.become_user}) NOPASSWD: "
+        "EXEC: ALL, and no `Defaults noexec` for that user; sudo -l shows both",
+    )
+
+
 def _request(request: Message) -> bytes:
     return json.dumps(request.as_json(), separators=(",", ":")).encode("ascii")
-
-
-def _sh(script: str) -> str:
-    """For /bin/sh, whatever the user's login shell is."""
-    return f"exec /bin/sh -c {shlex.quote(script)}"
 
 
 def _last_line(text: bytes) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import paramiko
 
+from orchestrator.model.deadlines import FIRST_LINE_S
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.session import CommandFailed, CommandResult, command_line, lines, shown, sudo_refusal
+from orchestrator.remote.session import CommandResult, Login, command_line, lines, shown
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import SshConnection, open_way
 
@@ -45,43 +46,32 @@ class SshSession:
     ) -> CommandResult:
         """As Session.run."""
         deadline = Deadline(deadline_s)
+        login = Login(self.spec, command, deadline)
         out, err = bytearray(), bytearray()
         with self._bounded(command, deadline):
             channel = self._start(command_line(command, self.spec.reach, become), deadline)
             with contextlib.closing(channel):
                 _feed(channel, stdin, deadline)
-                for is_error, chunk in _output(channel, deadline):
-                    (err if is_error else out).extend(chunk)
+                for is_error, chunk in _output(channel, login):
+                    (err if is_error else out).extend(chunk if is_error else login.past(chunk))
                     if len(out) + len(err) > session.MOST_OUTPUT:
                         raise session.too_much(self.spec.name, shown(command), session.MOST_OUTPUT)
                 status = self._status(channel, command)
-        refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
-        if refusal is not None:
-            raise refusal
+        login.expect_begun(status, bytes(err))
         return CommandResult(status, bytes(out), bytes(err))
 
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
         deadline = Deadline(deadline_s)
+        login = Login(self.spec, command, deadline)
         err = bytearray()
         with self._bounded(command, deadline):
-            channel = self._start(command_line(command, self.spec.reach, None), deadline)
+            channel = self._start(command_line(command, self.spec.reach, None), login.deadline)
             with contextlib.closing(channel):
                 _feed(channel, stdin, deadline)
-                yield from lines(_out_only(channel, deadline, err))
+                yield from lines(_out_only(channel, login, err))
                 status = self._status(channel, command)
-        refusal = sudo_refusal(self.spec.name, self.spec.reach, status, bytes(err))
-        if refusal is not None:
-            raise refusal
-        if status:
-            last = err.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-            raise CommandFailed(
-                f"`{shown(command)}` ended with status {status}: {last}",
-                where=self.spec.name,
-                fix="run it on the node yourself",
-                status=status,
-                err=bytes(err),
-            )
+        login.expect_success(status, bytes(err))
 
     def converse(self, command: str | Sequence[str]) -> SshConversation:
         """A command that stays, in a channel of its own; it ends with the session."""
@@ -99,7 +89,7 @@ class SshSession:
         except DeadlinePassed:
             self.close()
             raise Unreachable(
-                f"`{shown(command)}` did not end within {deadline.seconds:g} s",
+                f"`{shown(command)}` did not end within {deadline.seconds or FIRST_LINE_S:g} s",
                 where=self.spec.name,
                 fix=f"check that it responds: ssh {self.spec.name} uptime",
             ) from None
@@ -151,6 +141,7 @@ class SshConversation:
         self._session = weakref.ref(of)
         self._command = command
         self._channel: paramiko.Channel | None = None
+        self._login = Login(of.spec, command, Deadline(None))
         self._arrived = _Arrived()
         self._rest = bytearray()
 
@@ -170,14 +161,19 @@ class SshConversation:
                 deadline.left()
                 self._ended(ours, channel)
                 return None
-            while (answer := self._line(ours, channel, deadline)) is not None and not wanted(answer):
-                pass
+            try:
+                while (answer := self._line(ours, channel, deadline)) is not None and not wanted(answer):
+                    pass
+            except NodeError:
+                self._ended(ours, channel)
+                raise
             return answer
 
     def _open(self, ours: SshSession, deadline: Deadline) -> paramiko.Channel:
         if self._channel is None:
             line = command_line(self._command, ours.spec.reach, None)
             self._channel = ours._start(line, deadline)
+            self._login = Login(ours.spec, self._command, deadline)
             self._channel.in_buffer.set_event(self._arrived)
             self._channel.in_stderr_buffer.set_event(self._arrived)
         return self._channel
@@ -188,7 +184,7 @@ class SshConversation:
             self._arrived.forget()
             finished = channel.closed or channel.eof_received
             while channel.recv_ready() and len(self._rest) <= session.MOST_ANSWER:
-                self._rest += channel.recv(_CHUNK)
+                self._rest += self._login.past(channel.recv(_CHUNK))
             while channel.recv_stderr_ready():
                 channel.recv_stderr(_CHUNK)
             end, searched = self._rest.find(b"\n", searched), len(self._rest)
@@ -197,7 +193,6 @@ class SshConversation:
                 del self._rest[: end + 1]
                 return answer
             if len(self._rest) > session.MOST_ANSWER:
-                self._ended(ours, channel)
                 raise session.too_much(ours.spec.name, shown(self._command), session.MOST_ANSWER)
             if finished:
                 self._ended(ours, channel)
@@ -228,16 +223,16 @@ def _write(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
         channel.shutdown_write()
 
 
-def _out_only(channel: paramiko.Channel, deadline: Deadline, err: bytearray) -> Iterator[bytes]:
-    for is_error, chunk in _output(channel, deadline):
+def _out_only(channel: paramiko.Channel, login: Login, err: bytearray) -> Iterator[bytes]:
+    for is_error, chunk in _output(channel, login):
         if is_error:
             err.extend(chunk)
             del err[:-_STDERR_KEPT]
         else:
-            yield chunk
+            yield login.past(chunk)
 
 
-def _output(channel: paramiko.Channel, deadline: Deadline) -> Iterator[tuple[bool, bytes]]:
+def _output(channel: paramiko.Channel, login: Login) -> Iterator[tuple[bool, bytes]]:
     """(is stderr, chunk) until both ends are closed and the exit status is there. Raises Passed."""
     arrived = _Arrived()
     channel.in_buffer.set_event(arrived)
@@ -250,9 +245,9 @@ def _output(channel: paramiko.Channel, deadline: Deadline) -> Iterator[tuple[boo
         while channel.recv_stderr_ready():
             yield True, channel.recv_stderr(_CHUNK)
         if finished:
-            deadline.wait(channel.status_event)
+            login.deadline.wait(channel.status_event)
             return
-        deadline.wait(arrived)
+        login.deadline.wait(arrived)
 
 
 class _Arrived(threading.Event):

@@ -185,3 +185,14 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+AS_SUDO = 'while [ "$1" != -- ]; do shift; done; shift;'
+"""Passes over sudo's own words, in a script for fake_sudo."""
+
+
+def fake_sudo(folder: Path, script: str) -> str:
+    """A line for sshd_config that puts our sudo first on the PATH."""
+    (folder / "sudo").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "sudo").chmod(0o755)
+    return f"PATH={folder}:/usr/bin:/bin"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import paramiko
 import pytest
+from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
@@ -31,6 +32,8 @@ from orchestrator.remote.ssh_session import SshSession, open_session
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Sshd
+
+NOEXEC = Path("/usr/libexec/sudo/sudo_noexec.so")
 
 ANSWERS = """
 import json, sys
@@ -187,6 +190,28 @@ def test_no_answer_is_told_with_the_last_words(verb: str, words: str, session: C
     if verb == "crash":
         with pytest.raises(NodeError, match=words):
             list(node_app.stream(session, verb, Raw({})))
+
+
+@pytest.mark.skipif(not NOEXEC.exists(), reason="sudo is not installed")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_sudo_that_bars_programs_is_told(
+    there: bool, start_sshd: Callable[..., Sshd], app: App, tmp_path: Path
+) -> None:
+    """Where the application is there already, and where it has to be delivered."""
+    server = start_sshd(environment=fake_sudo(tmp_path, f'{AS_SUDO} LD_PRELOAD={NOEXEC} exec "$@"'))
+    if there:
+        plain = open_session(server.spec(), deadline_s=20)
+        assert node_app.call(Counting(plain), "none", Raw({}), deadline_s=20) is None
+        plain.close()
+    session = open_session(server.spec(become=True, become_user="l40s"), deadline_s=20)
+    for ask in (
+        lambda: node_app.call(session, "echo", Raw({}), deadline_s=20),
+        lambda: list(node_app.stream(session, "lines", Raw({}))),
+    ):
+        with pytest.raises(NodeError, match=r"commands of l40s start no other program \(NOEXEC\)") as caught:
+            ask()
+        assert "ALL=(l40s) NOPASSWD: EXEC: ALL" in caught.value.fix
+    session.close()
 
 
 def test_a_missing_python_is_told(sshd: Sshd, app: App) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.waiting import slack
+from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
 from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
 from orchestrator.remote import ssh_way
@@ -367,13 +368,6 @@ def test_a_server_without_keys_is_told(start_sshd: Start) -> None:
         connect(server.spec(), deadline_s=20)
 
 
-def fake_sudo(folder: Path, script: str) -> str:
-    """A line for sshd_config that puts our sudo first on the PATH."""
-    (folder / "sudo").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "sudo").chmod(0o755)
-    return f"PATH={folder}:/usr/bin:/bin"
-
-
 def config(*servers: Sshd, proxy: str = "") -> str:
     """A config file, passed by -F, that defines the servers as hop0, hop1, ..."""
     path = Path("~/hops").expanduser()
@@ -549,11 +543,12 @@ def test_sudo_that_refuses_is_told(start_sshd: Start, tmp_path: Path) -> None:
 
 
 def test_become_runs_the_command_through_sudo(start_sshd: Start, tmp_path: Path) -> None:
-    server = start_sshd(
-        environment=fake_sudo(tmp_path, 'printf "%s\\n" "$*"; while [ "$1" != -- ]; do shift; done; shift; "$@"')
-    )
+    server = start_sshd(environment=fake_sudo(tmp_path, f'echo welcome; printf "%s\\n" "$*" >&2; {AS_SUDO} "$@"'))
     session = open_session(server.spec(become=True, become_user="l40s"), deadline_s=20)
-    assert session.run(["echo", "a b"], deadline_s=20).out == b"-n -H -u l40s -- /bin/sh -c echo 'a b'\na b\n"
+    done = session.run(["echo", "a b"], deadline_s=20)
+    assert done.out == b"a b\n"
+    assert done.err.startswith(b"-n -H -u l40s -- /bin/sh -c printf")
+    assert done.err.endswith(b"exec echo 'a b'\n")
     assert session.run("echo plain", deadline_s=20, become=False).out == b"plain\n"
     session.close()
 

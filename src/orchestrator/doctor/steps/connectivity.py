@@ -75,7 +75,7 @@ def _let_ports_go(fleet: Fleet, opened: Mapping[str, Listening]) -> None:
     def gone(session: Session) -> None:
         pid = opened[session.spec.name].pid
         script = f"i=0; while [ -d /proc/{pid} ] && [ $i -lt {tries} ]; do sleep 0.05; i=$((i+1)); done"
-        session.run(f"exec /bin/sh -c '{script}'", deadline_s=LISTENER_END_S + DIAL_TRY_S)
+        session.run(script, deadline_s=LISTENER_END_S + DIAL_TRY_S)
 
     fleet.on_every(gone, only={name for name, value in opened.items() if value.pid > 0})
 

@@ -1,0 +1,112 @@
+"""Logins that print, in every shell that is installed: a command's own output is taken apart from theirs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.model.errors import NodeError, Unreachable
+from orchestrator.remote import session as sessions
+from orchestrator.remote.session import CommandResult
+from orchestrator.remote.ssh_session import SshSession, open_session
+
+if TYPE_CHECKING:
+    from tests.unit.remote.conftest import Sshd
+
+pytestmark = pytest.mark.processes
+
+SHELLS = {
+    "sh": ("-l", ".profile"),
+    "bash": ("", ".bashrc"),
+    "zsh": ("", ".zshenv"),
+    "fish": ("", ".config/fish/config.fish"),
+    "tcsh": ("", ".tcshrc"),
+}
+"""What makes a shell read its start-up file, and which one that is."""
+
+NOISES = {
+    "words": "printf welcome",
+    "title": r"printf '\033]0;%s\007' node7",
+    "lines": "echo 'Last login: Tue'; echo; echo '*** maintenance on Friday ***'",
+    "answer": """echo '{"ok":true,"value":7}'""",
+    "half an answer": """printf '{"ok":true,"value":'""",
+    "bytes": r"printf '\377\376\000\033[2J'",
+    "carriage returns": r"printf 'hi\r\n\r'",
+    "picture": "head -c 200000 /dev/zero | tr '\\0' '#'",
+    "not a terminal": "stty -g; tput cols",
+    "manager": "echo 'Now using node v18.19.0 (npm v10.2.3)'; printf '\\342\\234\\224 '",
+    "almost a begin": r"printf '\036l40s-deploy \036l40s'",
+    "the command": """echo "$SSH_ORIGINAL_COMMAND"; printf %b "$SSH_ORIGINAL_COMMAND" """,
+    "errors": "echo 'mesg: ttyname failed: Inappropriate ioctl for device' >&2",
+    "errors of sudo": "echo 'sudo: unable to resolve host node7' >&2",
+}
+
+
+@pytest.fixture(scope="module", params=SHELLS)
+def noisy(
+    request: pytest.FixtureRequest, start_sshd: Callable[..., Sshd], tmp_path_factory: pytest.TempPathFactory
+) -> Sshd:
+    """A server whose user has this login shell."""
+    shell, (options, file) = request.param, SHELLS[request.param]
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"{shell} is not installed")
+    home = tmp_path_factory.mktemp("home")
+    (home / file).parent.mkdir(parents=True, exist_ok=True)
+    (home / file).write_text(f"/bin/sh {home}/noise\n")
+    server = start_sshd(f'ForceCommand SHLVL=0 HOME={home} exec {path} {options} -c "$SSH_ORIGINAL_COMMAND"')
+    server.folder = home
+    return server
+
+
+@pytest.fixture
+def session(noisy: Sshd) -> Iterator[SshSession]:
+    opened = open_session(noisy.spec(), deadline_s=20)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_what_a_login_prints_is_passed_over(noise: str, noisy: Sshd, session: SshSession) -> None:
+    (noisy.folder / "noise").write_text(NOISES[noise])
+    done = session.run("cat; echo why >&2; exit 3", stdin=b"\x1e\0in", deadline_s=20)
+    assert (done.status, done.out) == (3, b"\x1e\0in")
+    assert done.err.endswith(b"why\n")
+    assert list(session.stream("echo one; read x; echo $x; printf end", stdin=b"two\n", deadline_s=20)) == [
+        b"one\n",
+        b"two\n",
+        b"end",
+    ]
+    talk = session.converse('while read -r line; do echo "<$line>"; done')
+    assert [talk.ask(word, deadline_s=20) for word in (b"a", b"b")] == [b"<a>", b"<b>"]
+
+
+def test_a_login_without_an_end_is_the_nodes_failure(
+    noisy: Sshd, session: SshSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: tuple[Callable[[], object], ...] = (
+        lambda: session.run("true", deadline_s=60),
+        lambda: list(session.stream("true", deadline_s=None)),
+        lambda: session.converse("cat").ask(b"x", deadline_s=60),
+    )
+    (noisy.folder / "noise").write_text("yes")
+    for way in ways:
+        with pytest.raises(NodeError, match="`what it runs at login` wrote more than 1 MB"):
+            way()
+    (noisy.folder / "noise").write_text("printf hello; exec sleep 60")
+    monkeypatch.setattr(sessions, "FIRST_LINE_S", 0.5)
+    with pytest.raises(Unreachable, match="`true` did not end within"):
+        list(session.stream("true", deadline_s=None))
+
+
+def test_a_login_that_ends_before_the_command_is_told_with_its_words(noisy: Sshd, session: SshSession) -> None:
+    (noisy.folder / "noise").write_text("echo; echo 'this account is closed'; kill -9 $PPID")
+    for way in (lambda: session.run("true", deadline_s=20), lambda: list(session.stream("true", deadline_s=20))):
+        with pytest.raises(NodeError, match="a signal before `true` began: this account is closed") as caught:
+            way()
+        assert "ssh node0 true" in caught.value.fix
+    (noisy.folder / "noise").write_text("")
+    assert session.run("true", deadline_s=20) == CommandResult(0, b"", b"")
