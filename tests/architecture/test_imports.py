@@ -51,7 +51,7 @@ HOME = {
     "jinja2": {"rendering"},
     "prometheus_client": {"monitoring"},
     "rich": {"cli", "commands", "lab"},
-    "bottle": {"monitoring"},
+    "tornado": {"monitoring"},
     "yaml": {"loading", "lab"},
 }
 NODE_PURE = {

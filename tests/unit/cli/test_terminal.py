@@ -5,9 +5,12 @@ Steps are replaced here; the display is the verb's own, through a terminal emula
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -340,17 +343,13 @@ def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-    class Server:
-        server_port = 8090
-
-        def serve_forever(self, poll_interval: float) -> None:
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
             raise KeyboardInterrupt
 
-        def server_close(self) -> None:
-            pass
-
     patch.setattr("orchestrator.monitoring.commands.web.Watching", lambda *_: Source())
-    patch.setattr("orchestrator.monitoring.commands.web.serve", lambda *_: Server())
+    patch.setattr("orchestrator.monitoring.commands.web.serve", lambda *_: contextlib.nullcontext(8090))
+    patch.setattr("orchestrator.monitoring.commands.web.threading", SimpleNamespace(Event=Interrupted))
 
 
 def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:

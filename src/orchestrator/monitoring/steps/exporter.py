@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
-from prometheus_client import make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from orchestrator import __version__
@@ -38,7 +38,8 @@ from orchestrator.monitoring.scene import (
     phases,
     restarts,
 )
-from orchestrator.monitoring.steps.http_server import listen
+from orchestrator.monitoring.steps.http_server import Answer
+from orchestrator.monitoring.steps.http_server import serving as serving_pages
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
@@ -56,15 +57,13 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
     with Scraper(inventory, chosen_gangs(inventory, gangs)) as scraper:
         registry = CollectorRegistry()
         registry.register(_SceneCollector(scraper))
-        server = listen(make_wsgi_app(registry), host, port)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(1.0)
+
+        def page(accept: str) -> Answer:
+            encode, kind = choose_encoder(accept)
+            return Answer(encode(registry), kind)
+
+        with serving_pages(dict.fromkeys(("/", "/metrics"), page), host, port) as listening:
+            yield listening
 
 
 def client_metric(family: Family) -> Metric:

@@ -1,74 +1,254 @@
-"""The HTTP server of `exporter`, `guard --metrics` and `web`: strangers may keep it busy, and not the command that it
-is part of."""
+"""The HTTP server of `exporter`, `guard --metrics` and `web`: strangers keep nobody else out, whatever they send or how
+slowly. Tornado's, since it has a deadline for all headers together and needs no thread for a connection."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
 import errno
+import gzip
+import hmac
+import http
+import logging
 import socket
 import threading
-from collections.abc import Callable
-from socketserver import ThreadingMixIn
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPHeaders, HTTPServerRequest, ResponseStartLine
+from tornado.iostream import IOStream, StreamClosedError
 
 from orchestrator.model.errors import InputError
 
-MOST_CLIENTS = 64
-"""Concurrent clients, each with a thread; more are closed. Other descriptors are for the connections to the nodes."""
-SILENT_S = 15.0
+MOST_CLIENTS = 256
+"""Connections at a time; other descriptors are for the connections to the nodes. A new one ends the oldest of the
+address that has the most: who asks is answered, who waits gives way."""
+MOST_OF_ONE = 64
+"""Of them, from one address."""
+REQUEST_S = 15.0
+"""For a whole request, and again for its body, however it comes."""
+CONNECTION_S = 60.0
+"""For a connection, its answer read included."""
+WRONG_KEY_S = 1.0
+"""What a wrong key waits for its answer. For WRONG_KEPT_S after it every key from that address waits as long before it
+is looked at, so that an address has MOST_OF_ONE tries in that time."""
+WRONG_KEPT_S = 30.0
+_sleep = asyncio.sleep
+_MOST_REQUEST = 16 << 10
+_PRESSED = 3
+"""gzip's level: a tenth of the bytes for some 0.5 ms."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """kind: its Content-Type."""
 
-    def __init__(self, *words: Any, **more: Any) -> None:
-        self._free = threading.BoundedSemaphore(MOST_CLIENTS)
-        super().__init__(*words, **more)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects, or does not speak HTTP, is not an error."""
+    body: str | bytes
+    kind: str = "text/plain; charset=utf-8"
+    status: int = http.HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Server6(_Server):
-    address_family = socket.AF_INET6
+Pages = Mapping[str, Callable[[str], Answer]]
+"""By path: the answer for the request's Accept header; called in a thread of its own."""
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = SILENT_S  # a client that sends nothing keeps no thread
+@contextlib.contextmanager
+def serving(pages: Pages, host: str, port: int, *, key: str = "", names: Collection[str] = ()) -> Iterator[int]:
+    """Answer GET within, in threads of its own; gives the port (where 0 was asked for).
 
-    def log_message(self, *_: Any) -> None:
-        """A page asks every second."""
+    key: asked for where it is not ''; names: by which the server may be asked for, any where there are none
+    Raises InputError where it can't listen.
+    """
+    listener = _listener(host, port)
+    loop, over = asyncio.new_event_loop(), asyncio.Event()
+    logging.getLogger("tornado").setLevel(logging.CRITICAL)  # a stranger's request is not worth a line
 
+    async def serve() -> None:
+        server = _Server(
+            _Desk(pages, key, names).take,
+            no_keep_alive=True,
+            idle_connection_timeout=REQUEST_S,
+            body_timeout=REQUEST_S,
+            max_header_size=_MOST_REQUEST,
+            max_body_size=_MOST_REQUEST,
+        )
+        server.add_socket(listener)
+        while not over.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(over.wait(), 1.0)
+            server.end_old()
+        server.stop()
+        await server.close_all_connections()
 
-def listen(application: Callable[..., Any], host: str, port: int) -> WSGIServer:
-    """A server that listens already; `serve_forever` answers. Raises InputError where it can't listen."""
-    kind = _Server6 if ":" in host else _Server
+    def run() -> None:
+        with contextlib.closing(loop):
+            loop.run_until_complete(serve())
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(asyncio.sleep(0))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
     try:
-        return make_server(host, port, application, server_class=kind, handler_class=_Handler)
-    except socket.gaierror:
-        raise InputError(
-            f"{host!r} is no address of this machine",
-            where="command line",
-            fix="use one without a port (`ip -brief address` lists them); the port goes to --port",
-        ) from None
+        yield listener.getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(2.0)
+
+
+class _Server(HTTPServer):
+    """Connections that are bounded in number and time."""
+
+    def initialize(self, *words: Any, **more: Any) -> None:
+        """As Tornado makes its servers."""
+        super().initialize(*words, **more)
+        self._open: dict[IOStream, tuple[str, float]] = {}
+
+    def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
+        """Take a new connection, in the place of another one where there are too many."""
+        self.end_old()
+        who, counts = str(address[0]), Counter(one for one, _ in self._open.values())
+        if counts[who] >= MOST_OF_ONE:
+            self._end_oldest_of(who)
+        elif len(self._open) >= MOST_CLIENTS:
+            self._end_oldest_of(counts.most_common(1)[0][0])
+        self._open[stream] = who, time.monotonic()
+        super().handle_stream(stream, address)
+
+    def end_old(self) -> None:
+        """Close what has had its time, and forget what is closed."""
+        for stream, (_, since) in list(self._open.items()):
+            if time.monotonic() - since > CONNECTION_S:
+                stream.close()
+            if stream.closed():
+                del self._open[stream]
+
+    def _end_oldest_of(self, who: str) -> None:
+        stream = next(one for one, (its, _) in self._open.items() if its == who)
+        stream.close()
+        del self._open[stream]
+
+
+class _Desk:
+    """Who may have which page."""
+
+    def __init__(self, pages: Pages, key: str, names: Collection[str]) -> None:
+        self._pages, self._key, self._names = pages, key, names
+        self._wrong: dict[str, float] = {}
+        """When an address last gave a wrong key."""
+        self._threads = _Threads()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, request: HTTPServerRequest) -> None:
+        """Answer a request, aside."""
+        task = asyncio.ensure_future(self._serve(request))
+        self._tasks.add(task)  # a loop keeps its tasks weakly
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, request: HTTPServerRequest) -> None:
+        answer = await self._answer(request)
+        body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+        headers = HTTPHeaders({"Content-Type": answer.kind, "Connection": "close", **answer.headers})
+        if "gzip" in request.headers.get("Accept-Encoding", ""):  # a forwarded port may be slow
+            body, headers["Content-Encoding"] = gzip.compress(body, _PRESSED), "gzip"
+        headers["Content-Length"] = str(len(body))
+        start = ResponseStartLine("HTTP/1.1", answer.status, http.HTTPStatus(answer.status).phrase)
+        assert request.connection is not None
+        with contextlib.suppress(StreamClosedError):
+            await request.connection.write_headers(start, headers, body)
+            request.connection.finish()
+
+    async def _answer(self, request: HTTPServerRequest) -> Answer:
+        refused = await self._refused(request)
+        if refused is not None:
+            return refused
+        page = self._pages.get(request.path)
+        if request.method != "GET":
+            return Answer("only GET\n", status=405, headers={"Allow": "GET"})
+        if page is None:
+            return Answer("no such page\n", status=404)
+        try:
+            accept = request.headers.get("Accept", "")
+            return await asyncio.get_running_loop().run_in_executor(self._threads, page, accept)
+        except Exception:
+            logging.getLogger(__name__).exception("%s could not be answered", request.path)
+            return Answer("this is a defect of l40s-deploy; its terminal says more\n", status=500)
+
+    async def _refused(self, request: HTTPServerRequest) -> Answer | None:
+        # a name that leads to loopback is how another site's page would read this one (DNS rebinding)
+        if self._names and request.headers.get("Host", "").rpartition(":")[0] not in self._names:
+            return Answer("ask for it by 127.0.0.1 or localhost\n", status=403)
+        if not self._key:
+            return None
+        given, who = request.headers.get("Authorization", ""), request.remote_ip or ""
+        slow = time.monotonic() - self._wrong.get(who, float("-inf")) < WRONG_KEPT_S
+        if slow and given:
+            await _sleep(WRONG_KEY_S)
+        if has_key(given, self._key):
+            return None
+        if given:
+            since = time.monotonic() - WRONG_KEPT_S
+            self._wrong = {one: at for one, at in self._wrong.items() if at > since} | {who: time.monotonic()}
+            if not slow:
+                await _sleep(WRONG_KEY_S)
+        return Answer("the key is missing or wrong\n", status=401, headers={"WWW-Authenticate": "Basic realm=l40s"})
+
+
+class _Threads(Executor):
+    """A thread for each, which does not hold up the end of the process."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As Executor.submit."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                future.set_result(work(*args, **kwargs))
+            except BaseException as failure:
+                future.set_exception(failure)
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+
+def has_key(header: str, key: str) -> bool:
+    """Basic, as a browser asks for it, with any user name; or Bearer. header: any bytes, as latin-1."""
+    kind, _, value = header.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            value = base64.b64decode(value, validate=True).decode("utf-8").partition(":")[2]
+        except ValueError:
+            return False
+    elif kind.lower() != "bearer":
+        return False
+    return hmac.compare_digest(value.encode("utf-8", "replace"), key.encode())
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+        listener.setblocking(False)
     except OSError as failure:
+        listener.close()
+        if isinstance(failure, socket.gaierror):
+            raise InputError(
+                f"{host!r} is no address of this machine",
+                where="command line",
+                fix="use one without a port (`ip -brief address` lists them); the port goes to --port",
+            ) from None
         fix = f"choose another --port, or stop the listener: ss -ltnp 'sport = :{port}'"
         if failure.errno == errno.EADDRNOTAVAIL:
             fix = "name an address of this machine: `ip -brief address` lists them"
         raise InputError(f"can't listen: {failure.strerror or failure}", where=f"{host}:{port}", fix=fix) from None
+    return listener

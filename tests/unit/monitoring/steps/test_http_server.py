@@ -1,16 +1,17 @@
-"""The server of metrics and pages under hostile load: few threads and descriptors; proper requests are answered."""
+"""The server of metrics and pages under hostile load: proper requests are answered, whatever the others do."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.hostile import Strangers, resident_bytes
@@ -18,59 +19,152 @@ from tests.support.waiting import until
 
 from orchestrator.model.errors import InputError
 from orchestrator.monitoring.steps import http_server
+from orchestrator.monitoring.steps.http_server import Answer, serving
 
 HERE = "127.0.0.1"
-MOST = 8
+MOST = 16
 MOST_MEMORY = 32 << 20
+BIG = b"x" * (8 << 20)
+"""More than the buffers of both sockets take."""
+PAGES: http_server.Pages = {"/": lambda _: Answer("hello"), "/big": lambda _: Answer(BIG)}
+KEY = "correct-horse"
 
-
-def hello(_: dict[str, Any], start: Any) -> Iterable[bytes]:
-    start("200 OK", [("Content-Type", "text/plain")])
-    return [b"hello"]
+NEVER_ENDING = {
+    "nothing": b"",
+    "a request line": b"GET /",
+    "a header": b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ",
+    "a body": b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n",
+    "chunks": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n",
+    "an answer that is not read": b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n",
+}
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(http_server, "MOST_CLIENTS", MOST)
-    monkeypatch.setattr(http_server._Handler, "timeout", 1.0)
-    server = http_server.listen(hello, HERE, 0)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+def port() -> Iterator[int]:
+    with serving(PAGES, HERE, 0) as listening:
+        yield listening
 
 
-def answered(port: int) -> bool:
-    line = http.client.HTTPConnection(HERE, port, timeout=20)
+def asked(port: int, path: str = "/", method: str = "GET", **headers: str) -> int:
+    """The status; 0 where there was no answer."""
+    with (
+        contextlib.closing(http.client.HTTPConnection(HERE, port, timeout=20)) as line,
+        contextlib.suppress(OSError, http.client.HTTPException),
+    ):
+        line.request(method, path, headers=headers)
+        answer = line.getresponse()
+        answer.read()
+        return answer.status
+    return 0
+
+
+def is_open(line: socket.socket) -> bool:
+    """After a byte more, as long as it takes one."""
     try:
-        line.request("GET", "/")
-        return line.getresponse().read() == b"hello"
-    except (OSError, http.client.HTTPException):
+        line.send(b"a", socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
         return False
-    finally:
-        line.close()
+    return True
+
+
+@pytest.mark.parametrize("kind", NEVER_ENDING)
+def test_who_never_ends_keeps_nobody_out_and_is_closed(kind: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "CONNECTION_S", 2.0)
+    with ExitStack() as open_:
+        lines = [open_.enter_context(socket.create_connection((HERE, port), timeout=20)) for _ in range(64)]
+        for line in lines:
+            line.sendall(NEVER_ENDING[kind])
+        assert [asked(port) for _ in range(5)] == [200] * 5
+        until(
+            lambda: not any(list(map(is_open, lines))),
+            30.0,
+            f"{kind}: all are closed though bytes come",
+        )
+        assert asked(port) == 200
+
+
+def test_one_address_takes_no_more_than_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MOST_OF_ONE", 8)
+    monkeypatch.setattr(http_server, "MOST_CLIENTS", MOST)
+    with serving(PAGES, HERE, 0) as port, ExitStack() as open_:
+        other = open_.enter_context(socket.create_connection((HERE, port), 20, source_address=("127.0.0.2", 0)))
+        for number in range(4 * MOST):
+            who = (f"127.0.1.{number % 4}", 0)
+            open_.enter_context(socket.create_connection((HERE, port), 20, source_address=who))
+        other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 200"), "the one that has one connection kept it"
+
+
+def test_strangers_take_few_threads_descriptors_and_little_memory(
+    port: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(http_server, "MOST_CLIENTS", MOST)
+    assert asked(port) == 200
+    memory, threads, held = resident_bytes(os.getpid()), threading.active_count(), descriptors()
+    seed = secrets.randbelow(1 << 20)
+    with Strangers(HERE, port, 16, seed) as strangers:
+        until(lambda: strangers.connections > 300, 20.0, lambda: f"seed {seed}: {strangers}")
+        assert threading.active_count() <= threads + MOST + 2, f"seed {seed}"
+        assert descriptors() <= held + MOST + 8, f"seed {seed}"
+    until(lambda: asked(port) == 200, 10.0, f"seed {seed}")
+    assert resident_bytes(os.getpid()) - memory < MOST_MEMORY, f"seed {seed}"
+    assert capfd.readouterr() == ("", ""), f"seed {seed}"
 
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_strangers_take_few_threads_and_an_answer_comes_once_they_are_silent(port: int) -> None:
-    assert answered(port)
-    memory, threads = resident_bytes(os.getpid()), threading.active_count()
-    seed = secrets.randbelow(1 << 20)
-    with ExitStack() as idle:
-        for _ in range(3 * MOST):
-            idle.enter_context(socket.create_connection((HERE, port), timeout=20))
-        held = descriptors()
-        with Strangers(HERE, port, 16, seed) as strangers:
-            until(lambda: strangers.connections > 300, 20.0, lambda: f"seed {seed}: {strangers}")
-            assert threading.active_count() <= threads + MOST + 2, f"seed {seed}"
-            assert descriptors() <= held + MOST + 8, f"seed {seed}"
-        until(lambda: answered(port), 10.0, f"seed {seed}: answered although {3 * MOST} connections say nothing")
-    assert resident_bytes(os.getpid()) - memory < MOST_MEMORY, f"seed {seed}"
+def test_wrong_keys_are_slowed_down_and_a_right_one_still_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(http_server, "_sleep", sleep)
+    with serving(PAGES, HERE, 0, key=KEY) as port:
+        right = f"Bearer {KEY}"
+        assert (asked(port), asked(port, Authorization=right), waited) == (401, 200, []), "no key is not a wrong one"
+        for header in ("Bearer x", "Basic \xff", "\xff\xfe"):
+            assert asked(port, Authorization=header) == 401
+        assert waited == [http_server.WRONG_KEY_S] * 3
+        assert asked(port, Authorization=right) == 200
+        assert len(waited) == 4, "it is looked at only after a wait: a fast answer would tell the right one"
+        monkeypatch.setattr(http_server, "WRONG_KEPT_S", 0.0)
+        assert asked(port, Authorization=right) == 200
+        assert len(waited) == 4
+
+
+def test_what_is_no_page_or_fails_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    def breaks(_: str) -> Answer:
+        raise ValueError("broken")
+
+    with serving({"/": breaks}, HERE, 0, names=("localhost",)) as port:
+        assert asked(port, Host="evil.example:1") == 403
+        assert asked(port, "/other", Host="localhost:1") == 404
+        assert asked(port, method="POST", Host="localhost:1") == 405
+        assert asked(port, Host="localhost:1") == 500
+    assert "broken" in caplog.text
+
+
+def test_it_ends_at_once_whatever_it_is_asked(capfd: pytest.CaptureFixture[str]) -> None:
+    asking, end = threading.Event(), threading.Event()
+
+    def waits(_: str) -> Answer:
+        asking.set()
+        end.wait(30)
+        return Answer("late")
+
+    with serving({"/": waits}, HERE, 0) as port:
+        threading.Thread(target=asked, args=(port,), daemon=True).start()
+        assert asking.wait(20)
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 20
+    end.set()
+    until(lambda: asked(port) == 0, 10, "it listens no more")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -81,14 +175,14 @@ def test_strangers_take_few_threads_and_an_answer_comes_once_they_are_silent(por
     ],
 )
 def test_where_it_cannot_listen_is_said_with_the_way_out(host: str, words: str, fix: str) -> None:
-    with pytest.raises(InputError, match=words) as refused:
-        http_server.listen(hello, host, 9940)
+    with pytest.raises(InputError, match=words) as refused, serving(PAGES, host, 9940):
+        pass
     assert fix in refused.value.fix
 
 
 def test_a_taken_port_names_the_command_that_finds_its_listener() -> None:
     with socket.create_server((HERE, 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match="can't listen") as refused:
-            http_server.listen(hello, HERE, port)
+        with pytest.raises(InputError, match="can't listen") as refused, serving(PAGES, HERE, port):
+            pass
     assert f"sport = :{port}" in refused.value.fix
