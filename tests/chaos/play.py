@@ -338,6 +338,11 @@ class _Game:
             words = ("guard",)
         self.verb = self.stage.command(words[0], *words)
         self.over.callback(self.verb.close)
+        if row.under == "guard":  # it has something to restart the gang for
+            reason: dict[str, Any] = {"moments": ["ready"], "what": "rank 3", "how": "KILL", "before": ""}
+            man = self.stage.watch["node1"]
+            man.ask(do="strike", patience_s=MOMENT_S, **reason)
+            man.answer(MOMENT_S + 20)
 
     def _strike(self, before: Mapping[str, str]) -> None:
         row = self.row
