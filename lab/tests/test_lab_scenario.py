@@ -39,3 +39,19 @@ def test_mistakes_are_told_with_their_place(document: object, said: str) -> None
 def test_a_file_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="dead-rank"):
         scenario.load(str(tmp_path / "none.yml"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 3000, "{" * 90 + "}" * 90, "a: !!int x", "a: !!bool x", "a: 2001-99-99", "!!timestamp x: 1",
+        "? [a]\n: b",
+        "a: !vault x", "!!set {a, b}", "&a [*a]", "steps: &a [*a]\nsummary: x",
+        "a: !!python/object:os.system x", "a: \x9b",
+        "base: &a {b: *a}", "nodes: &a [*a]", "gpus: !!binary x",
+    ],
+)  # fmt: skip
+def test_yaml_of_any_shape_is_refused_without_a_defect(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.yml").write_text(text)
+    with pytest.raises(InputError):
+        scenario.load(str(tmp_path / "odd.yml"))

@@ -173,3 +173,19 @@ def test_a_cluster_without_rdma_shows_none(node: Callable[..., NodeMachine]) -> 
     assert not any("infiniband" in path for path in tree.files)
     assert not any("/module/mlx5" in path for path in tree.files)
     assert any(target.endswith("/drivers/ice") for target in tree.links.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 3000, "{" * 90 + "}" * 90, "a: !!int x", "a: !!bool x", "a: 2001-99-99", "!!timestamp x: 1",
+        "? [a]\n: b",
+        "a: !vault x", "!!set {a, b}", "&a [*a]", "steps: &a [*a]\nsummary: x",
+        "a: !!python/object:os.system x", "a: \x9b",
+        "base: &a {b: *a}", "nodes: &a [*a]", "gpus: !!binary x",
+    ],
+)  # fmt: skip
+def test_yaml_of_any_shape_is_refused_without_a_defect(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.yml").write_text(text)
+    with pytest.raises(InputError):
+        wiring.parse(wiring.load(str(tmp_path / "odd.yml")), "w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -70,7 +71,7 @@ class Screen:
 
     def json(self, document: Any) -> None:
         """The one JSON document of this command."""
-        text = json.dumps(document, indent=2, ensure_ascii=False)
+        text = _NOT_ASCII.sub(_as_json, json.dumps(document, indent=2, ensure_ascii=False))
         try:
             text.encode(sys.stdout.encoding or "utf-8")
         except UnicodeEncodeError:  # a file's name that is no UTF-8
@@ -172,3 +173,10 @@ def printable(text: str) -> str:
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+_NOT_ASCII = re.compile(r"[^\n -~]")
+
+
+def _as_json(found: re.Match[str]) -> str:
+    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]

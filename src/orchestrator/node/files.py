@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +101,15 @@ def read_as(kind: type[M], path: str) -> M | None:
     """A message from a file; None where there is none, or nothing that can be read as one."""
     found = kind.read(read_json(path))
     return None if isinstance(found, Unreadable) else found
+
+
+def opened(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a regular file, to read. Raises OSError for what is none: a pipe would be waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.ENXIO, "not a regular file", os.fspath(path))
 
 
 def size(path: str | os.PathLike[str]) -> int:

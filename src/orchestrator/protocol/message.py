@@ -70,8 +70,14 @@ class Message:
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
 
+MOST_VALUES = 2_000_000
+"""In one JSON text, above any that we write: each takes up to a hundred times its own bytes."""
+
+
 def parsed(text: str | bytes) -> object | Unreadable:
     """The value of a JSON text from a stranger: one that is none, or would exhaust us, is unreadable."""
+    if sum(map(text.count, (b"[", b"{", b",") if isinstance(text, bytes) else "[{,")) > MOST_VALUES:  # type: ignore[arg-type]
+        return Unreadable("JSON", f"has more than {MOST_VALUES} values")
     try:
         value: object = json.loads(text)
     except RecursionError:

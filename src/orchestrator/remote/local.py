@@ -140,8 +140,8 @@ class LocalConversation:
         searched, source = 0, process.stdout.fileno()
         while (end := self._rest.find(b"\n", searched)) < 0:
             searched = len(self._rest)
-            if searched > session.MOST_ANSWER:
-                raise session.too_much(self._spec.name, shown(self._command), session.MOST_ANSWER)
+            if searched > session.MOST_OUTPUT:
+                raise session.too_much(self._spec.name, shown(self._command), session.MOST_OUTPUT)
             if not select.select([source], [], [], deadline.left())[0]:
                 raise DeadlinePassed
             chunk = os.read(source, _CHUNK)

@@ -13,10 +13,9 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote.deadline import Deadline
 
-MOST_OUTPUT = 512 << 20
-"""Bytes of a command's output that are taken: above every list and file that a node is asked for."""
-MOST_ANSWER = 64 << 20
-"""Bytes of one line of a conversation: the longest is what a look reads of a node, some megabytes."""
+MOST_OUTPUT = 64 << 20
+"""Bytes of a command's output that are taken, and of a line of a conversation: the longest is what a look reads of a
+node, some megabytes."""
 
 
 def any_line(_line: bytes) -> bool:

@@ -183,7 +183,7 @@ class SshConversation:
         while True:
             self._arrived.forget()
             finished = channel.closed or channel.eof_received
-            while channel.recv_ready() and len(self._rest) <= session.MOST_ANSWER:
+            while channel.recv_ready() and len(self._rest) <= session.MOST_OUTPUT:
                 self._rest += self._login.past(channel.recv(_CHUNK))
             while channel.recv_stderr_ready():
                 channel.recv_stderr(_CHUNK)
@@ -192,8 +192,8 @@ class SshConversation:
                 answer = bytes(self._rest[:end])
                 del self._rest[: end + 1]
                 return answer
-            if len(self._rest) > session.MOST_ANSWER:
-                raise session.too_much(ours.spec.name, shown(self._command), session.MOST_ANSWER)
+            if len(self._rest) > session.MOST_OUTPUT:
+                raise session.too_much(ours.spec.name, shown(self._command), session.MOST_OUTPUT)
             if finished:
                 self._ended(ours, channel)
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -130,3 +131,12 @@ def test_talk_that_finds_a_full_disk_ends_nothing() -> None:
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "ready\n")
+
+
+def test_a_json_document_drives_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"text": "ü 主机 \x1b[2J \x9b31m \u202e\u200b \x7f \ud800 \U000e0001"}
+    Screen(as_json=True).json(told)
+    text = capsys.readouterr().out
+    assert json.loads(text) == told
+    assert "ü 主机" in text
+    assert all(char.isprintable() or char == "\n" for char in text)

@@ -89,6 +89,12 @@ def test_what_is_wrong_is_said_with_its_place(raw: object, where: str, word: str
     assert word in found.what
 
 
+@pytest.mark.parametrize("text", ["[[]" + ",[]" * 1_000_000 + "]", "[0" + ",0" * 2_000_001 + "]"])
+def test_a_text_of_countless_values_is_refused_before_it_takes_our_memory(text: str) -> None:
+    assert isinstance(parsed(text), Unreadable)
+    assert isinstance(parsed(text.encode()), Unreadable)
+
+
 def test_text_that_is_no_json_is_a_value_too() -> None:
     for text in (b"", b"{", b"[" * 200_000, b"9" * 10_000, b"\xff\xfe\xfd", '{"a": \ud800}'):
         assert isinstance(parsed(text), Unreadable)

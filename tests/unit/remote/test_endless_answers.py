@@ -21,7 +21,6 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def node(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSession]:
     monkeypatch.setattr(session, "MOST_OUTPUT", MOST)
-    monkeypatch.setattr(session, "MOST_ANSWER", MOST)
     opened = open_session(sshd.spec(), deadline_s=20)
     yield opened
     opened.close()

@@ -134,7 +134,7 @@ def test_a_command_that_stays_and_does_not_answer_in_time_is_ended(
 
 
 def test_a_line_without_an_end_is_this_nodes_failure(spec: NodeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_ANSWER", 1 << 20)
+    monkeypatch.setattr(sessions, "MOST_OUTPUT", 1 << 20)
     with pytest.raises(NodeError, match="wrote more than 1 MB"):
         LocalSession(spec).converse("read -r line; exec tr '\\0' x </dev/zero").ask(b"x", deadline_s=60)
 

@@ -13,6 +13,7 @@ from l40s_lab.hardware.machine import Machine
 from l40s_lab.hardware.realise import nic_ports
 from l40s_lab.hardware.variation import changed
 from l40s_lab.life.addressing import MAX_NODES
+from orchestrator.loading.marked_yaml import parse_yaml
 from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).resolve().parents[1] / "wirings"
@@ -75,8 +76,6 @@ def _complete(name: str, where: str, depth: int) -> tuple[dict[str, Any], str]:
 
 
 def _read(path: Path, where: str) -> dict[str, Any]:
-    import yaml
-
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as failure:
@@ -85,12 +84,7 @@ def _read(path: Path, where: str) -> dict[str, Any]:
             where=where,
             fix=f"one of {', '.join(names())}, or the path of a wiring file",
         ) from failure
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as failure:
-        raise InputError(
-            f"not YAML: {failure}", where=str(path), fix="see lab/src/l40s_lab/wirings for examples"
-        ) from failure
+    document = parse_yaml(text, str(path), "see lab/src/l40s_lab/wirings for examples")
     if not isinstance(document, dict):
         raise InputError("a wiring is a mapping", where=str(path), fix="see lab/src/l40s_lab/wirings for examples")
     return document

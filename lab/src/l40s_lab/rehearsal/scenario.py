@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from l40s_lab.faults.registry import find
+from orchestrator.loading.marked_yaml import parse_yaml
 from orchestrator.model.errors import InputError
 
 BUILT_IN = Path(__file__).parents[1] / "scenarios"
@@ -66,15 +65,15 @@ def load(name: str) -> Scenario:
     if "/" in name or not path.is_file():
         path = Path(name)
     try:
-        document = yaml.safe_load(path.read_text())
+        text = path.read_text()
     except OSError as failure:
         known = ", ".join(sorted(path.stem for path in BUILT_IN.glob("*.yml")))
         raise InputError(
             f"no scenario {name!r} ({failure.strerror})", where="SCENARIO", fix=f"one of {known}, or a file"
         ) from failure
-    except (yaml.YAMLError, UnicodeDecodeError) as failure:
+    except UnicodeDecodeError as failure:
         raise InputError(f"not YAML: {failure}", where=str(path), fix=_FIX) from failure
-    return parse(document, path.stem, str(path))
+    return parse(parse_yaml(text, str(path), _FIX), path.stem, str(path))
 
 
 def parse(document: object, name: str, where: str) -> Scenario:

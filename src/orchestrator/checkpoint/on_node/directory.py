@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from orchestrator.checkpoint.on_node.header import (
 from orchestrator.node.agent.weights import repair
 from orchestrator.node.below import plain_path
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import opened
 from orchestrator.protocol.jobs import Gravity
 
 CONFIG = "config.json"
@@ -168,12 +168,11 @@ def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") 
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("not a regular file")
-    if status.st_size > MAX_JSON_BYTES:
+    with open(opened(path), "rb") as file:
+        text = file.read(MAX_JSON_BYTES + 1)
+    if len(text) > MAX_JSON_BYTES:
         raise ValueError(f"over {MAX_JSON_BYTES >> 20} MiB")
-    document = json.loads(path.read_bytes())
+    document = json.loads(text)
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - told like every other fault of the text
     return document
@@ -239,11 +238,9 @@ def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
 
 def read_shard(path: Path) -> Shard:
     """A weight file's header and size. Raises OSError or HeaderError; does not judge the size."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe's would wait for a writer
+    descriptor = opened(path)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise HeaderError("not a regular file")
         length = header_length(os.pread(descriptor, LENGTH_BYTES, 0))
         if LENGTH_BYTES + length > status.st_size:
             raise HeaderError(f"truncated: {status.st_size} bytes, but its header alone has {LENGTH_BYTES + length}")

@@ -23,6 +23,7 @@ from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, Checkpoint,
 from orchestrator.checkpoint.on_node.header import Tensor
 from orchestrator.checkpoint.on_node.reblock import Job, Report, new_config
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import opened
 from orchestrator.protocol.jobs import Gravity, Progress, Proof
 
 _CHUNK_BYTES = 2 * 1024 * 1024
@@ -212,7 +213,7 @@ def _compare_files(source: Path, target: Path) -> None:
 
 def _open(files: ExitStack, path: Path) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = opened(path)
     except OSError as wrong:
         raise _differs(path, f"cannot be read: {wrong.strerror}") from None
     files.callback(os.close, descriptor)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.checkpoint.on_node.shard_layout import PAGE, Piece
+from orchestrator.node.files import opened
 
 FICLONERANGE = 0x4020940D
 """_IOW(0x94, 13, struct file_clone_range) of linux/fs.h."""
@@ -129,7 +130,7 @@ def can_share(source: Path, directory: Path) -> bool:
 def open_source(path: Path) -> int:
     """A descriptor to read from. Raises SourceUnreadable."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return opened(path)
     except OSError as wrong:
         raise SourceUnreadable(wrong.errno, wrong.strerror) from None
 

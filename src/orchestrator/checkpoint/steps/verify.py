@@ -108,7 +108,7 @@ def _lines(session: Session, request: DigestsRequest) -> Iterator[DigestsLine]:
 
     A thread reads it: a node whose file system hangs sends nothing, or the same forever, and would never end.
     """
-    heard: Queue[DigestsLine | BaseException | None] = Queue()
+    heard: Queue[DigestsLine | BaseException | None] = Queue(100)
 
     def listen() -> None:
         try:

@@ -12,10 +12,10 @@ import json
 import os
 import pathlib
 import shlex
-import stat
 from collections.abc import Iterator
+from typing import Any
 
-from orchestrator.node import below
+from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 
 LENGTH_BYTES = 8
@@ -39,10 +39,7 @@ def told_apart(folder: str) -> dict[str, str]:
     found = {}
     for name, part in (("config.json", None), (INDEX, "weight_map")) if folder else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            path = pathlib.Path(folder, name)
-            if not path.is_file():  # a pipe would be waited for
-                continue
-            said = json.loads(path.read_bytes())
+            said = _json(pathlib.Path(folder, name))
             told = said[part] if part else {key: value for key, value in said.items() if key not in _NOTES}
             found[name] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     return found
@@ -58,7 +55,7 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
     if not index.is_file():
         return
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = _json(index)["weight_map"]
         named = sorted({below.plain_path(name, hidden=True) for name in weight_map.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         yield Failure("no-model", f"the weights' index can't be used: {wrong!r:.200}", str(index), fix)
@@ -78,10 +75,7 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
 def _fault(path: pathlib.Path) -> str:
     """'' if a file is as long as its header says."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            return "is not a regular file"
-        size = status.st_size
+        size = os.stat(path).st_size
         wanted = _wanted_bytes(path, size)
     except OSError as error:
         return f"can't be read ({error.strerror})"
@@ -91,13 +85,18 @@ def _fault(path: pathlib.Path) -> str:
 
 
 def _wanted_bytes(path: pathlib.Path, size: int) -> int:
-    with open(path, "rb") as file:
+    with open(files.opened(path), "rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         if size <= LENGTH_BYTES or not 0 < length <= MOST_HEADER_BYTES:
             raise ValueError
         header = json.loads(file.read(length))
     ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
     return LENGTH_BYTES + length + max(ends, default=0)
+
+
+def _json(path: pathlib.Path) -> Any:
+    with open(files.opened(path), "rb") as file:
+        return json.loads(file.read())
 
 
 def _some(names: list[str]) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from orchestrator.node import below, kernel
+from orchestrator.node import below, files, kernel
 from orchestrator.node.agent.weights import INDEX
 from orchestrator.protocol import page_cache
 from orchestrator.protocol.message import Unreadable
@@ -80,7 +80,7 @@ class ReadCounter:
     def read(self, path: str) -> None:
         """One file, from its beginning."""
         buffer = bytearray(CHUNK)
-        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError), open(files.opened(path), "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             while not self.why and (count := file.readinto(buffer)):
                 with self._lock:
@@ -143,7 +143,7 @@ def of_checkpoint(folder: str, first: int = 0, last: int = 0, stages: int = 1) -
     everybody's.
     """
     try:
-        with open(f"{folder}/{INDEX}", "rb") as file:
+        with open(files.opened(f"{folder}/{INDEX}"), "rb") as file:
             weight_map = json.load(file)["weight_map"]
         held = _layers(folder, first, last, stages)
         names = sorted({below.plain_path(name, hidden=True) for name in _wanted(weight_map, held)})
@@ -175,7 +175,7 @@ def _layers(folder: str, first: int, last: int, stages: int) -> range | None:
     distributed/utils.py: get_pp_indices)."""
     if stages <= 1:
         return None
-    with open(f"{folder}/config.json", "rb") as file:
+    with open(files.opened(f"{folder}/config.json"), "rb") as file:
         config = json.load(file)
     text = config.get("text_config")
     count = int((text if isinstance(text, dict) else config)["num_hidden_layers"])

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.checkpoint.on_node.inspect import look
 from orchestrator.checkpoint.on_node.target import JOURNAL
 from orchestrator.node.agent import weights
+from orchestrator.node.cache import reader
 from orchestrator.node.failure import Failure
 
 SHARD = "model-00001-of-000002.safetensors"
@@ -74,7 +75,7 @@ def test_a_shard_that_is_a_directory(source: Path) -> None:
     assert faults(source) == [("SHARD-BROKEN", "stop")]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 @pytest.mark.parametrize(
     ("name", "fault"), [(SHARD, "SHARD-BROKEN"), (INDEX, "INDEX-BROKEN"), ("config.json", "CONFIG-BROKEN")]
 )
@@ -86,10 +87,14 @@ def test_what_is_no_regular_file_is_told_and_never_waited_for(
 
     def ask() -> None:
         found.extend((faults(source), [*weights.check(source)], weights.told_apart(str(source))))
+        reader.of_checkpoint(str(source), last=1, stages=2)
+        reader.ReadCounter(ranks=1).read(str(source / name))
 
     with socket.socket(socket.AF_UNIX) as held:
         if kind == "pipe":
             os.mkfifo(source / name)
+        elif kind == "device":
+            (source / name).symlink_to("/dev/zero")
         else:
             monkeypatch.chdir(source)  # for a short path
             held.bind(name)
@@ -100,7 +105,7 @@ def test_what_is_no_regular_file_is_told_and_never_waited_for(
     told, failures, digests = found
     assert (fault, "stop") in told
     assert name not in digests
-    assert name != SHARD or "is not a regular file" in failures[0].what
+    assert name != SHARD or "not intact" in failures[0].what
 
 
 @pytest.mark.parametrize(("more", "word"), [(b"", "truncated"), (b"12", "too long")])

@@ -17,8 +17,10 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import stream
 from orchestrator.remote.session import Session
 
-MOST_WAITING = 10_000
-"""Lines not yet taken; a stopped terminal makes the nodes wait, and does not fill this machine's memory."""
+MOST_WAITING = 8 << 20
+"""Bytes of lines not yet taken; a stopped terminal makes the nodes wait, and does not fill this machine's memory."""
+_OF_A_LINE = 256
+"""Bytes that a line takes beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +40,51 @@ def logs(
 
     Raises InputError for an unknown gang or node.
     """
-    chosen = _chosen(inventory, gangs, nodes)
-    arrived: queue.Queue[LogLine | None] = queue.Queue(MOST_WAITING)
+    with Fleet(_chosen(inventory, gangs, nodes)) as fleet:
+        together = _Arrived()
+        arrived = {name: together if follow else _Arrived() for name in fleet.nodes}
 
-    def one(session: Session) -> None:
-        request = LogsRequest(**where(session.spec), lines=lines, follow=follow)
-        for raw in stream(session, "logs", request, endless=follow):
-            arrived.put(LogLine(session.spec.name, raw.decode("utf-8", "replace").rstrip("\r\n")))
+        def one(session: Session) -> None:
+            request = LogsRequest(**where(session.spec), lines=lines, follow=follow)
+            for raw in stream(session, "logs", request, endless=follow):
+                text = raw.decode("utf-8", "replace").rstrip("\r\n")
+                arrived[session.spec.name].put(LogLine(session.spec.name, text))
 
-    with Fleet(chosen) as fleet:
+        def read(name: str) -> None:
+            try:
+                for failure in fleet.on_every(one, only=[name]).failures.values():
+                    arrived[name].put(LogLine(name, "", failure))
+            finally:
+                arrived[name].put(None)
 
-        def all_of_them() -> None:
-            answers = fleet.on_every(one)
-            for name, failure in answers.failures.items():
-                arrived.put(LogLine(name, "", failure))
-            arrived.put(None)
+        for name in arrived:
+            threading.Thread(target=read, args=(name,), daemon=True).start()
+        for lines_of in arrived.values():
+            yield from iter(lines_of.get, None)
 
-        threading.Thread(target=all_of_them, daemon=True).start()
-        collected = iter(arrived.get, None)
-        yield from collected if follow else sorted(collected, key=lambda line: list(fleet.nodes).index(line.node))
+
+class _Arrived(queue.Queue[LogLine | None]):
+    """Lines not yet taken, and at the end None; who puts waits where they are more than MOST_WAITING bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        super().__init__(MOST_WAITING)
+
+    def _qsize(self) -> int:
+        return self._bytes
+
+    def _put(self, item: LogLine | None) -> None:
+        self._bytes += _size(item)
+        super()._put(item)
+
+    def _get(self) -> LogLine | None:
+        item = super()._get()
+        self._bytes -= _size(item)
+        return item
+
+
+def _size(item: LogLine | None) -> int:
+    return _OF_A_LINE + (len(item.text) if item else 0)
 
 
 def _chosen(inventory: Inventory, gangs: tuple[str, ...], names: tuple[str, ...]) -> list[NodeSpec]:
