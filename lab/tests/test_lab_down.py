@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from l40s_lab.life import down as removing
 from l40s_lab.life.down import down
 from l40s_lab.life.status import status
 from orchestrator.model.errors import InputError
@@ -32,3 +33,15 @@ def test_a_lab_of_another_version_is_named_and_taken_down(
     assert refused.value.fix == "remove it with `l40s-deploy lab down --name old`"
     assert down("old")
     assert not place.exists()
+
+
+def test_a_lab_of_the_same_name_in_another_directory_keeps_its_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(removing, "_remove_links", asked.append)
+    for root in ("one", "two"):
+        monkeypatch.setenv("L40S_LAB_ROOT", str(tmp_path / root))
+        (tmp_path / root / "lab").mkdir(parents=True)
+        assert down("lab")
+    assert len({*asked}) == 2

@@ -1,8 +1,8 @@
 """`python -m tests.tp32 [--ranks N] [--nodes N] [--steps A,B]`: 32 ranks of the real SGLang, on CPU, as one gang.
 
 Needs root and about 0.6 GB of memory a rank. The steps are those of tests/gpu, in a lab of `lab up --engine sglang
---ranks 8`. What FILE has already is left out, so that several calls make one proof; --steps plays the named ones again.
-With 32 ranks it writes tp32.md and its row of docs/proven.yml; with fewer it is a rehearsal.
+--ranks 8`. What FILE has already is left out, so that several calls make one proof; --steps plays named ones, or all,
+again. With 32 ranks it writes tp32.md and its row of docs/proven.yml; with fewer it is a rehearsal.
 """
 
 from __future__ import annotations
@@ -259,8 +259,11 @@ def main(words: list[str]) -> int:
     figures = Figures.of(args.figures)
     if not args.page:
         figures.machine = {**figures.machine, **machine()}
-        wanted = set(filter(None, args.steps.split(","))) or set(figures.missing(step.name for step in chosen))
-        lab = CpuLab("tp32", folder=Path(tempfile.mkdtemp(prefix="tp32-")))
+        names = [step.name for step in chosen]
+        wanted = names if args.steps == "all" else args.steps.split(",") if args.steps else figures.missing(names)
+        if unknown := set(wanted) - set(names):
+            sys.exit(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        lab = CpuLab(f"tp32-{os.getpid()}", folder=Path(tempfile.mkdtemp(prefix="tp32-")))
         until = time.monotonic() + args.seconds - CLOSING_S
         stage = CpuStage(lab, Memory(), args.ranks, until, print, args.kept, patience=6.0, clients=2, tokens=4)
         play([step for step in chosen if step.name in wanted], stage, figures)
@@ -276,9 +279,11 @@ def main(words: list[str]) -> int:
 
 def _arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.tp32", description=__doc__.partition("\n")[0])
-    parser.add_argument("--ranks", type=int, default=8, help="of each node (default: 8)")
+    parser.add_argument(
+        "--ranks", type=int, default=8, choices=range(2, 9), metavar="N", help="of each node, 2 to 8 (default: 8)"
+    )
     parser.add_argument("--nodes", type=int, default=4, help="default: 4")
-    parser.add_argument("--steps", default="", help=", ".join(step.name for step in steps(1)))
+    parser.add_argument("--steps", default="", help=f"all, or some of {', '.join(step.name for step in steps(4))}")
     parser.add_argument("--seconds", type=float, default=10800.0, help="begin nothing after this time")
     parser.add_argument("--figures", type=Path, default=None)
     parser.add_argument("--kept", type=Path, default=Path("/tmp/tp32-proof"), help="logs of what went otherwise")

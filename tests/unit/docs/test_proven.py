@@ -60,11 +60,11 @@ def test_a_run_writes_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file = tmp_path / "proven.yml"
     file.write_text(proven.FILE.read_text("utf-8"))
     monkeypatch.setattr(proven, "FILE", file)
-    before = proven.claims()
-    proven.record("rdma", "4 of 4 pairs")
+    before, made = proven.claims(), {"how": "make rdma"}
+    proven.record("rdma", "4 of 4 pairs", "make rdma")
     after = proven.claims()
     assert list(after) == list(before) and file.read_text().startswith("# What was run")
-    assert after.pop("rdma") == {**before.pop("rdma"), "date": datetime.date.today(), "figures": "4 of 4 pairs"}
+    assert after.pop("rdma") == {**before.pop("rdma"), "date": datetime.date.today(), "figures": "4 of 4 pairs", **made}
     assert after == before
     with pytest.raises(KeyError):
         proven.record("no such claim", "")

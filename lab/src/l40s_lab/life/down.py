@@ -51,7 +51,7 @@ def remove(place: Home) -> None:
             fix=f"find the process that is still in l40s-lab-{place.mark}:"
             f" `grep -l l40s-lab-{place.mark} /proc/*/cgroup`",
         )
-    _remove_links(host_alias(place.name))
+    _remove_links(host_alias(place.mark))
     if place.path.exists():
         shutil.rmtree(place.path)
 

@@ -37,7 +37,7 @@ def connect_host(blueprint: Blueprint, host_network: int) -> None:
     name = blueprint.host_link
     commands = [
         f"link add name {name} type veth peer name host netns {os.getpid()}",
-        f"link set {name} alias {host_alias(blueprint.name)}",
+        f"link set {name} alias {host_alias(blueprint.mark)}",
         f"address add {blueprint.controller}/24 dev {name}",
         f"link set {name} up",
     ]
@@ -45,9 +45,9 @@ def connect_host(blueprint: Blueprint, host_network: int) -> None:
     batch([f"link set host master {LAB_BRIDGE} up"])
 
 
-def host_alias(name: str) -> str:
-    """The mark that identifies a lab's link on this machine as ours."""
-    return f"l40s-deploy-lab-{name}"
+def host_alias(mark: str) -> str:
+    """What identifies the link of the lab with this mark; labs in other directories may have the same name."""
+    return f"l40s-deploy-lab-{mark}"
 
 
 def connect_nodes(pids: Mapping[int, int], machines: Mapping[int, NodeMachine]) -> None:
