@@ -425,15 +425,16 @@ def _long_answer(url: str, answer: dict[str, Any]) -> None:
 
 
 def leftovers(stage: Stage) -> dict[str, Any]:
-    """Files in /dev/shm and /tmp of all nodes."""
-    found: dict[str, list[str]] = {}
-    for node in stage.lab.hosts():
-        living = find_node_in(stage.lab, node)
-        for place in ("/dev/shm", "/tmp"):
-            names = [f"{node}:{place}/{entry.name}" for entry in living.file(place).iterdir()]
-            found.setdefault(place, []).extend(names)
+    """How many files are in /dev/shm and /tmp of all nodes, and some of them."""
+    found = {place: files(stage, place) for place in ("/dev/shm", "/tmp")}
     left = [name for names in found.values() for name in names]
     return {"shm_files": len(found["/dev/shm"]), "tmp_files": len(found["/tmp"]), "left": left[:6]}
+
+
+def files(stage: Stage, place: str) -> list[str]:
+    """NODE:PATH of every file in this folder of all nodes."""
+    folders = {node: find_node_in(stage.lab, node).file(place) for node in stage.lab.hosts()}
+    return [f"{node}:{place}/{entry.name}" for node, folder in folders.items() for entry in folder.iterdir()]
 
 
 # -- two nodes with half of the GPUs each

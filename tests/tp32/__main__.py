@@ -24,7 +24,7 @@ from tests.gpu import page
 from tests.gpu.__main__ import CLOSING_S, play
 from tests.gpu.figures import Figures
 from tests.gpu.stage import Gone, GpuLab, Gpus, Otherwise, Shape, Stage, find_node_in, with_what_was_seen
-from tests.gpu.steps import Play, Record, Step, freeze, kill, leftovers, rolling
+from tests.gpu.steps import Play, Record, Step, files, freeze, kill, rolling
 from tests.gpu.survive import without_its_leader
 from tests.support import proven
 from tests.support.router import router_environment
@@ -45,6 +45,9 @@ PHASES = ("rendezvous", "weights", "kv-cache", "warm-up")
 """Of an engine on CPU; nodes other than the first show neither the rendezvous's begin nor a warm-up in their logs."""
 BLOCKED = "not divisible by weight quantization block"
 """The engine's own words (validate_block_quant_shapes of sglang 0.5.23's fp8.py)."""
+
+SEMAPHORE = "/dev/shm/sem.mp-"
+"""Of Python's multiprocessing: a process that is killed can't unlink its own, 32 bytes each."""
 
 _HEAD = """\
 # 32 ranks of the real SGLang
@@ -211,10 +214,13 @@ def down(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
     """No process, memory or file is left."""
     gone = Gone(stage.engine(), stage.gpus, [])
     done = stage.run("down", "--all", timeout=90 * stage.patience)
-    figures = {**gone.figures(), **leftovers(stage)}
-    if done.returncode or None in gone.figures().values() or figures["left"]:
-        raise Otherwise(f"down ended with {done.returncode}", **figures)
-    return f"every process gone after {figures['processes_dead_s']} s, no memory or file left", figures
+    left = [file for place in ("/dev/shm", "/tmp") for file in files(stage, place)]
+    orphans = [file for file in left if SEMAPHORE in file]
+    figures = {**gone.figures(), "left": left[:6], "semaphores": len(orphans)}
+    if done.returncode or None in gone.figures().values() or len(left) > len(orphans):
+        raise Otherwise(f"down ended with {done.returncode}, {len(left)} files left", **figures)
+    told = f"; of the rank killed before, {len(orphans)} semaphores stay in /dev/shm" if orphans else ""
+    return f"every process gone after {figures['processes_dead_s']} s, their memory free, no file left{told}", figures
 
 
 def both(stage: Stage, record: Record) -> tuple[str, dict[str, Any]]:
