@@ -11,13 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.cli.detaching import forget
 from orchestrator.model.errors import DeployError, Detached, OutputLost
 
 if TYPE_CHECKING:  # rich costs 60 ms to import: only verbs that draw pay for it
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_UNLIMITED = 4096
+_LEAST = 20
+"""Columns; in less, nothing can be read anyway."""
+_KEPT = "\x1f"
+"""In place of a space at which no line ends; printable() leaves none of these in a text."""
 
 
 @dataclass
@@ -52,7 +60,7 @@ class Screen:
     def say(self, text: str) -> None:
         """One remark on stderr, under --json too; nothing under --quiet."""
         if not self.quiet:
-            self._write(printable(text) + "\n")
+            self._write(_in_width(printable(text)) + "\n")
 
     def _write(self, text: str) -> None:
         """Detaches, as Ctrl-C does, if nobody reads stderr any more (`2>&1 | head`, a closed terminal). A file that
@@ -83,9 +91,9 @@ class Screen:
         if self.as_json:
             self._write(json.dumps({"error": failure.as_json()}) + "\n")
             return
-        self._write(f"error: {printable(failure.where)}: {printable(failure.what)}\n")
+        self._write(_in_width(f"error: {printable(failure.where)}: {printable(failure.what)}") + "\n")
         if failure.fix:
-            self._write(f"  fix: {printable(failure.fix)}\n")
+            self._write(_in_width(f"  fix: {printable(failure.fix)}") + "\n")
 
 
 class _WatchedOutput:
@@ -150,9 +158,15 @@ def _closed(way: int) -> IO[str]:
 
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
     from rich.console import Console
+    from rich.table import Table
 
     class Quiet(Console):
-        """A closed stdout is not an error; rich itself would exit with status 1."""
+        """A closed stdout is not an error; rich itself would exit with status 1. Tables keep their words whole."""
+
+        def print(self, *things: Any, **options: Any) -> None:
+            """As rich does."""
+            whole = [fitted(one, self.width) if isinstance(one, Table) else [one] for one in things]
+            super().print(*(one for ones in whole for one in ones), **options)
 
         def on_broken_pipe(self) -> None:
             if stderr:
@@ -160,7 +174,50 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
                 raise Detached
             raise BrokenPipeError
 
-    return Quiet(stderr=stderr, markup=False, highlight=False, soft_wrap=not is_terminal)
+    width = None if is_terminal else _UNLIMITED  # what reads a pipe has no width
+    return Quiet(stderr=stderr, markup=False, highlight=False, soft_wrap=not is_terminal, width=width)
+
+
+def fitted(table: Table, width: int) -> list[RenderableType]:
+    """A table in so many columns without a broken word; where that can't be, its rows as lines that wrap."""
+    from rich.text import Text
+
+    rows = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    least = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in rows]
+    widths = [max(len(line) for cell in cells for line in (cell.splitlines() or [""])) for cells in rows]
+    room = width - 2 * (len(widths) - 1)
+    if sum(widths) <= room:
+        return [table]
+    if sum(least) > room:
+        lines = zip(*([column.header, *column.cells] for column in table.columns), strict=True)
+        texts = (Text("  ").join(Text.assemble(cell) for cell in cells if str(cell)) for cells in lines)
+        return [text for text in texts if text.plain.strip()]
+    while sum(widths) > room:
+        widest = max((place for place in range(len(widths)) if widths[place] > least[place]), key=widths.__getitem__)
+        widths[widest] -= 1
+    for column, columns in zip(table.columns, widths, strict=True):
+        column.width = columns
+    return [table]
+
+
+def _in_width(text: str) -> str:
+    """Lines broken between words where stderr is a terminal, and not within a command in backticks."""
+    if not sys.stderr.isatty():
+        return text
+    with suppress(OSError, ValueError):
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        return "\n".join(broken(line, width) for line in text.split("\n"))
+    return text
+
+
+def broken(line: str, width: int) -> str:
+    """A line as lines of whole words; a command in backticks that fits one is not divided."""
+    if len(line) <= width or width < _LEAST:
+        return line
+    whole = re.sub(r"`[^`]+`", lambda one: one[0].replace(" ", _KEPT) if len(one[0]) < width - 4 else one[0], line)
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(_KEPT, " ")
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from orchestrator.engines.nccl_log import findings
 from orchestrator.gang.replicas import layout_of
 from orchestrator.model.finding import Finding
+from orchestrator.protocol.network import Transport
 from orchestrator.protocol.report import RailChange, Report
 from orchestrator.topology.speed import Traffic, price
 
@@ -39,6 +40,15 @@ def restart_of(gang: str) -> str:
     """The command that makes NCCL use a port again. Not --maintenance, which waits for a reboot: the nodes need no
     work."""
     return f"l40s-deploy restart {gang}"
+
+
+def planned_tcp(reports: Mapping[str, Report]) -> str:
+    """Says that traffic between the nodes travels over TCP because the plan wants it; '' where it does not."""
+    planned = [report.transport.network for report in reports.values() if report.transport is not None]
+    if len(reports) < 2 or not any(network.transport is Transport.TCP for network in planned):
+        return ""
+    over = ", ".join(dict.fromkeys(name for network in planned for name in network.sockets or (network.interface,)))
+    return f"traffic between the nodes travels over TCP{f' ({over})' if over else ''}, as the plan says"
 
 
 def transport(reports: Mapping[str, Report]) -> tuple[Finding, ...]:

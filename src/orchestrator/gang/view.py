@@ -74,6 +74,7 @@ class GangView:
     spares:    nodes that wait to replace another node; a spare that has replaced one is among the nodes
     progress:  one sentence on which nodes are behind, '' if none is, or if there is nothing to wait for
     remarks:   what an operator should know although it does not change the state
+    over_tcp:  one sentence where the plan has traffic between the nodes travel over TCP
     proved:    features that the plan asks for and the engine's log confirms, with the nodes if not all confirm them
     """
 
@@ -98,6 +99,7 @@ class GangView:
     progress: str = ""
     remarks: tuple[str, ...] = ()
     proved: tuple[str, ...] = ()
+    over_tcp: str = ""
 
     @property
     def unreachable(self) -> tuple[NodeView, ...]:
@@ -236,6 +238,7 @@ def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[s
         trouble=trouble,
         cause=_hung(current) if trouble == "hung" else found.cause,
         transport=transport(current),
+        over_tcp=rails.planned_tcp(current),
     )
 
 

@@ -6,6 +6,7 @@ Steps are replaced here; the display is the verb's own, through a terminal emula
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 from tests.support.machine_files import reference_machine
 from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
-from tests.support.terminal import Shown, Terminal
+from tests.support.terminal import COLUMNS, Shown, Terminal
 
 from orchestrator import __version__
 from orchestrator.cli import main as cli
@@ -377,7 +378,7 @@ def asking_nobody(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
     monkeypatch.setattr("orchestrator.cli.version.versions", lambda *_: ())
 
 
-LAST_NODE = "3     node3  ready         24 25 26 27 28 29 30 31"
+LAST_NODE = "3     node3  ready  24-31"
 SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("restart", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("restart --maintenance", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
@@ -415,6 +416,8 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
     ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),
 ]
+LISTS = ("discover", "tuning")
+FOR_PROGRAMS = ("completion", "export", "logs")
 WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab", "completion", "man")
 
 
@@ -422,13 +425,13 @@ WITHOUT_A_CLUSTER = ("doctor", "discover", "stack", "lab", "completion", "man")
 def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shown]:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
-    def type_it(line: str, scene: Scene, **terminal: Any) -> Shown:
+    def type_it(line: str, scene: Scene, columns: int = COLUMNS, **terminal: Any) -> Shown:
         monkeypatch.setattr("orchestrator.golden.steps.check.after_start", lambda *_: ())
         scene(monkeypatch, tmp_path)
         words = [word.format(seen=tmp_path / "seen") for word in line.split()]
         if words[0] not in WITHOUT_A_CLUSTER:
             words += ["-i", REFERENCE]
-        return Terminal().run(lambda: cli.main(words), monkeypatch, **terminal)
+        return Terminal(columns).run(lambda: cli.main(words), monkeypatch, **terminal)
 
     return type_it
 
@@ -442,6 +445,28 @@ def test_what_a_verb_ends_with_stays_on_the_screen(
     for words in wanted:
         assert any(words in row for row in shown.lines), shown.text
     assert sum("node3  ready" in row for row in shown.lines) <= 1, shown.text  # no leftovers of the display
+
+
+@pytest.mark.parametrize(("line", "scene"), [scene[:2] for scene in SCENES if scene[0].split()[0] not in FOR_PROGRAMS])
+def test_no_word_is_broken_in_80_columns_and_nothing_is_said_twice(
+    on_terminal: Callable[..., Shown], line: str, scene: Scene
+) -> None:
+    """A word of the narrow screen is one of a screen on which everything fits."""
+    wide, narrow = on_terminal(line, scene, columns=1000), on_terminal(line, scene, columns=80)
+    whole = set(_words(wide))
+    longer = [word for word in whole if len(word) > 80]
+    assert not [word for word in _words(narrow) if word not in whole and not any(word in one for one in longer)]
+    sentences = [one for row in wide.lines if "  " not in row.strip() for one in re.split("[.;:] ", row.strip())]
+    told = [one for one in sentences if len(re.findall("[A-Za-z]{2,}", one)) > 4]
+    assert not [one for one in set(told) if told.count(one) > 1 and line.partition(" ")[0] not in LISTS], wide.text
+
+
+_FIGURE = re.compile(r"[\d.,:]+")
+
+
+def _words(shown: Shown) -> list[str]:
+    """Figures aside: some tell the time."""
+    return [_FIGURE.sub("0", word) for word in shown.text.split()]
 
 
 def test_every_verb_is_tried() -> None:

@@ -113,7 +113,7 @@ def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
         documents.append({"node": node.name if node else "", "target": target, **found.as_json()})
         if not screen.as_json:
             place = f"{node.name}:{target}" if node else target
-            screen.out.print(printable(f"{place}: {_words(found)}"), soft_wrap=True)
+            screen.out.print(printable(f"{place}: {_words(found)}"))
     if screen.as_json:
         screen.json({"dry_run": True, "nodes": documents})
     else:

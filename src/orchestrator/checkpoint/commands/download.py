@@ -121,7 +121,7 @@ def _rehearsed(found: Sequence[tuple[str, WouldDownload]], screen: Screen) -> in
         words = f"would be downloaded: {what}{kept}; {size(would.free)} are free"
         if would.there:
             words = f"already exists; would be compared with {what}"
-        screen.out.print(printable(f"{name}:{would.directory}: {words}"), soft_wrap=True)
+        screen.out.print(printable(f"{name}:{would.directory}: {words}"))
     screen.out.print("nothing was downloaded")
     return 0
 

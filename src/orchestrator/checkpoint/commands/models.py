@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +24,31 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+class _NameOrAction(dict[str, argparse.ArgumentParser]):
+    """Parsers of actions; any other word is the name of a model, and followed by the verb's own options."""
+
+    named: argparse.ArgumentParser
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __missing__(self, _: str) -> argparse.ArgumentParser:
+        return self.named
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     add_examples(
-        parser, "l40s-deploy models -i inventory/reference.yml", "l40s-deploy models add /workspace/GLM-4.5-Air-FP8"
+        parser,
+        "l40s-deploy models -i inventory/reference.yml",
+        "l40s-deploy models GLM-4.6-FP8     # all its layouts",
+        "l40s-deploy models add /workspace/GLM-4.5-Air-FP8",
     )
     add_inventory(parser)
     add_gang_option(parser)
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
     add_json(parser)
-    actions = parser.add_subparsers(dest="action", metavar="add")
+    actions = parser.add_subparsers(dest="action", metavar="NAME | add", help="a model's layouts; or a new profile")
     adding = actions.add_parser("add", help="create a profile from a checkpoint's config.json")
     add_examples(
         adding,
@@ -44,25 +61,47 @@ def configure(parser: argparse.ArgumentParser) -> None:
     adding.add_argument("--out", type=Path, metavar="FILE", help="default: models/NAME.yml beside the inventory")
     adding.add_argument("--force", action="store_true", help="overwrite an existing profile")
     adding.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
+    names = _NameOrAction(actions.choices or {})
+    names.named = type(adding)(prog=parser.prog)
+    for action in parser._actions:
+        if action.option_strings not in ([], ["-h", "--help"]):
+            again = copy(action)
+            again.default = argparse.SUPPRESS
+            names.named._add_action(again)
+    actions.choices = actions._name_parser_map = names
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """List, or add."""
+    """List, show one, or add."""
     if args.action == "add":
         return _add(args, screen)
     gangs = chosen_gangs(open_inventory(args, screen), tuple(args.gang))
-    listed = list_models(gangs, args.stack)
+    listed = list_models(gangs, args.stack, args.action)
     if args.json:
         screen.json(models_json(listed))
         return 0
-    for gang in dict.fromkeys(offer.gang for each in listed for offer in each.offers):
-        _show_gang(gang, listed, screen)
+    for names in _alike(listed):
+        (_models if args.action is None else _layouts)(names, listed, screen)
     screen.out.print(f"GPUs: {ASSUMED}")
-    screen.out.print("*: the default of `plan`; number: KV tokens. Layouts not marked as measured are calculated.")
+    more = (
+        "more: other layouts that fit, see `l40s-deploy models NAME`"
+        if args.action is None
+        else "what is not measured is calculated"
+    )
+    screen.out.print(f"*: the default of `plan`; {more}")
     for basis, those in _bases(listed).items():
         of = f" of {', '.join(those)}" if len(gangs) > 1 else ""
-        screen.out.print(printable(f"A-B/s{of}: tokens/s decoded for 1 and for 128 requests, {basis}."))
+        screen.out.print(printable(f"tokens/s{of}: decoded for 1 and for 128 requests, {basis}."))
     return 0
+
+
+def _alike(listed: Sequence[ModelListing]) -> list[list[str]]:
+    """Gangs to which the same is said, together."""
+    found: dict[str, list[str]] = {}
+    for place, offer in enumerate(listed[0].offers):
+        said = repr([replace(each.offers[place], gang="") for each in listed])
+        found.setdefault(said, []).append(offer.gang)
+    return list(found.values())
 
 
 def _bases(listed: Sequence[ModelListing]) -> dict[str, list[str]]:
@@ -78,55 +117,59 @@ def _bases(listed: Sequence[ModelListing]) -> dict[str, list[str]]:
     return found
 
 
-def _show_gang(gang: str, listed: tuple[ModelListing, ...], screen: Screen) -> None:
-    mine = [(each, offer) for each in listed for offer in each.offers if offer.gang == gang]
-    _, first = mine[0]
-    stacks = sorted({offer.stack for _, offer in mine})
-    screen.out.print(printable(f"gang {gang}: {first.nodes} x {first.gpus_per_node} GPUs, by {', '.join(stacks)}"))
-    screen.out.print(_table(mine))
-    for what, (names, offer) in _refusals(mine).items():
-        screen.out.print(printable(f"{', '.join(names)}: {what}"))
-        screen.out.print(printable(f"  {offer.instead}"))
+def _offers(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> list[ModelOffer]:
+    """Of each model to the first of these gangs, which have their headline."""
+    mine = [next(offer for offer in each.offers if offer.gang == gangs[0]) for each in listed]
+    stacks = ", ".join(sorted({offer.stack for offer in mine}))
+    those = f"gang{'s' * (len(gangs) > 1)} {', '.join(gangs)}"
+    screen.out.print(printable(f"{those}: {mine[0].nodes} x {mine[0].gpus_per_node} GPUs, by {stacks}"))
+    return mine
 
 
-def _table(mine: Sequence[tuple[ModelListing, ModelOffer]]) -> Table:
+def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> None:
+    """A line for each model."""
+    rows = []
+    for each, offer in zip(listed, _offers(gangs, listed, screen), strict=True):
+        size = checkpoint_bytes(each.profile)
+        shown = f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+        first = next((fit for fit in offer.fits if fit.default), offer.fits[0] if offer.fits else None)
+        more = f"+{len(offer.fits) - 1}" if len(offer.fits) > 1 else ""
+        rows.append((each.profile.name, shown, *(_cells(first) if first else ("none", "", "")), more))
+    screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
+
+
+def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> None:
+    """A line for each layout of a model, and why its usual one is refused."""
+    (offer,) = _offers(gangs, listed, screen)
+    profile = listed[0].profile
+    block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
+    screen.out.print(
+        printable(f"{profile.name}: {checkpoint_bytes(profile) / 1e9:.1f} GB {profile.quantisation}{block}")
+    )
+    rows = [(*_cells(fit), "measured" if fit.measured else "", fit.name) for fit in offer.fits]
+    if rows:
+        screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "", ""), rows))
+    if offer.refusal:
+        screen.out.print(printable(f"{offer.refusal}\n  {offer.instead}"))
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("model", "weights", "layouts that fit"):
-        table.add_column(title, overflow="fold", no_wrap=title == "model")
-    for each, offer in mine:
-        layouts = ", ".join(map(_layout, offer.fits)) or "none"
-        table.add_row(*map(printable, (each.profile.name, _weights(each), layouts)))
+    for title in titles:
+        table.add_column(title)
+    for row in rows:
+        table.add_row(*map(printable, row))
     return table
 
 
-def _weights(each: ModelListing) -> str:
-    profile = each.profile
-    block = f" {profile.block[0]}x{profile.block[1]}" if any(profile.block) else ""
-    size = checkpoint_bytes(profile)
-    shown = f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-    return f"{shown} {profile.quantisation}{block}"
-
-
-def _layout(fit: LayoutFit) -> str:
+def _cells(fit: LayoutFit) -> tuple[str, str, str]:
     groups = f"{fit.degrees.attention}x" if fit.degrees.attention > 1 else ""
-    tokens = "" if fit.kv_tokens is None else f" {groups}{fit.kv_tokens // 1000}k"
-    speed = ""
-    if fit.speeds is not None:
-        least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
-        speed = f" {fit.speeds.tokens_per_s[least]:.0f}-{fit.speeds.tokens_per_s[most]:.0f}/s"
-    return f"{fit.degrees}{'*' if fit.default else ''}{tokens}{' measured' if fit.measured else ''}{speed}"
-
-
-def _refusals(mine: Sequence[tuple[ModelListing, ModelOffer]]) -> dict[str, tuple[list[str], ModelOffer]]:
-    """Reasons against the usual layout, each once, with the models that it concerns."""
-    found: dict[str, tuple[list[str], ModelOffer]] = {}
-    for each, offer in mine:
-        if offer.refusal:
-            what = offer.refusal.replace(f" for {each.profile.name}", "").removeprefix(f"{each.profile.name} ")
-            found.setdefault(what, ([], offer))[0].append(each.profile.name)
-    return found
+    tokens = "" if fit.kv_tokens is None else f"{groups}{fit.kv_tokens // 1000}k"
+    speeds = fit.speeds.tokens_per_s if fit.speeds is not None else {}
+    speed = f"{speeds[min(speeds)]:.0f}-{speeds[max(speeds)]:.0f}" if speeds else ""
+    return f"{fit.degrees.short}{'*' if fit.default else ''}", tokens, speed
 
 
 def _add(args: argparse.Namespace, screen: Screen) -> int:

@@ -101,7 +101,7 @@ def _rehearse(inventory: Inventory, request: CheckpointPushRequest, screen: Scre
         return 0
     for name, directory in where.items():
         doing = "the files that differ would be replaced" if request.repair else "would be copied"
-        screen.out.print(printable(f"{name}: {request.source} -> {directory}: {doing}"), soft_wrap=True)
+        screen.out.print(printable(f"{name}: {request.source} -> {directory}: {doing}"))
     screen.out.print("nothing was copied")
     return 0
 

@@ -99,7 +99,7 @@ def _show(verified: VerifyResult, screen: Screen) -> None:
     elif verified.differences:
         screen.out.print(f"{len(verified.differences)} of {files} files differ, {took}")
         for fix in _fixes(verified):
-            screen.out.print(printable(f"  fix: {fix}"), soft_wrap=True)
+            screen.out.print(printable(f"  fix: {fix}"))
 
 
 class _VerifyPicture(LivePicture):

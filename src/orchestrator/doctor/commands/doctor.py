@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.commands.findings import say_accepted, show_findings, summary
+from orchestrator.doctor.commands.findings import show_findings, summary
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
@@ -83,7 +83,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     examination = _examine_saved(args, screen) if args.saved else _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, screen)
-    say_accepted(examination.accepted, screen, nodes=len(examination.cluster.topologies))
     if args.json:
         screen.json(document(examination, expectations))
     else:
@@ -270,10 +269,10 @@ def _rules(args: argparse.Namespace, screen: Screen) -> int:
         screen.json({"rules": [{key: getattr(one, key) for key in keys} for one in chosen]})
         return 0
     for one in chosen:
-        screen.out.print(f"{one.id:24} {one.title}", soft_wrap=True)
+        screen.out.print(f"{one.id:24} {one.title}")
         if args.explain:
-            screen.out.print(f"  why:    {one.explain}", soft_wrap=True)
+            screen.out.print(f"  why:    {one.explain}")
             for path in one.reads:
-                screen.out.print(f"  reads:  {path}", soft_wrap=True)
-            screen.out.print(f"  source: {one.source}", soft_wrap=True)
+                screen.out.print(f"  reads:  {path}")
+            screen.out.print(f"  source: {one.source}")
     return 0

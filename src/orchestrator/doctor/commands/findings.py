@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.grouping import grouped, who
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.topology.speed import PRICED_ON
 
+_BASIS = re.compile(rf" \([^()]*{re.escape(PRICED_ON)}\)$")
 STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
 
 
@@ -15,6 +18,7 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
     """Each finding as a short paragraph; notes in one line each. nodes: how many there are in all."""
     from rich.text import Text
 
+    bases: set[str] = set()
     for group in grouped(findings):
         finding = group.finding
         head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
@@ -27,20 +31,18 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
         prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
         for evidence in finding.evidence:
             screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
-        for label, words in (("costs", finding.effect), ("fix", finding.fix)):
+        for label, words in (("costs", _once(finding.effect, bases)), ("fix", finding.fix)):
             if words:
                 screen.out.print(Text(f"        {label + ':':6} {printable(words)}"))
 
 
-def say_accepted(accepted: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
-    """One line on stderr: 'accepted: LIMITS on all 4 nodes'."""
-    by_id: dict[str, list[str]] = {}
-    for finding in accepted:
-        places = by_id.setdefault(finding.id, [])
-        if finding.node not in places:
-            places.append(finding.node)
-    if by_id:
-        screen.say("accepted: " + "; ".join(f"{name} on {who(places, nodes)}" for name, places in by_id.items()))
+def _once(effect: str, bases: set[str]) -> str:
+    """What a price rests on, in brackets at its end, is said with the first."""
+    basis = _BASIS.search(effect)
+    if basis is None or basis[0] not in bases:
+        bases.update([basis[0]] if basis else [])
+        return effect
+    return effect.removesuffix(basis[0])
 
 
 def summary(findings: Sequence[Finding]) -> str:

@@ -29,6 +29,6 @@ def show(gangs: Sequence[GangRehearsal], screen: Screen, *, nothing: str = "no g
         )
         return Exit.DONE
     for one in gangs:
-        screen.out.print(printable(f"{one.gang} ({one.state}): {one.what}"), soft_wrap=True)
+        screen.out.print(printable(f"{one.gang} ({one.state}): {one.what}"))
     screen.out.print("nothing was changed" if gangs else f"{nothing}; nothing was changed")
     return Exit.DONE

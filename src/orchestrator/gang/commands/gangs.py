@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import printable
@@ -12,6 +13,7 @@ from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, RankReport, RankState
+from orchestrator.topology.shape import counted
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.console import RenderableType
@@ -54,11 +56,17 @@ _BAR = 18
 
 
 def gang_block(
-    view: GangView, router: RouterGlance | None = None, loads: Mapping[str, NodeLoad] | None = None, busy: str = ""
+    view: GangView,
+    router: RouterGlance | None = None,
+    loads: Mapping[str, NodeLoad] | None = None,
+    busy: str = "",
+    *,
+    remarks: bool = False,
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
-    loads: what is in use on each node, where that is known; busy: the engine's load, as text
+    loads: what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all of them,
+    of a gang that is well too
     """
     blocks: list[RenderableType] = [_headline(view)]
     if view.cause is not None:
@@ -67,8 +75,10 @@ def gang_block(
     blocks += _said([_start_words(view), _proved_words(view)], "dim")
     blocks += _said([busy], "bold")
     blocks.append(nodes_table(view, loads))
-    blocks += _said(transport_words(view), "bold yellow")
-    blocks += _said([view.progress, *view.remarks], "yellow")
+    blocks += _said([*transport_words(view), view.over_tcp], "bold yellow")
+    folded = view.state is GangState.READY and view.remarks and not remarks
+    count = f"{counted(len(view.remarks), 'remark')}: `l40s-deploy status --remarks`"
+    blocks += _said([view.progress, *([count] if folded else view.remarks)], "yellow")
     return blocks
 
 
@@ -177,16 +187,18 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
+    nodes = (*view.nodes, *view.spares)
     steps = any(node.phase.of for node in view.nodes) and loads is not None
-    titles = ["rank", "node", "state", "phase", *([""] if steps else []), "TP ranks", "GPU memory"]
+    phases = ["phase"] if any(map(phase_words, nodes)) else []
+    titles = ["rank", "node", "state", *phases, *([""] if steps else []), "TP ranks", "GPU memory"]
     for title in (*titles, *(NODE_COLUMNS if loads is not None else ())):
         table.add_column(title)
-    for node in (*view.nodes, *view.spares):
+    for node in nodes:
         table.add_row(
             "-" if node.node_rank == OUTSIDE else str(node.node_rank),
             Text(printable(node.name)),
             Text(node.state, STYLES.get(node.state, "")),
-            Text(phase_words(node)),
+            *([Text(phase_words(node))] if phases else []),
             *([_bar(node)] if steps else []),
             _grid(node.ranks),
             Text(_memory(node.ranks)),
@@ -261,13 +273,23 @@ def _bar(node: NodeView) -> Text:
 
 
 def _grid(ranks: Sequence[RankReport]) -> Text:
+    """'16-18 19x 20-23': ranks in a row that are in the same state as one."""
     from rich.text import Text
 
-    grid = Text()
-    for place, rank in enumerate(ranks):
-        mark, style = _RANKS[rank.state]
-        grid.append((" " if place else "") + f"{rank.tp_rank}{mark}", style)
-    return grid
+    parts = []
+    rows = groupby(enumerate(ranks), lambda one: (one[1].tp_rank - one[0], one[1].state))
+    for (_, state), row in rows:
+        numbers = [rank.tp_rank for _, rank in row]
+        mark, style = _RANKS[state]
+        parts.append(Text(f"{span(numbers)}{mark}", style))
+    return Text(" ").join(parts)
+
+
+def span(ranks: Sequence[int]) -> str:
+    """'16-23' of ranks in a row, else '0,2,4'."""
+    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
 
 
 def _memory(ranks: Sequence[RankReport]) -> str:

@@ -92,12 +92,12 @@ def serving_words(load: GangLoad | None) -> str:
 
 
 def gpus_table(view: GangView, loads: Mapping[str, NodeLoad]) -> Table:
-    """A row a GPU of a gang, for `status --wide`."""
+    """A row a GPU of a gang, for `status --wide`. W, GiB: used and limit; ECC: errors, corrected + uncorrected."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "GPU", "TP rank", "°C", "power", "SM clock", "load", "memory", "ECC errors", "slowed by"):
+    for title in ("node", "GPU", "TP", "°C", "W", "MHz", "%", "GiB", "ECC", "slowed by"):
         table.add_column(title)
     for node in view.nodes:
         ranks = {rank.gpu: rank for rank in node.ranks}
@@ -109,9 +109,9 @@ def gpus_table(view: GangView, loads: Mapping[str, NodeLoad]) -> Table:
                 str(gpu.index),
                 str(rank.tp_rank) if rank else "",
                 _or_nothing(gpu.temperature_c),
-                f"{gpu.power_mw / 1000:.0f}{_limit(gpu)} W" if gpu.power_mw is not None else "",
-                f"{gpu.sm_clock_mhz} MHz" if gpu.sm_clock_mhz is not None else "",
-                f"{gpu.utilization_percent} %" if gpu.utilization_percent is not None else "",
+                f"{gpu.power_mw / 1000:.0f}{_limit(gpu)}" if gpu.power_mw is not None else "",
+                _or_nothing(gpu.sm_clock_mhz),
+                _or_nothing(gpu.utilization_percent),
                 _memory(gpu),
                 _ecc(gpu),
                 Text(printable(gpu.error or throttled(gpu)), "bold red" if gpu.error else "bold yellow"),
@@ -124,13 +124,13 @@ def _or_nothing(value: int | None) -> str:
 
 
 def _limit(gpu: GpuGauges) -> str:
-    return f" of {gpu.power_limit_mw / 1000:.0f}" if gpu.power_limit_mw else ""
+    return f"/{gpu.power_limit_mw / 1000:.0f}" if gpu.power_limit_mw else ""
 
 
 def _memory(gpu: GpuGauges) -> str:
     if gpu.memory_used_bytes is None or not gpu.memory_total_bytes:
         return ""
-    return f"{gpu.memory_used_bytes / (1 << 30):.1f} of {gpu.memory_total_bytes / (1 << 30):.1f} GiB"
+    return f"{gpu.memory_used_bytes / (1 << 30):.1f}/{gpu.memory_total_bytes / (1 << 30):.1f}"
 
 
 def _ecc(gpu: GpuGauges) -> str:
@@ -138,4 +138,4 @@ def _ecc(gpu: GpuGauges) -> str:
         return ""
     if not gpu.ecc_corrected and not gpu.ecc_uncorrected:
         return "none"
-    return f"{gpu.ecc_corrected or 0} corrected, {gpu.ecc_uncorrected or 0} uncorrected"
+    return f"{gpu.ecc_corrected or 0}+{gpu.ecc_uncorrected or 0}"

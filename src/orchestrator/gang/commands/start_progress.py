@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen
-from orchestrator.doctor.commands.findings import say_accepted
 from orchestrator.doctor.rules.support.grouping import grouped, who
 from orchestrator.gang.commands.gangs import left_words, phase_words, progress, state_words
 from orchestrator.gang.steps.start_clock import StartClock
@@ -18,16 +17,6 @@ from orchestrator.planning.layout import degrees_of
 
 _LINE_EVERY_S = 30.0
 """Between two lines about one node where stderr is no terminal."""
-
-
-def say_losses(plan: Plan, screen: Screen) -> None:
-    """Findings that cost speed are shown before the start and again at the end."""
-    nodes = sum(len(gang.nodes) for gang in plan.gangs)
-    for group in grouped(plan.findings):
-        finding = group.finding
-        if finding.severity is Severity.SLOW:
-            place = f"{who(group.nodes, nodes)}: " if finding.node else ""
-            screen.say(f"slow: {finding.id}: {place}{finding.title}. {finding.effect}")
 
 
 class RisingProgress(LivePicture):
@@ -45,8 +34,13 @@ class RisingProgress(LivePicture):
         for gang in plan.gangs:
             degrees = f"{degrees_of(gang.layout)} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
             self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
-        say_accepted(plan.accepted, self._screen, nodes=sum(len(gang.nodes) for gang in plan.gangs))
-        say_losses(plan, self._screen)
+        nodes = sum(len(gang.nodes) for gang in plan.gangs)
+        losses = [group for group in grouped(plan.findings) if group.finding.severity is Severity.SLOW]
+        for group in losses:
+            place = f"{who(group.nodes, nodes)}: " if group.finding.node else ""
+            self.say(f"slow: {group.finding.id}: {place}{group.finding.title}")
+        if losses:
+            self.say("  what these cost, and the fixes: `l40s-deploy doctor`")
 
     def step(self, gang: str, words: str) -> None:
         """Say which step begins; words that begin with the gang are not led by it again."""

@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="watch until Ctrl-C; without a terminal: a line for every change; with --json: a document a line",
     )
     parser.add_argument("--wide", action="store_true", help="show each GPU, with its temperature, power and clock")
+    parser.add_argument("--remarks", action="store_true", help="show the remarks on gangs that are well too")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         from orchestrator.gang.commands.loads import gpus_table
 
         for view in seen.views:
-            for block in gang_block(view, seen.router, loads):
+            for block in gang_block(view, seen.router, loads, remarks=args.remarks):
                 screen.out.print(block)
             if loads is not None:
                 screen.out.print(gpus_table(view, loads))

@@ -22,7 +22,7 @@ from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.checked import Checked, checked
 from orchestrator.gang.commands.gangs import gang_block
-from orchestrator.gang.commands.start_progress import RisingProgress, say_losses
+from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.resume import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
@@ -195,4 +195,3 @@ def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], left_out
             )
     if left_out:
         screen.say(_without_words(outcome, left_out))
-    say_losses(outcome.plan, screen)

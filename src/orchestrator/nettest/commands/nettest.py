@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, add_timeout, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
+from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
 from orchestrator.topology.shape import counted
@@ -101,8 +102,9 @@ def show(tested: TestedGang, screen: Screen) -> None:
     say, result = screen.out.print, tested.result
     where = f"{counted(result.ranks, 'rank')} on {counted(len(result.nodes), 'node')}"
     say(printable(f"{result.gang}: {where}, {result.seconds:.1f} s"))
-    for words in sorted({f"{node}: {words}" for node, words in result.transport.items()}):
-        say(printable(f"  {words}"))
+    for words in dict.fromkeys(result.transport.values()):
+        nodes = [node for node, said in result.transport.items() if said == words]
+        say(printable(f"  {who(nodes, len(result.nodes))}: {words}"))
     if not result.verification.corrupt:
         say(printable(f"  {_right(result.verification)}"))
     _tests(result, screen)

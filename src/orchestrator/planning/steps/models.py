@@ -36,10 +36,10 @@ class ModelListing:
     offers: tuple[ModelOffer, ...]
 
 
-def list_models(gangs: Sequence[GangSpec], stack: str | None) -> tuple[ModelListing, ...]:
-    """Every profile, by name. stack: as for `plan`, None lets the inventory and the profile decide."""
+def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None = None) -> tuple[ModelListing, ...]:
+    """Every profile, by name, or this one. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
-    for profile in map(load_profile, profile_names()):
+    for profile in map(load_profile, profile_names() if name is None else (name,)):
         offers = [_offered(profile, load_stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
         listed.append(ModelListing(profile, tuple(offers)))
     return tuple(listed)

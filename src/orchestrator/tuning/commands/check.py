@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 from orchestrator.cli.options import (
     add_examples,
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _show(gang: kernels.CheckedGang, screen: Screen) -> None:
     """A line a kernel and verdict: its largest error, its slowest time, and on which nodes where they differ."""
-    say = partial(screen.out.print, soft_wrap=True)
+    say = screen.out.print
     where = "one GPU of each node" if gang.real else "no GPU: Triton's interpreter, which times nothing"
     say(printable(f"{gang.gang}: {gang.stack} on {', '.join(gang.nodes)} ({where})"))
     rows: dict[tuple[int, str, str], dict[str, KernelResult]] = {}

@@ -195,7 +195,7 @@ def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
             continue
         before = f"{result['before_us']:.1f} us" if result["before_us"] else "wrong or not running"
         words = "unchanged, nothing is faster" if result["kept"] else f"{result['us']:.1f} us"
-        screen.out.print(printable(f"{shape}: {before} -> {words}"), soft_wrap=True)
+        screen.out.print(printable(f"{shape}: {before} -> {words}"))
     for name, why in done.left.items():
         screen.out.print(printable(f"left out: {name}: {why}"))
     for name, failure in done.lost.items():
@@ -316,7 +316,7 @@ def _show(kit: Kit, screen: Screen) -> None:
         screen.out.print(printable(f"  {folder}/"))
         for place, one in enumerate(kit.wanted):
             if one.folder == folder:
-                screen.out.print(printable(f"    {one.name}"), soft_wrap=True)
+                screen.out.print(printable(f"    {one.name}"))
                 screen.out.print(printable(f"        {_row(kit, place)}"))
     for line in _remarks(kit):
         screen.out.print(printable(f"  {line}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,20 @@ def test_every_profile_with_what_fits_the_reference_cluster(capsys: pytest.Captu
     shown = said(capsys, "-i", REFERENCE, "--stack", "sglang-0.4.4-l40s")
     assert all(name in shown for name in profile_names())
     assert "gang gang0: 4 x 8 GPUs, by sglang-0.4.4-l40s" in shown
-    assert "TP32* 211k measured" in shown
-    stock = "DeepSeek-R1, DeepSeek-R1-0528, DeepSeek-V3-0324, DeepSeek-V3.1, DeepSeek-V3.1-Terminus"
-    assert f"{stock}: TP32 does not work: " in shown
-    assert "needs a stack with SGLang 0.5" in shown
-    assert "48 GB L40S (46068 MiB by NVML), assumed" in shown
+    first = [line.split()[0] for line in shown.splitlines()]
+    assert all(first.count(name) == 1 for name in profile_names())
+    assert re.search(r"^DeepSeek-V3-0324-Block64x64 +689 GB +tp32\* +211k +51-803 +\+1 *$", shown, re.MULTILINE)
+    assert "48 GB L40S (46068 MiB by NVML), assumed" in shown and len(shown.splitlines()) <= 40
+
+
+def test_one_model_with_all_its_layouts_and_why_the_usual_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(capsys, "DeepSeek-V3-0324-Block64x64", "-i", REFERENCE, "--stack", "sglang-0.4.4-l40s")
+    assert re.search(r"^tp32\* +211k +51-803 +measured *$", shown, re.MULTILINE) and "DeepSeek-R1" not in shown
+    assert "TP32 does not work for DeepSeek-R1: " in said(capsys, "-i", REFERENCE, "DeepSeek-R1")
+    stack = ("--stack", "sglang-0.4.4-l40s", "-i", REFERENCE)
+    assert "can't be served by the stack sglang-0.4.4-l40s" in said(capsys, "GLM-4.6-FP8", *stack)
+    assert json.loads(said(capsys, *stack, "GLM-4.6-FP8", "--json"))["models"][0]["name"] == "GLM-4.6-FP8"
+    assert "did you mean GLM-4.6-FP8?" in said(capsys, "GLM-4.6-FP", *stack, code=2)
 
 
 def test_speeds_say_for_which_transport_they_are(
@@ -65,9 +75,7 @@ def test_speeds_say_for_which_transport_they_are(
     (home / "hosts.yml").write_text(yaml.safe_dump({"all": {"children": {"gangs": {"children": gangs}}}}))
     shown = said(capsys, "-i", str(home / "hosts.yml"), "--stack", "sglang-0.4.4-l40s")
     for gang, transport in (("gang0", "TCP"), ("gang1", "RDMA")):
-        assert (
-            f"A-B/s of {gang}: tokens/s decoded for 1 and for 128 requests, calculated for {transport} between" in shown
-        )
+        assert f"tokens/s of {gang}: decoded for 1 and for 128 requests, calculated for {transport} between" in shown
     document = json.loads(said(capsys, "-i", str(home / "hosts.yml"), "--stack", "sglang-0.4.4-l40s", "--json"))
     (listed,) = (one for one in document["models"] if one["name"] == "DeepSeek-R1-Channel-INT8")
     speeds = [of["layouts"][0]["tokens_per_s"]["4"] for of in listed["gangs"]]
@@ -75,7 +83,9 @@ def test_speeds_say_for_which_transport_they_are(
 
 
 def test_measured_is_what_was_measured_by_that_very_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "k measured" not in said(capsys, "-i", REFERENCE, "--stack", "sglang-0.5.23")
+    words = ("-i", REFERENCE, "DeepSeek-V3-0324-Block64x64", "--stack")
+    assert " measured " in said(capsys, *words, "sglang-0.4.4-l40s").split("GPUs: ")[0]
+    assert "measured" not in said(capsys, *words, "sglang-0.5.23").split("GPUs: ")[0]
 
 
 def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

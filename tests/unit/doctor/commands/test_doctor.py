@@ -132,9 +132,9 @@ def test_one_node_alone(broken: str, capsys: pytest.CaptureFixture[str]) -> None
     assert "no node is called 'node7'" in capsys.readouterr().err
 
 
-def test_what_is_accepted_is_said_in_one_line(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_accepted_is_not_mentioned(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--from", broken, "--accept", "NIC-NOT-UNDER-SWITCH@node2"]) == 0
-    assert "accepted: NIC-NOT-UNDER-SWITCH on node2\n" in capsys.readouterr().err
+    assert "NIC-NOT-UNDER-SWITCH" not in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_terminal_of_another_size_is_drawn_anew(monkeypatch: pytest.MonkeyPatc
 def test_wide_has_a_row_for_each_gpu(shown: Callable[..., Shown]) -> None:
     lines = shown(moment(), wide=True).lines
     (row,) = [line for line in lines if line.startswith("node1  3 ")]
-    for words in ("11", "68", "288 of 350 W", "2520 MHz", "41.0 of 45.0 GiB", "2 corrected, 0 uncorrected", "thermal"):
+    for words in ("  11  68  ", " 288/350 ", " 2520 ", " 41.0/45.0 ", " 2+0 ", "thermal"):
         assert words in row, row
 
 
