@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.gang.view import Answer, view
+from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.errors import DeployError
 from orchestrator.protocol.report import AgentState, Cause, Report
 
@@ -34,13 +34,14 @@ Kept = Sequence[Report] | DeployError
 """The reports of the runs that one node has kept, or why the node could not be queried."""
 
 
-def last_verdict(gang: str, kept: Mapping[str, Kept]) -> FailureVerdict | None:
-    """The verdict on the newest run that failed; None if no kept run did.
+def last_verdict(gang: str, kept: Mapping[str, Kept], run: str = "") -> FailureVerdict | None:
+    """The verdict on the newest run that failed, or on this one; None if no kept run did.
 
     kept: by node name, in node-rank order
     """
-    runs = _runs(kept)
-    for place, run_id in enumerate(runs):
+    for place, run_id in enumerate(runs_of(kept)):
+        if run not in ("", run_id):
+            continue
         answers: dict[str, Answer] = {name: _of_run(told, run_id) for name, told in kept.items()}
         found = _verdict(gang, run_id, answers, newest=place == 0)
         if found is not None:
@@ -48,7 +49,16 @@ def last_verdict(gang: str, kept: Mapping[str, Kept]) -> FailureVerdict | None:
     return None
 
 
-def _runs(kept: Mapping[str, Kept]) -> list[str]:
+def of_now(gang: str, kept: Mapping[str, Kept]) -> GangView:
+    """The gang as its nodes have it now, whatever failed before."""
+    return view(gang, {name: told if isinstance(told, DeployError) else _newest(told) for name, told in kept.items()})
+
+
+def _newest(told: Sequence[Report]) -> Report | None:
+    return max(told, key=lambda report: (report.alive, report.started_at), default=None)
+
+
+def runs_of(kept: Mapping[str, Kept]) -> list[str]:
     """Run ids, newest staging first (by the node whose clock gives the latest time)."""
     staged: dict[str, float] = {}
     for told in kept.values():
@@ -71,7 +81,7 @@ def _before_it_was_cleared(report: Report) -> Report:
 
 def _verdict(gang: str, run_id: str, answers: Mapping[str, Answer], *, newest: bool) -> FailureVerdict | None:
     seen = view(gang, answers)
-    if seen.cause is None:
+    if seen.cause is None or seen.state.was_ready:
         return None
     origin = answers.get(seen.cause.node)
     clock = origin.now if isinstance(origin, Report) else None

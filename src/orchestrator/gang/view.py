@@ -236,7 +236,7 @@ def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[s
         found,
         state=GangState.DEGRADED if trouble else GangState.READY,
         trouble=trouble,
-        cause=_hung(current) if trouble == "hung" else found.cause,
+        cause=_waited_for(current) if trouble in ("hung", "stopped", "slow") else found.cause,
         transport=transport(current),
         over_tcp=rails.planned_tcp(current),
     )
@@ -355,21 +355,21 @@ def _some_hold_none(ranks: Sequence[RankReport]) -> bool:
     return any(held) and not all(held)
 
 
-def _hung(current: Mapping[str, Report]) -> Cause | None:
-    """The rank that a hung gang waits for: one that a signal has stopped, else the process that NCCL's RAS names, whose
-    TP rank its node's report knows."""
+def _waited_for(current: Mapping[str, Report]) -> Cause | None:
+    """The rank that a gang waits for: one that a signal has stopped, else the process that NCCL's RAS names, whose TP
+    rank its node's report knows."""
     leader = _leader(current)
     trouble = leader.trouble if leader is not None else None
     stopped = [
         (report.node, rank) for report in current.values() for rank in report.ranks if rank.state is RankState.STOPPED
     ]
-    if trouble is None:
-        return None
     if not stopped:
-        return replace(trouble, tp_rank=_rank_meant(trouble, current))
+        return replace(trouble, tp_rank=_rank_meant(trouble, current)) if trouble is not None else None
     node, rank = stopped[0]
-    text = f"TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal, and all other ranks wait for it: {trouble.text}"
-    return replace(trouble, node=node, tp_rank=rank.tp_rank, text=text, fix=f"run `kill -CONT {rank.pid}` on {node}")
+    text = f"TP{rank.tp_rank} (pid {rank.pid}) was stopped by a signal, and all other ranks wait for it"
+    text += f": {trouble.text}" if trouble is not None else ""
+    fix = f"run `kill -CONT {rank.pid}` on {node}"
+    return replace(trouble or Cause(node=node, text=""), node=node, tp_rank=rank.tp_rank, text=text, fix=fix)
 
 
 def _rank_meant(trouble: Cause, current: Mapping[str, Report]) -> int | None:

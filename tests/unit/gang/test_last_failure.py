@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.gang.last_failure import last_verdict
+from orchestrator.gang.last_failure import last_verdict, of_now
 from orchestrator.gang.timeline import NodeEvents, timeline
 from orchestrator.model.errors import Unreachable
-from orchestrator.protocol.report import AgentState, Cause, Report
+from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 
 OOM = Cause(node="node1", tp_rank=3, text="out of memory", at=90.0, signature="oom")
 FOLLOWED = Cause(node="node0", text="ended because node1 failed", at=90.1, secondary=True)
@@ -60,6 +60,23 @@ def test_the_first_cause_with_what_followed(kept: dict[str, list[Report]], newes
     assert found is not None
     assert (found.run_id, found.cause, found.secondary) == ("r1", OOM, (FOLLOWED,))
     assert (found.newest, found.ago_s, found.model) == (newest, 10.0, "M")
+
+
+def test_a_run_that_is_asked_for_and_the_gang_of_now() -> None:
+    """What it suffers from now is its trouble, and no failure of a run that goes on."""
+    hangs = Cause(node="node1", text="the engine may hang", at=99.0, pid=7, gpu=3)
+    ranks = (RankReport(tp_rank=11, gpu=3, pid=7, state=RankState.ALIVE),)
+    more: dict[str, object] = {"alive": True, "updated_at": 100.0, "service_url": "http://x", "service_state": "slow"}
+    now = {
+        "node0": report("node0", "r2", "ready", **more, trouble=hangs),
+        "node1": report("node1", "r2", "ready", alive=True, updated_at=100.0, ranks=ranks),
+    }
+    kept = {name: [now[name], *runs] for name, runs in FAILED.items()}
+    found = last_verdict("gang0", kept)
+    assert found is not None and found.run_id == "r1" and last_verdict("gang0", kept, "r2") is None
+    seen = of_now("gang0", kept)
+    assert (seen.state.value, seen.trouble, seen.model) == ("degraded", "slow", "M")
+    assert seen.cause is not None and (seen.cause.node, seen.cause.tp_rank) == ("node1", 11)
 
 
 def test_nothing_ever_failed() -> None:

@@ -110,9 +110,9 @@ def _memlock(node: Node) -> Iterator[Finding]:
     explain=(
         "Checks the file systems of /, /tmp, the state directory (runs, logs, caches of compiled kernels) and the"
         " model root. Less than 64 MiB where a start writes is a stop. The state directory should have 4 GiB (each of"
-        " five runs keeps up to 128 MiB of its engine's log; the rest is for compiled kernels), / and /tmp 1 GiB"
-        " each. A full model root still serves the checkpoints it holds, but accepts no push; `checkpoint push`"
-        " itself compares the free space with the checkpoint's size."
+        " five runs keeps up to 128 MiB of its engine's log, failed ones 1 GiB together; the rest is for compiled"
+        " kernels), / and /tmp 1 GiB each. A full model root still serves the checkpoints it holds, but accepts no"
+        " push; `checkpoint push` itself compares the free space with the checkpoint's size."
     ),
     reads=("statvfs of /, /tmp, the state directory and l40s_model_root",),
     source="statvfs(3), f_bavail; LOG_LIMIT of protocol/staging.py, RUNS_KEPT of node/verbs/stage.py; the space for"

@@ -13,6 +13,7 @@ from orchestrator.gang.history import PastRun
 from orchestrator.gang.steps.status.history import GangHistory, history
 from orchestrator.gang.steps.status.status import cause_json
 from orchestrator.model.errors import Exit
+from orchestrator.topology.shape import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,12 +77,16 @@ def _show(found: Sequence[GangHistory], screen: Screen) -> None:
     for run in runs:
         times = f"{_moment(run.started)} to {_moment(run.ended)}" if run.ended > 0 else _moment(run.started)
         end = (printable(run.end), "bold red" if run.end == "failed" else "bold")
-        who = f"  plan {run.plan_id}" + (f"  by {run.by}" if run.by else "")
+        who = f"  run {run.run_id}  plan {run.plan_id}" + (f"  by {run.by}" if run.by else "")
         screen.out.print(Text.assemble(printable(f"{run.gang}  {times}  "), end, printable(who)))
         start = f"start: {run.start.words}" if run.start else ""
         cause = f"cause: {run.cause.node}: {run.cause.text}" if run.cause else ""
         for words in filter(None, (run.command, start, cause)):
             screen.out.print(Text(printable(f"  {words}"), "" if words is cause else "dim"))
+    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    for kept in found:
+        if today := sum(run.started >= midnight for run in kept.runs):
+            screen.out.print(printable(f"{kept.gang}: started {counted(today, 'time')} since midnight"))
     if not runs:
         screen.out.print("no runs recorded")
 

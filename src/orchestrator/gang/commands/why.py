@@ -6,8 +6,12 @@ import argparse
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.last_failure import FailureVerdict
+from orchestrator.gang.steps.router.host import GANG
 from orchestrator.gang.steps.status.why import Explanation, why, why_json
+from orchestrator.gang.view import GangView
 from orchestrator.model.errors import Exit
+from orchestrator.model.gang_state import GangState
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy why",
         "l40s-deploy why --all gang0",
+        "l40s-deploy why --run 20261122-150405-3f2a    # of `l40s-deploy history`",
         "l40s-deploy why --log node0.log node1.log.gz",
         "kubectl logs --prefix -l app=engine | l40s-deploy why --log -",
         "l40s-deploy logs --around-failure",
@@ -25,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all", action="store_true", help="also show later errors and the events of all nodes in order"
     )
+    parser.add_argument("--run", default="", metavar="ID", help="explain this run, which `history` names")
     parser.add_argument(
         "--log",
         nargs="+",
@@ -41,12 +47,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     cause, else 0."""
     if args.log:
         return _of_logs(args.log, screen, as_json=args.json)
-    accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all)
+    accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all, run=args.run)
     if args.json:
         screen.json(why_json(accounts))
     else:
         for account in accounts:
-            _show(account, screen, everything=args.all)
+            show(account, screen, everything=args.all)
     return Exit.UNREACHABLE if any(account.failures for account in accounts) else 0
 
 
@@ -74,22 +80,49 @@ def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
     return Exit.FINDINGS if told.cause else 0
 
 
-def _show(account: Explanation, screen: Screen, *, everything: bool) -> None:
+def show(account: Explanation, screen: Screen, *, everything: bool) -> None:
     from orchestrator.gang.commands.gangs import cause_lines
 
     for name, failure in account.failures.items():
         screen.say(f"{name}: {failure.what}")
-    verdict = account.verdict
+    verdict, now = account.verdict, account.now
+    if now is not None and now.state is GangState.DEGRADED:
+        screen.out.print(printable(f"{now.name}: degraded now ({now.trouble}): {now.model} by {now.stack}"))
+        for line in cause_lines(now.cause) if now.cause else [printable(f"  {remark}") for remark in now.remarks]:
+            screen.out.print(line)
     if verdict is None:
-        screen.out.print(printable(f"{account.gang}: no recorded run has failed"))
-        return
+        kept = "this run has not failed" if now is None else "no recorded run has failed"
+        screen.out.print(printable(f"{account.gang}: {kept}"))
+    else:
+        _show_failure(account, verdict, screen, everything=everything)
+    if now is not None and (back := _brings_back(now, verdict)):
+        screen.out.print(printable(back))
+
+
+def _show_failure(account: Explanation, verdict: FailureVerdict, screen: Screen, *, everything: bool) -> None:
+    from orchestrator.gang.commands.gangs import cause_lines
+
     when = f", {ago(verdict.ago_s)} ago" if verdict.ago_s is not None else ""
     since = "" if verdict.newest else "; it was started again since"
     screen.out.print(printable(f"{account.gang}: {verdict.model} by {verdict.stack} failed{when}{since}"))
     for line in cause_lines(verdict.cause, folded=0 if everything else len(verdict.secondary)):
         screen.out.print(line)
-    if not everything:
-        return
+    if everything:
+        _show_all(account, verdict, screen)
+
+
+def _brings_back(now: GangView, failed: FailureVerdict | None) -> str:
+    """The command that has a gang serve again; '' where it does, or where no restart helps."""
+    command = "router up" if now.name == GANG else f"restart {now.name}"
+    if now.state.loads:
+        return f"{now.name} is starting: l40s-deploy status --watch"
+    down = now.state is GangState.FAILED or (now.state is GangState.ABSENT and failed is not None)
+    if down or now.trouble in ("hung", "no-memory"):
+        return f"to have it serve again: l40s-deploy {command}"
+    return ""
+
+
+def _show_all(account: Explanation, verdict: FailureVerdict, screen: Screen) -> None:
     for cause in verdict.secondary:
         screen.out.print(printable(f"  then {cause.node}: {cause.text}"))
     for event in account.events:

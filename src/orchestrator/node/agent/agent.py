@@ -547,8 +547,10 @@ class Agent:
             self.record.event("service", word=self.vitality.word, detail=self.vitality.detail)
         self.ras.follow(self.now(), still=self.vitality.still and self.run.device == "cuda")
         beside = causes.HangDetails(ras=self.ras.verdict, nodes=self.run.addresses, gpus=self.memory.waiting())
-        hangs = self.vitality.word == HUNG
-        hung = causes.hung(self.run.node, self.run.gang, self.vitality.detail, clock.now(), beside) if hangs else None
+        sure = self.vitality.word == HUNG
+        named = self.vitality.still and beside.ras is not None and beside.ras.culprit is not None
+        who, detail = self.run.node, self.vitality.detail
+        hung = causes.hung(who, self.run.gang, detail, clock.now(), beside, sure=sure) if sure or named else None
         self.record.set(service_state=self.vitality.word, service_detail=self.vitality.detail, trouble=hung)
 
     def _judge_canary(self, result: CanaryResult) -> None:

@@ -137,14 +137,14 @@ def from_controller(failure: Because, now: float) -> Cause:
     return Cause(node=failure.node, text=failure.text, fix=failure.fix, at=now)
 
 
-def hung(node: str, gang: str, detail: str, now: float, beside: HangDetails = NOTHING) -> Cause:
-    """The engine is alive but makes no progress. beside: what else is known of it
+def hung(node: str, gang: str, detail: str, now: float, beside: HangDetails = NOTHING, *, sure: bool = True) -> Cause:
+    """The engine is alive but makes no progress. beside: what else is known of it; sure: for long enough to be hung
 
     A rank that RAS names is identified by its process: RAS numbers ranks within a communicator, which may be only part
     of the gang.
     """
     said, culprit = beside.ras, beside.ras.culprit if beside.ras is not None else None
-    text = f"the engine hangs: {detail}" + (f"; {said.words}" if said is not None else "")
+    text = f"the engine {'hangs' if sure else 'may hang'}: {detail}" + (f"; {said.words}" if said is not None else "")
     fix = (
         "check `l40s-deploy logs`; if a rank is stuck in a collective, run"
         f" `l40s-deploy restart {gang}` (a guard does this automatically)"

@@ -8,6 +8,7 @@ import pwd
 import shutil
 import time
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from orchestrator.node import files, processes
@@ -21,6 +22,8 @@ from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import GangRequest, StageAnswer
 
 RUNS_KEPT = 5
+FAILED_KEPT, FAILED_BYTES = 100, 1 << 30
+"""Runs that failed, beside these: so many at most, and no more than they take together."""
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -133,15 +136,22 @@ def _owner(run: runs.Run) -> tuple[int, int] | None:
 
 
 def _forget_old_runs(gang: str, current: str) -> None:
-    """The newest ones stay, and the last one that failed, whatever came after it: `why` is asked days later."""
+    """The newest ones stay, and those that failed, up to a size, the last one whatever its size and whatever came after
+    it: `why` is asked days later, and how often a guard restarted is counted."""
     folders = sorted((path for path in pathlib.Path(gang, "runs").iterdir()), key=lambda path: path.stat().st_mtime)
-    failed = [folder for folder in folders if folder.name != current and _failed(folder)][-1:]
-    for folder in folders:
-        if folder.name != current:
-            scratch.remove(str(folder))
+    older = [folder for folder in folders if folder.name != current]
+    for folder in older:
+        scratch.remove(str(folder))
+    failed = [folder for folder in reversed(older) if _failed(folder)]
+    sizes = accumulate(map(_size, failed))
+    stay = [one for one, size in zip(failed, sizes, strict=True) if one is failed[0] or size <= FAILED_BYTES]
     for folder in folders[:-RUNS_KEPT]:
-        if folder.name != current and folder not in failed:
+        if folder.name != current and folder not in stay[:FAILED_KEPT]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _size(folder: pathlib.Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def _failed(folder: pathlib.Path) -> bool:

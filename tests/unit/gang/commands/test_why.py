@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import main
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands import why
+from orchestrator.gang.last_failure import FailureVerdict
 from orchestrator.gang.steps.status import log_files
+from orchestrator.gang.steps.status.why import Explanation
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.report import Cause
 
 LOGS = Path(__file__).parents[2] / "gang" / "steps" / "status" / "logs"
 RETRY, HEALTHY = LOGS / "ib-retry-230.log", LOGS / "transport-merged-ports.log"
@@ -64,3 +71,32 @@ def test_of_an_endless_log_beginning_and_end_are_read(tmp_path: Path, monkeypatc
     (tmp_path / "x.log").write_text("first\n" + "between\n" * 400_000 + "last\n")
     lines = log_files.log_files([str(tmp_path / "x.log")])["x"]
     assert (lines[0], lines[-2]) == ("first", "last") and len(lines) < 300_000
+
+
+HANGS = Cause(node="node2", tp_rank=19, text="the engine may hang: no token for 20 s", fix="look at its log")
+DIED = Cause(node="node1", tp_rank=9, text="GPU 1 has fallen off the bus (Xid 79)")
+
+
+@pytest.mark.parametrize(
+    ("state", "trouble", "first", "last"),
+    [
+        ("degraded", "slow", "gang0: degraded now (slow): M by S", "cause: node1 TP9: "),
+        ("degraded", "hung", "gang0: degraded now (hung): M by S", "to have it serve again: l40s-deploy restart gang0"),
+        ("failed", "", "gang0: M by S failed, 9 s ago", "to have it serve again: l40s-deploy restart gang0"),
+        ("absent", "", "gang0: M by S failed, 9 s ago", "to have it serve again: l40s-deploy restart gang0"),
+        ("starting", "", "gang0: M by S failed, 9 s ago", "gang0 is starting: l40s-deploy status --watch"),
+        ("ready", "", "gang0: M by S failed, 9 s ago", "cause: node1 TP9: "),
+    ],
+)
+def test_what_is_wrong_now_comes_first_and_the_command_last(
+    state: str, trouble: str, first: str, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cause = HANGS if trouble else None
+    now = GangView(name="gang0", state=GangState(state), model="M", stack="S", trouble=trouble, cause=cause)
+    verdict = FailureVerdict(
+        gang="gang0", run_id="r1", plan_id="p", model="M", stack="S", cause=DIED, secondary=(), ago_s=9.0, newest=True
+    )
+    why.show(Explanation(gang="gang0", verdict=verdict, now=now, failures={}), Screen(), everything=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(first) and lines[-1].startswith(last), lines
+    assert "Xid 79" in "".join(lines) and ("TP19" in lines[1]) == bool(trouble)

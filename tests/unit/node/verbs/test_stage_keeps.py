@@ -33,7 +33,11 @@ def staged(state: Path, number: int) -> Path:
     return folder
 
 
-def test_the_last_run_that_failed_is_kept_whatever_came_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("allowed", "older"), [(1 << 30, ["r2", "r3"]), (0, ["r3"])])
+def test_runs_that_failed_are_kept_by_size_and_the_last_one_always(
+    allowed: int, older: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "FAILED_BYTES", allowed)
     for number in range(1, 12):
         folder = staged(tmp_path, number)
         if number in (2, 3):
@@ -42,7 +46,7 @@ def test_the_last_run_that_failed_is_kept_whatever_came_after_it(tmp_path: Path)
             (folder / "report.json").write_text(json.dumps({**report, "state": "failed", "cause": cause}))
             os.utime(folder, (number, number))
     kept = sorted((path.name for path in (tmp_path / "gangs/gang0/runs").iterdir()), key=lambda name: int(name[1:]))
-    assert kept == ["r3", "r7", "r8", "r9", "r10", "r11"]
+    assert kept == [*older, "r7", "r8", "r9", "r10", "r11"]
 
 
 def test_a_full_disk_is_called_one(tmp_path: Path) -> None:

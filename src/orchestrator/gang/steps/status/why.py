@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict
+from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict, of_now, runs_of
 from orchestrator.gang.steps.router.host import gangs_and_router
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, run_events, see, where
 from orchestrator.gang.steps.status.status import cause_json
 from orchestrator.gang.timeline import TimelineEvent
+from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -23,10 +24,12 @@ from orchestrator.remote.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for."""
+    """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for.
+    now: as it is at this moment; None where a run was named."""
 
     gang: str
     verdict: FailureVerdict | None
+    now: GangView | None = None
     events: tuple[TimelineEvent, ...] = ()
     failures: Mapping[str, DeployError]
 
@@ -40,12 +43,20 @@ class Excerpt:
     marked: int
 
 
-def why(inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False) -> tuple[Explanation, ...]:
-    """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run."""
+def why(
+    inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False, run: str = ""
+) -> tuple[Explanation, ...]:
+    """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run.
+
+    run: of this run alone, of the gang that had it. Raises InputError where none has.
+    """
     accounts: list[Explanation] = []
     for chosen in gangs_and_router(inventory, gangs):
         with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
-            accounts += _accounts(fleet, chosen, events=events)
+            accounts += _accounts(fleet, chosen, events=events, run=run)
+    if run and not accounts:
+        fix = "see the ids of the runs that are kept with `l40s-deploy history`"
+        raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
     return tuple(accounts)
 
 
@@ -66,15 +77,16 @@ def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int,
     return tuple(found)
 
 
-def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool) -> list[Explanation]:
+def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str = "") -> list[Explanation]:
     """Raises RunsElsewhere where nothing is kept because a gang has its state in another place."""
-    accounts = [_account(fleet, gang, events=events) for gang in gangs]
-    if not any(account.verdict for account in accounts):
+    accounts = [one for gang in gangs if (one := _account(fleet, gang, events=events, run=run)) is not None]
+    if not run and not any(account.verdict for account in accounts):
         refuse_elsewhere(see(fleet, gangs))
     return accounts
 
 
-def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Explanation:
+def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str) -> Explanation | None:
+    """None for a gang that has not had this run."""
     answers = fleet.on_every(
         lambda session: ask(
             session, "history", HistoryRequest(**where(session.spec, gang.name)), HistoryAnswer, deadline_s=ANSWER_S
@@ -85,10 +97,13 @@ def _account(fleet: Fleet, gang: GangSpec, *, events: bool) -> Explanation:
         node.name: answers.failures[node.name] if node.name in answers.failures else _reports(answers.values[node.name])
         for node in gang.nodes
     }
-    verdict = last_verdict(gang.name, kept)
+    if run and run not in runs_of(kept):
+        return None
+    verdict = last_verdict(gang.name, kept, run)
     return Explanation(
         gang=gang.name,
         verdict=verdict,
+        now=None if run else of_now(gang.name, kept),
         events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
         failures=answers.failures,
     )
@@ -128,8 +143,11 @@ def why_json(accounts: Sequence[Explanation]) -> dict[str, Any]:
 
 def _json(account: Explanation) -> dict[str, Any]:
     verdict = account.verdict
+    now = account.now
     return {
         "name": account.gang,
+        "state": now.state.value if now else None,
+        "trouble": cause_json(now.cause) if now and now.cause and now.state.was_ready else None,
         "run_id": verdict.run_id if verdict else "",
         "plan_id": verdict.plan_id if verdict else "",
         "model": verdict.model if verdict else "",
