@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NoReturn
 
 from orchestrator.model.chosen import no_such
@@ -96,20 +97,46 @@ def _anywhere(words: Sequence[str]) -> int:
     return int(words[0] == "--json" or words[0].startswith("--inventory="))
 
 
-class GroupedFormatter(argparse.RawDescriptionHelpFormatter):
-    """Lines as they are written, but a summary too long for the terminal continues below itself."""
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Lines as they are written, and words whole: a summary too long for the terminal continues below itself, a command
+    after a backslash, with its comment above."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        from textwrap import wrap
+        return "\n".join(f"{indent}{line}" for row in text.splitlines() for line in self._within(row, width))
 
-        lines: list[str] = []
-        for line in text.splitlines():
-            name = _NAME.match(line)
-            if name is None or width - name.end() < _LEAST:
-                lines.append(line)
-            else:
-                lines += wrap(line, width, subsequent_indent=" " * name.end(), break_on_hyphens=False)
-        return "\n".join(f"{indent}{line}" for line in lines)
+    def _within(self, line: str, width: int) -> list[str]:
+        name = _NAME.match(line)
+        if len(line) <= width or (name is not None and width - name.end() < _LEAST):
+            return [line]
+        if name is not None:
+            return wrap(line, width, subsequent_indent=" " * name.end(), break_on_hyphens=False)
+        if not line.startswith("  "):
+            return self._split_lines(line, width)
+        command, _, comment = line.partition("  # ")
+        above = [f"  # {comment.strip()}"] if comment else []
+        broken = wrap(
+            command.strip(), width - 4, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+        return [*above, *(f"  {part} \\" for part in broken[:-1]), *(f"  {part}" for part in broken[-1:])]
+
+
+_ADVANCED = (
+    *("--timeout", "--drain-timeout", "--hung-after", "--undo-on-interrupt", "--no-golden", "--nettest-min", "--ep"),
+    *("--attn-dp", "--max-unavailable", "--without-router", "--run", "--reboots", "--wait-s", "--check-kernels"),
+)
+_MANY = 12
+
+
+def apart(parser: argparse.ArgumentParser) -> None:
+    """Where a verb has many options, have its --help show those that are rarely used in a group of their own."""
+    rare = [action for action in parser._actions if set(action.option_strings) & {*_ADVANCED}]
+    if len(parser._actions) > _MANY and rare:
+        group = parser.add_argument_group("advanced")
+        parser._optionals._group_actions = [one for one in parser._optionals._group_actions if one not in rare]
+        group._group_actions.extend(rare)
 
 
 def in_groups(groups: Mapping[str, Mapping[str, str]], example: str) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import GroupedFormatter, Parser, added, arranged, in_groups, strange, without_quiet
+from orchestrator.cli.arguments import HelpFormatter, Parser, added, apart, arranged, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen, answering
@@ -22,24 +22,28 @@ from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 
 GROUPS = {
-    "serve": {
+    "most used": {
+        "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
+        "doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
+        "prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
         "up": "start a model on every gang: ready to serve, or one cause and nothing left behind",
-        "down": "stop every gang, in the order its engine needs",
+        "status": "show nodes, ranks, GPUs and service at a glance",
+        "why": "explain what is wrong now and the last failure: its cause, the log lines that show it, and the fix",
         "restart": "restart a gang, all ranks, with its current plan; --rolling: one gang at a time behind the router",
+        "down": "stop every gang, in the order its engine needs",
+    },
+    "serve": {
         "rollback": "return a gang to its previous plan",
         "router": "one address in front of several gangs: start it, show its status, stop it",
         "guard": "watch gangs and restart a gang that fails or hangs",
         "lock": "show which command holds a gang; release a lock that a dead command left behind",
     },
     "inspect": {
-        "status": "show nodes, ranks, GPUs and service at a glance",
         "web": "serve a read-only page with status, GPUs, rails, failures and benchmarks",
         "logs": "show the engines' log lines, node by node",
         "history": "list past runs: who started them, when, with which command, and how they ended; or commands",
-        "why": "explain the last failure: its cause, the log lines that show it, and the fix",
         "plan": "show what would run where, and why; changes nothing",
         "models": "list the models that have a profile, and the layouts that fit this cluster",
-        "doctor": "check the hardware and wiring: what is wrong, what it costs, how to fix it",
         "discover": "show each node as a tree: NUMA domains, switches, GPUs, NICs, ports",
         "version": "show the version of this program, and of the agents and stacks on the nodes",
     },
@@ -53,9 +57,7 @@ GROUPS = {
         "export": "write the cluster for other programs: Prometheus and Grafana, compose",
         "notify": "show who is notified when a gang fails; send a test message",
     },
-    "prepare": {
-        "init": "write an inventory: asks for hosts, checks host keys, sudo and networks, runs doctor",
-        "prepare": "set up the hosts: packages, user, limits, sudo rule, stack; --remove undoes it",
+    "set up": {
         "stack": "pack a stack's packages into one file, or check its kernels on the nodes",
         "checkpoint": "re-block, inspect, copy and verify checkpoints",
         "tuning": "show which tuned kernel configs a model needs and each node has; copy them between nodes",
@@ -145,7 +147,7 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
         prog="l40s-deploy",
         usage="l40s-deploy VERB [OPTION ...]",
         description="Serve one very large model on PCIe GPU servers, all ranks as one gang.",
-        formatter_class=GroupedFormatter,
+        formatter_class=HelpFormatter,
         epilog=in_groups(groups, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
     )
     parser.add_argument("--version", action="version", version=f"l40s-deploy {__version__}")
@@ -160,12 +162,11 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
     modules: dict[str, ModuleType] = {}
     summaries = {name: words for verbs in groups.values() for name, words in verbs.items()}
     for name, summary in {verb: summaries[verb]}.items() if verb in summaries else summaries.items():
-        sub = verbs.add_parser(
-            name, help=summary, description=summary, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
+        sub = verbs.add_parser(name, help=summary, description=summary, formatter_class=HelpFormatter)
         if verb in (name, None):
             modules[name] = others.get(name) or importlib.import_module(module_of(name))
             modules[name].configure(sub)
+            apart(sub)
     return parser, modules
 
 

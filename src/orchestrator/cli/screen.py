@@ -180,24 +180,31 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
 
 def fitted(table: Table, width: int) -> list[RenderableType]:
     """A table in so many columns without a broken word; where that can't be, its rows as lines that wrap."""
+    texts = [[str(column.header), *map(str, column.cells)] for column in table.columns]
+    least = [max(len(word) for cell in cells for word in (cell.split() or [""])) for cells in texts]
+    widths = [max(len(line) for cell in cells for line in (cell.splitlines() or [""])) for cells in texts]
+    room = width - 2 * (len(widths) - 1)
+    if sum(least) > room:
+        return _as_lines(table)
+    if sum(widths) > room:
+        for column, columns in zip(table.columns, _narrowed(widths, least, room), strict=True):
+            column.width = columns
+    return [table]
+
+
+def _narrowed(widths: list[int], least: list[int], room: int) -> list[int]:
+    while sum(widths) > room:
+        place = max(range(len(widths)), key=lambda one: widths[one] if widths[one] > least[one] else 0)
+        widths[place] -= 1
+    return widths
+
+
+def _as_lines(table: Table) -> list[RenderableType]:
     from rich.text import Text
 
-    rows = [[str(column.header), *map(str, column.cells)] for column in table.columns]
-    least = [max((len(word) for cell in cells for word in cell.split()), default=0) for cells in rows]
-    widths = [max(len(line) for cell in cells for line in (cell.splitlines() or [""])) for cells in rows]
-    room = width - 2 * (len(widths) - 1)
-    if sum(widths) <= room:
-        return [table]
-    if sum(least) > room:
-        lines = zip(*([column.header, *column.cells] for column in table.columns), strict=True)
-        texts = (Text("  ").join(Text.assemble(cell) for cell in cells if str(cell)) for cells in lines)
-        return [text for text in texts if text.plain.strip()]
-    while sum(widths) > room:
-        widest = max((place for place in range(len(widths)) if widths[place] > least[place]), key=widths.__getitem__)
-        widths[widest] -= 1
-    for column, columns in zip(table.columns, widths, strict=True):
-        column.width = columns
-    return [table]
+    rows = zip(*([column.header, *column.cells] for column in table.columns), strict=True)
+    texts = (Text("  ").join(Text.assemble(cell) for cell in cells if str(cell)) for cells in rows)  # type: ignore[arg-type]
+    return [text for text in texts if text.plain.strip()]
 
 
 def _in_width(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from orchestrator import __version__
 from orchestrator.cli.main import VERBS, main
 from orchestrator.gang.steps.status.overview import Overview
 
+REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
 INVENTORY = """
 all:
   children:
@@ -121,6 +123,32 @@ def test_bash_completes_verbs_and_options(tmp_path: Path, capsys: pytest.Capture
     assert set(VERBS) <= completed("l40s-deploy")
     assert "push" in completed("l40s-deploy", "checkpoint")
     assert {"--watch", "--wide"} <= completed("l40s-deploy", "status", "--")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("status", {"gang0"}),
+        ("logs --node", {"l40s-0", "l40s-3"}),
+        ("plan --model", {"GLM-4.6-FP8"}),
+        ("up", {"gang0", "GLM-4.6-FP8"}),
+    ],
+)
+def test_bash_completes_gangs_nodes_and_models(
+    words: str, wanted: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "l40s-deploy.bash"
+    script.write_text(capsys.readouterr().out)
+    monkeypatch.setenv("L40S_INVENTORY", str(REFERENCE))
+    ours = f'l40s-deploy() {{ {sys.executable} -m orchestrator.cli.main "$@"; }}'
+    shell = (
+        f"{ours}; source {script}; f=$(complete -p l40s-deploy | grep -o -- '-F [^ ]*' | cut -c4-);"
+        f'COMP_WORDS=(l40s-deploy {words} ""); COMP_CWORD={len(words.split()) + 1}; $f;'
+        ' printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, timeout=120)
+    assert wanted <= set(done.stdout.split()), done.stderr
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

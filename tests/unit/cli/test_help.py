@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_verbs_are_shown_by_what_they_are_for(words: tuple[str, ...], capsys: py
         main(list(words))
     out = capsys.readouterr().out
     assert ended.value.code == 0
-    assert out.index("serve:") < out.index("  up ") < out.index("inspect:") < out.index("  status ")
+    first = ["init", "doctor", "prepare", "up", "status", "why", "restart", "down"]
+    assert re.findall(r"^  (\S+) ", out.partition("most used:")[2].partition("\n\n")[0], re.MULTILINE) == first
+    assert out.index("  down ") < out.index("serve:") < out.index("inspect:") < out.index("  web ")
     assert all(f"  {verb} " in out for verb in VERBS)
 
 
@@ -82,6 +85,29 @@ def test_verbs_are_read_at_80_columns(capsys: pytest.CaptureFixture[str], monkey
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert all(" ".join(summary.split()) in " ".join(out.split()) for summary in VERBS.values())
+
+
+@pytest.mark.parametrize("words", subcommands(), ids=" ".join)
+def test_help_is_whole_at_80_columns(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        return capsys.readouterr().out
+
+    narrow = shown(80)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert {*narrow.split()} <= {*shown(500).split(), "\\", "#"}
+
+
+def test_options_that_are_rarely_used_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["restart", "--help"])
+    options, advanced = capsys.readouterr().out.partition("usage: ")[2].partition("\nadvanced:")[::2]
+    assert all(f"\n  {one}" in advanced for one in ("--hung-after", "--max-unavailable", "--drain-timeout"))
+    assert all(f"\n  {one}" in options for one in ("--rolling", "--all", "--json"))
 
 
 def test_help_of_a_verb(capsys: pytest.CaptureFixture[str]) -> None:

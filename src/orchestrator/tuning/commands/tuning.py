@@ -108,7 +108,7 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
         type=_batches,
         default=(),
         metavar="N,N,...",
-        help=f"batch sizes (default: SGLang's own, {','.join(map(str, BATCHES))})",
+        help=f"batch sizes (default: SGLang's own, {', '.join(map(str, BATCHES))})",
     )
     parser.add_argument(
         "--candidates", type=count, metavar="N", help="try only this many tiles per shape (default: all that fit)"
