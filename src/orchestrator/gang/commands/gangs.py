@@ -13,7 +13,6 @@ from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, RankReport, RankState
-from orchestrator.topology.shape import counted
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.console import RenderableType
@@ -77,7 +76,7 @@ def gang_block(
     blocks.append(nodes_table(view, loads))
     blocks += _said([*transport_words(view), view.over_tcp], "bold yellow")
     folded = view.state is GangState.READY and view.remarks and not remarks
-    count = f"{counted(len(view.remarks), 'remark')}: `l40s-deploy status --remarks`"
+    count = f"{len(view.remarks)} remark{'s' * (len(view.remarks) > 1)}: `l40s-deploy status --remarks`"
     blocks += _said([view.progress, *([count] if folded else view.remarks)], "yellow")
     return blocks
 
