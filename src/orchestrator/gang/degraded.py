@@ -38,3 +38,12 @@ def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool
     if any(one.id in _OFF_THE_RAILS and one.severity is Severity.SLOW for one in view.transport):
         return "rails"
     return "router" if router in _NOT_ROUTED else ""
+
+
+def state_words(view: GangView, reason: str = "") -> str:
+    """'ready', 'degraded (hung)', 'degraded (3 of 4 nodes)', 'degraded (unreachable)', 'stopped' for one that ran."""
+    if view.state is GangState.ABSENT and view.plan_id:
+        return "stopped"
+    why = view.share if "nodes" in (reason, view.trouble) and view.share else reason or view.trouble
+    state = GangState.DEGRADED if reason else view.state
+    return f"{state.value} ({why})" if why else state.value

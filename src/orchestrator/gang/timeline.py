@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,18 +51,29 @@ def timeline(told: Mapping[str, NodeEvents]) -> tuple[TimelineEvent, ...]:
     return tuple(sorted(found, key=lambda happened: happened.at))
 
 
+_SENTENCES = {
+    "checked": "the checks before the start have passed",
+    "state": "{state}",
+    "phase": "{name}",
+    "cause": "{text}",
+    "remark": "{text}",
+    "engine started": "the engine was started (pid {pid})",
+    "engine ended": "the engine ended: {how}",
+    "process ended": "TP{tp_rank} (pid {pid}) ended: {how}",
+    "service": "the service is {word}: {detail}",
+    "joined": "{node} is connected",
+    "left": "{node} is gone: {reason}",
+    "ended": "everything has ended",
+}
+"""What happened, by the event's name, with its details in their places."""
+
+
 def _words(event: Mapping[str, Any]) -> str:
-    """An event's details without its name."""
-    if event.get("event") == "cause":
-        return str(event.get("text") or "")
-    if event.get("event") == "state":
-        return str(event.get("state") or "")
-    if event.get("event") == "phase":
-        steps = f" {event.get('step')}/{event.get('of')}" if event.get("of") else ""
-        return f"{event.get('name')}{steps}"
-    shown = (
-        f"{name} {value}"
-        for name, value in event.items()
-        if name not in ("at", "event") and value not in ("", None, [])
-    )
-    return ", ".join(shown)
+    """An event as a sentence; one that is not known by its name with its details."""
+    details = {
+        name: value for name, value in event.items() if name not in ("at", "event") and value not in ("", None, [])
+    }
+    name = str(event.get("event") or "")
+    with suppress(KeyError, IndexError, ValueError):
+        return _SENTENCES[name].format_map(details) + (f" {event.get('step')}/{event['of']}" if event.get("of") else "")
+    return f"{name} {', '.join(f'{key} {value}' for key, value in details.items())}".rstrip()

@@ -62,10 +62,12 @@ class ReportRequest(GangRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsRequest(GangRequest):
-    """lines: so many of the newest; follow: then those to come."""
+    """lines: so many of the newest; since_s: of these, from the first that is not older, 0 for all; follow: then those
+    to come."""
 
     lines: int = 100
     follow: bool = False
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import printable
 from orchestrator.gang.commands.loads import NODE_COLUMNS, node_cells
+from orchestrator.gang.degraded import degraded_reason, state_words
 from orchestrator.gang.operations import sentence
 from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
@@ -60,14 +61,15 @@ def gang_block(
     loads: Mapping[str, NodeLoad] | None = None,
     busy: str = "",
     *,
+    state: str = "",
     remarks: bool = False,
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
     loads: what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all of them,
-    of a gang that is well too
+    of a gang that is well too; state: its headline's, of whoever sees more than the gang itself
     """
-    blocks: list[RenderableType] = [_headline(view)]
+    blocks: list[RenderableType] = [_headline(view, state or state_words(view, degraded_reason(view)))]
     if view.cause is not None:
         blocks += cause_lines(view.cause, folded=len(view.secondary))
     blocks += _said([_service_words(view, router)])
@@ -88,12 +90,10 @@ def _said(texts: Iterable[str], style: str = "") -> list[Text]:
     return [Text(printable(text), style) for text in texts if text]
 
 
-def _headline(view: GangView) -> Text:
+def _headline(view: GangView, state: str) -> Text:
     from rich.text import Text
 
-    why = view.share if view.trouble == "nodes" else view.trouble
-    state = f"{view.state.value} ({why})" if why else view.state.value
-    head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(view.state.value, "")))
+    head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(state.partition(" ")[0], "")))
     return head.append(f"  {printable(view.model)} by {printable(view.stack)}") if view.model else head
 
 
@@ -206,7 +206,7 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
     return table
 
 
-def state_words(node: NodeView) -> str:
+def node_words(node: NodeView) -> str:
     """'starting, weights 41/163'; 'ready'."""
     phase = phase_words(node)
     return f"{node.state}, {phase}" if phase not in ("", node.state) else node.state

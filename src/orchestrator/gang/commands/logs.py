@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_cluster
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.steps.status.logs import logs
+from orchestrator.gang.steps.status.logs import LogFilter, logs
 from orchestrator.gang.steps.status.why import around_failure
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
 
 LINES = 50
+MOST_LINES = 1_000_000
 AFTER = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs -n 500 | grep -i nccl")
+    add_examples(
+        parser, "l40s-deploy logs -f --node l40s-2", "l40s-deploy logs --rank 19 --since 10m --grep 'NCCL|error'"
+    )
     add_inventory(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="follow new lines until Ctrl-C")
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
-    parser.add_argument("-n", "--lines", type=_count, default=LINES, metavar="N", help=f"last N lines ({LINES})")
+    parser.add_argument("-n", "--lines", type=_count, metavar="N", help=f"last N lines ({LINES}; with a filter: all)")
+    parser.add_argument("--rank", type=int, metavar="N", help="only lines of TP rank N")
+    parser.add_argument("--since", type=seconds, default=0.0, metavar="TIME", help="only the last TIME, as 10m")
+    parser.add_argument("--grep", type=_pattern, metavar="PATTERN", help="only lines with this regular expression")
     parser.add_argument(
         "--around-failure",
         action="store_true",
@@ -36,9 +43,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     code = 0
     inventory = open_cluster(args, screen)
     if args.around_failure:
-        return _around_failure(inventory, tuple(args.gang), args.lines, screen)
+        return _around_failure(inventory, tuple(args.gang), LINES if args.lines is None else args.lines, screen)
     width = max(len(node.name) for node in inventory.nodes)
-    for line in logs(inventory, gangs=tuple(args.gang), nodes=tuple(args.node), lines=args.lines, follow=args.follow):
+    wanted = LogFilter(rank=args.rank, since_s=args.since, pattern=args.grep)
+    lines = args.lines if args.lines is not None else LINES if wanted == LogFilter() else MOST_LINES
+    gangs, nodes = tuple(args.gang), tuple(args.node)
+    for line in logs(inventory, gangs=gangs, nodes=nodes, lines=lines, follow=args.follow, wanted=wanted):
         if line.failure is not None:
             code = code or _say(line.failure, screen)
             continue
@@ -62,6 +72,13 @@ def _say(failure: DeployError, screen: Screen) -> int:
     screen.say(f"{failure.where}: {failure.what}")
     screen.say(f"  fix: {failure.fix}")
     return failure.exit_code
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as wrong:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {wrong}") from None
 
 
 def _count(text: str) -> int:

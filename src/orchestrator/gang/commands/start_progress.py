@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen
 from orchestrator.doctor.rules.support.grouping import grouped, who
-from orchestrator.gang.commands.gangs import left_words, phase_words, progress, state_words
+from orchestrator.gang.commands.gangs import left_words, node_words, phase_words, progress
 from orchestrator.gang.steps.start_clock import StartClock
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
@@ -61,7 +61,7 @@ class RisingProgress(LivePicture):
         place = f"{node.state} {node.phase.name}".strip()
         before = self._said.get((gang, node.name))
         if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
-            self.say(f"{gang}: {node.name}: {state_words(node)}")
+            self.say(f"{gang}: {node.name}: {node_words(node)}")
         self._said[gang, node.name] = place
 
     def _left(self, gang: str, node: NodeView) -> str:

@@ -14,7 +14,8 @@ from orchestrator.cli.options import (
     open_inventory,
 )
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.steps.status.overview import overview, overview_json
+from orchestrator.gang.steps.status.overview import Overview, overview, overview_json
+from orchestrator.model.gang_state import GangState
 
 if TYPE_CHECKING:  # only --watch and --wide read gauges
     from orchestrator.gang.steps.status.loads import NodeLoad
@@ -76,13 +77,24 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         from orchestrator.gang.commands.loads import gpus_table
 
         for view in seen.views:
-            for block in gang_block(view, seen.router, loads, remarks=args.remarks):
+            for block in gang_block(view, seen.router, loads, state=seen.headline(view), remarks=args.remarks):
                 screen.out.print(block)
             if loads is not None:
                 screen.out.print(gpus_table(view, loads))
         for block in (*router_block(seen), *interrupted_block(seen)):
             screen.out.print(block)
+        if words := _starts_one(seen):
+            screen.out.print(words)
     return seen.exit_code
+
+
+def _starts_one(seen: Overview) -> str:
+    """What starts a gang, where none runs and nothing was interrupted."""
+    if seen.interrupted or any(view.state is not GangState.ABSENT for view in seen.views):
+        return ""
+    before = " ".join(view.name for view in seen.views if view.plan_id)
+    again = f"with the same plan: `l40s-deploy restart {before}`; " if before else ""
+    return f"to start one: {again}`l40s-deploy up MODEL` (`l40s-deploy models` lists them)"
 
 
 def _loads(inventory: Inventory, gangs: tuple[str, ...]) -> dict[str, NodeLoad]:

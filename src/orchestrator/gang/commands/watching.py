@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.commands.gangs import gang_block, interrupted_block, router_block, state_words
+from orchestrator.gang.commands.gangs import gang_block, interrupted_block, node_words, router_block
 from orchestrator.gang.commands.loads import gpus_table, serving_words
 from orchestrator.gang.steps.status.live import Moment, Watching, live_json
 from orchestrator.gang.timeline import TimelineEvent
@@ -143,7 +143,8 @@ def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
     blocks: list[RenderableType] = [Text(f"{clock}  Ctrl-C ends", "dim")]
     for view in moment.seen.views:
         busy = serving_words(moment.gangs.get(view.name))
-        blocks += gang_block(view, moment.seen.router, moment.nodes, busy)
+        state = moment.seen.headline(view)
+        blocks += gang_block(view, moment.seen.router, moment.nodes, busy, state=state)
         if wide:
             blocks.append(gpus_table(view, moment.nodes))
         blocks += [Text(line, "dim") for line in events(moment.events.get(view.name, ()))]
@@ -153,7 +154,7 @@ def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
 def events(happened: tuple[TimelineEvent, ...]) -> list[str]:
     """The last of them, oldest first."""
     return [
-        printable(f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.node}: {one.what} {one.words}".rstrip())
+        printable(f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.node}: {one.words}")
         for one in happened[-EVENTS:]
     ]
 
@@ -173,12 +174,12 @@ class ChangeLines:
             for node in view.nodes:
                 dead = [f"TP{rank.tp_rank}" for rank in node.ranks if rank.state is RankState.DEAD]
                 gone = f"; dead: {', '.join(dead)}" if dead else ""
-                words = f"{view.name}: {node.name}: {state_words(node)}{gone}"
+                words = f"{view.name}: {node.name}: {node_words(node)}{gone}"
                 self._say(f"{view.name}/{node.name}", words, moment)
 
     def _gang(self, view: GangView, moment: Moment) -> None:
         cause = f": {view.cause.node}: {view.cause.text}" if view.cause else ""
-        state = f"{view.name}: {view.state.value}{f' ({view.trouble})' if view.trouble else ''}{cause}"
+        state = f"{view.name}: {moment.seen.headline(view)}{cause}"
         self._say(view.name, state, moment)
         now = time.monotonic()
         busy = serving_words(moment.gangs.get(view.name))

@@ -127,7 +127,7 @@ def _show_all(account: Explanation, verdict: FailureVerdict, screen: Screen) -> 
         screen.out.print(printable(f"  then {cause.node}: {cause.text}"))
     for event in account.events:
         after = event.at - account.events[0].at
-        screen.out.print(printable(f"  {after:9.3f} s  {event.node}: {event.what} {event.words}".rstrip()))
+        screen.out.print(printable(f"  {after:9.3f} s  {event.node}: {event.words}"))
 
 
 def ago(seconds: float) -> str:

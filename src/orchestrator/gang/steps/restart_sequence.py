@@ -21,7 +21,7 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.steps.weights_ahead import weights_ahead
 from orchestrator.gang.view import GangView
-from orchestrator.model.errors import DeployError, Detached
+from orchestrator.model.errors import DeployError, Detached, Undone
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
@@ -148,7 +148,7 @@ class RestartSequence:
             if step in (RestartStep.STOP, RestartStep.WORK) and _by_hand(ended):
                 self.operation.stopped_by_hand(names)
             self._recover(gangs, step)
-            if words := self._undone(gangs, step):
+            if words := self._undone(gangs, step, ended):
                 self.watcher.step(", ".join(names), words)
             raise
         self.operation.finished(names)
@@ -202,12 +202,16 @@ class RestartSequence:
             words = []
         return "; ".join((*words, *others))
 
-    def _undone(self, gangs: Sequence[GangRestart], step: RestartStep) -> str:
+    def _undone(self, gangs: Sequence[GangRestart], step: RestartStep, ended: BaseException) -> str:
         """What became of them after an interruption, as text."""
         if self.left is not None:
             return "; ".join(self.left(one, step, True) for one in gangs)
         if self.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:
             return "; ".join(self._go_back(one) for one in gangs)
+        if step in (RestartStep.STOP, RestartStep.WORK) or isinstance(ended, Undone):
+            with suppress(DeployError):
+                now = see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
+                return "; ".join(f"{view.name} {_is_down(view)}; continue: l40s-deploy up {view.name}" for view in now)
         return ""
 
     def _go_back(self, one: GangRestart) -> str:
@@ -228,6 +232,10 @@ class RestartSequence:
             return f"restoring plan {one.before.plan_id} failed too: {second.where}: {second.what}"
         self.operation.finished([one.name])
         return f"{one.name} is back on {plan}"
+
+
+def _is_down(view: GangView) -> str:
+    return "still serves" if view.serves else "is stopping" if view.running else "is stopped"
 
 
 def _by_hand(ended: BaseException) -> bool:

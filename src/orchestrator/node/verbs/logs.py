@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
+import time
 from io import FileIO
 from typing import Any, BinaryIO
 
@@ -17,6 +19,7 @@ from orchestrator.protocol.verbs import LogsRequest
 CHUNK = 64 * 1024
 MOST_AT_ONCE = 1 << 20
 POLL_S = 0.2
+_STAMP = re.compile(rb"\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 MOST_TAIL_BYTES = 16 * 1024 * 1024
 
 
@@ -27,7 +30,7 @@ def stream(request: dict[str, Any]) -> None:
     path = f"{folder}/engine.log"
     out = sys.stdout.buffer
     with contextlib.ExitStack() as stack:
-        file = _tail(path, max(0, asked.lines), out)
+        file = _tail(path, max(0, asked.lines), out, asked.since_s)
         stack.callback(lambda: file.close() if file else None)
         while asked.follow:
             alive = processes.alive(*report.agent(folder))
@@ -38,7 +41,7 @@ def stream(request: dict[str, Any]) -> None:
                 return
 
 
-def _tail(path: str, lines: int, out: BinaryIO) -> FileIO | None:
+def _tail(path: str, lines: int, out: BinaryIO, since_s: float) -> FileIO | None:
     """Write the last lines, those of the file before it where this one has too few; returns the file at its end."""
     file = _opened(path)
     kept = _last_lines(file, lines) if file else []
@@ -48,9 +51,18 @@ def _tail(path: str, lines: int, out: BinaryIO) -> FileIO | None:
             kept = _last_lines(before, lines - len(kept)) + kept
         if before is not None:
             before.close()
-    out.write(b"".join(kept))
+    out.write(b"".join(_since(kept, since_s) if since_s else kept))
     out.flush()
     return file
+
+
+def _since(lines: list[bytes], seconds: float) -> list[bytes]:
+    """From the first line whose time, which engines write in the node's own zone, is not older."""
+    oldest = time.strftime("%m-%d %H:%M:%S", time.localtime(time.time() - seconds)).encode()
+    for place, line in enumerate(lines):
+        if (stamp := _STAMP.search(line)) and stamp[0].replace(b"T", b" ") >= oldest:
+            return lines[place:]
+    return []
 
 
 def _last_lines(file: FileIO, lines: int) -> list[bytes]:

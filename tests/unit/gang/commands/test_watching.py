@@ -107,7 +107,7 @@ def test_the_picture_has_everything_that_moves(shown: Callable[..., Shown]) -> N
     assert "gang0 ready" in text
     assert "312.4 tokens/s, 12 running, 3 queued, KV cache 41 %" in text
     assert "64-71 slowed  2.30 kW  1.24 / 1.19 GB/s  4" in text
-    assert r"node2: state ready\x1b[2J" in text  # no node's text controls the terminal
+    assert r"node2: ready\x1b[2J" in text  # no node's text controls the terminal
 
 
 def test_weights_get_a_bar(shown: Callable[..., Shown]) -> None:

@@ -102,10 +102,31 @@ def test_reading_ahead_ends_with_a_restart_that_is_given_up(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(down_module, "stop_gangs", given_up)
+    told = Told()
     with pytest.raises(KeyboardInterrupt):
-        restart(slow_weights.inventory, RestartRequest(), Told())
+        restart(slow_weights.inventory, RestartRequest(), told)
+    assert told.words[-1].endswith("gang0 still serves; continue: l40s-deploy up gang0")
     until(lambda: not _readers(slow_weights), 20)
     assert slow_weights.view().state is GangState.READY
+
+
+def test_an_interrupted_restart_says_that_the_gang_is_stopped_and_how_to_continue(
+    local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gang = local()
+    gang.up()
+
+    stop = down_module.stop
+
+    def interrupted(*arguments: Any, **more: Any) -> None:
+        stop(*arguments, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(restart_sequence, "stop", interrupted)
+    told = Told()
+    with pytest.raises(KeyboardInterrupt):
+        restart(gang.inventory, RestartRequest(now=True), told)
+    assert told.words[-1].endswith("gang0 is stopped; continue: l40s-deploy up gang0")
 
 
 def test_a_failed_gang_and_one_that_was_stopped_come_back(local: Local) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,8 +33,29 @@ class LogLine:
     failure: DeployError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFilter:
+    """Which lines are wanted. rank: of this TP rank, by SGLang's and vLLM's prefixes; since_s: not older than so many
+    seconds by the node's own clock, 0 for all."""
+
+    rank: int | None = None
+    since_s: float = 0.0
+    pattern: re.Pattern[str] | None = None
+
+    def takes(self, text: str) -> bool:
+        """Whether a line is one of them, its age aside."""
+        of_rank = self.rank is None or re.search(rf"^[^\]:]{{0,128}}(?<![A-Za-z])(Worker_)?TP{self.rank}\b", text)
+        return bool(of_rank) and (self.pattern is None or bool(self.pattern.search(text)))
+
+
 def logs(
-    inventory: Inventory, *, gangs: tuple[str, ...] = (), nodes: tuple[str, ...] = (), lines: int, follow: bool
+    inventory: Inventory,
+    *,
+    gangs: tuple[str, ...] = (),
+    nodes: tuple[str, ...] = (),
+    lines: int,
+    follow: bool,
+    wanted: LogFilter = LogFilter(),
 ) -> Iterator[LogLine]:
     """All nodes side by side; without `follow` node after node. No gang or node named means all, without
     the router.
@@ -45,10 +67,11 @@ def logs(
         arrived = {name: together if follow else _Arrived() for name in fleet.nodes}
 
         def one(session: Session) -> None:
-            request = LogsRequest(**where(session.spec), lines=lines, follow=follow)
+            request = LogsRequest(**where(session.spec), lines=lines, follow=follow, since_s=wanted.since_s)
             for raw in stream(session, "logs", request, endless=follow):
                 text = raw.decode("utf-8", "replace").rstrip("\r\n")
-                arrived[session.spec.name].put(LogLine(session.spec.name, text))
+                if wanted.takes(text):
+                    arrived[session.spec.name].put(LogLine(session.spec.name, text))
 
         def read(name: str) -> None:
             try:

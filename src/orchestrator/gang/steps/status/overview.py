@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
-from orchestrator.gang.degraded import degraded_reason
+from orchestrator.gang.degraded import degraded_reason, state_words
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
@@ -81,6 +81,10 @@ class Overview:
         begun = self.begun(view)
         place = self.router.place(view.service_url) if self.router else None
         return degraded_reason(view, place, half_way=begun is not None and begun.turning)
+
+    def headline(self, view: GangView) -> str:
+        """Its state with the reason, as every screen and the page have it: 'degraded (hung)'."""
+        return state_words(view, self.reason(view))
 
     @property
     def exit_code(self) -> Exit:
@@ -170,6 +174,7 @@ def overview_json(seen: Overview) -> dict[str, Any]:
     document = status_json(seen.views)
     for gang, view in zip(document["gangs"], seen.views, strict=True):
         gang["router"] = seen.router.place(view.service_url) if seen.router else None
+        gang["headline"] = seen.headline(view)
         gang["degraded_reason"] = seen.reason(view) or None
         begun = seen.begun(view)
         gang["interrupted"] = {**begun.as_json(), "fix": f"l40s-deploy up --gang {view.name}"} if begun else None
