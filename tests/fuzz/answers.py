@@ -202,7 +202,7 @@ def _report(fleet: Fleet) -> None:
 
 def _history(fleet: Fleet) -> None:
     account = why._account(fleet, _gang(), events=True)
-    assert GOOD not in account.failures
+    assert account is not None and GOOD not in account.failures
     assert GOOD not in history._kept(fleet, _gang()).failures
 
 

@@ -40,17 +40,38 @@ def lost_first(failures: Mapping[str, DeployError]) -> DeployError:
 
 
 def together(failures: Mapping[str, DeployError]) -> DeployError:
-    """The first failure, in the order of asking; where several nodes can't be reached, one that names each of them."""
+    """The first failure, in the order of asking, at all places where it is the same; where several nodes can't be
+    reached, one that names each of them."""
     first = next(iter(failures.values()))
     lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
     if len(lost) < 2 or not isinstance(first, Unreachable):
-        return first
+        places = dict.fromkeys(failure.where for failure in failures.values() if _alike(failure, first))
+        if len(places) == 1:
+            return first
+        return type(first)(first.what, where=", ".join(places), fix=first.fix)
     fixes = dict.fromkeys(failure.fix for failure in lost.values())
+    lines = ((", ".join(names), failure.what) for names, failure in same(lost))
     return Unreachable(
-        f"{len(lost)} nodes do not answer" + "".join(f"\n    {name}: {failure.what}" for name, failure in lost.items()),
+        f"{len(lost)} nodes do not answer" + "".join(f"\n    {names}: {what}" for names, what in lines),
         where=", ".join(lost),
         fix="; ".join(fixes),
     )
+
+
+def same(failures: Mapping[str, DeployError]) -> list[tuple[list[str], DeployError]]:
+    """Equal failures once, with the names of their nodes."""
+    found: list[tuple[list[str], DeployError]] = []
+    for name, failure in failures.items():
+        names = next((names for names, first in found if _alike(failure, first)), None)
+        if names is None:
+            found.append(([name], failure))
+        else:
+            names.append(name)
+    return found
+
+
+def _alike(one: DeployError, other: DeployError) -> bool:
+    return (type(one), one.what, one.fix) == (type(other), other.what, other.fix)
 
 
 V = TypeVar("V")

@@ -24,6 +24,17 @@ def test_one_failure_is_itself() -> None:
     assert PerNode(values={"a": 1}, failures={}).all() == {"a": 1}
 
 
+def test_equal_failures_are_one_with_all_their_places() -> None:
+    full = {name: NodeError("the disk is full", where=f"{name}: /run", fix="free it") for name in ("a", "b")}
+    with pytest.raises(NodeError) as raised:
+        PerNode(values={}, failures={**full, "c": NodeError("no python", where="c", fix="install it")}).all()
+    assert (raised.value.where, raised.value.what) == ("a: /run, b: /run", "the disk is full")
+    lost = {name: Unreachable("no route to host", where=name, fix="look") for name in ("a", "b")}
+    with pytest.raises(Unreachable) as unreached:
+        PerNode(values={}, failures=lost).all()
+    assert unreached.value.what == "2 nodes do not answer\n    a, b: no route to host"
+
+
 def test_ordered_as_the_nodes_were_asked() -> None:
     failures = {name: Unreachable("silent", where=name, fix="") for name in ("d", "b")}
     found = PerNode(values={"c": 3, "a": 1}, failures=failures).ordered(["a", "b", "c", "d", "e"])

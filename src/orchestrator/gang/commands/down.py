@@ -24,6 +24,7 @@ from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.deadlines import STOP_S
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
+from orchestrator.model.per_node import same
 from orchestrator.planning.steps.rehearsal import would_stop
 
 _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
@@ -81,15 +82,18 @@ def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
             screen.out.print(printable(f"{gang}: stopped on {', '.join(ran)}"))
         elif all(node.error is None for node in nodes):
             screen.out.print(printable(f"{gang}: nothing was running"))
+        for names, error in same({node.node: node.error for node in nodes if node.error is not None}):
+            where = f"all {len(nodes)} nodes" if len(names) == len(nodes) > 1 else ", ".join(names)
+            screen.say(f"{where}: {error.what}")
+            screen.say(f"  fix: {error.fix}; its own ranks stop when its lease expires, if it lost the leader")
         for node in nodes:
             _show_trouble(node, screen)
 
 
 def _show_trouble(node: StopResult, screen: Screen) -> None:
     if node.error is not None:
-        screen.say(f"{node.node}: {node.error.what}")
-        screen.say(f"  fix: {node.error.fix}; its own ranks stop when its lease expires, if it lost the leader")
-    elif node.left_behind:
+        return
+    if node.left_behind:
         pids = ", ".join(map(str, node.left_behind))
         screen.say(f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`")
     elif node.held:

@@ -35,10 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy init                                       ask for the hosts, then check them",
         "l40s-deploy init 'l40s-[0:3]' --user deploy            four hosts that the name service knows",
-        "l40s-deploy init l40s-0=192.168.10.10 l40s-1=192.168.10.11 --user deploy --accept-host-keys --out hosts.yml",
+        "l40s-deploy init 'l40s-[0:3]=192.168.10.[10:13]' --user deploy --accept-host-keys --out hosts.yml",
     )
     parser.add_argument(
-        "hosts", nargs="*", metavar="HOST", help="NAME, NAME=ADDRESS, or a range; the first is the leader"
+        "hosts", nargs="*", metavar="HOST", help="NAME, NAME=ADDRESS, or ranges of these; the first is the leader"
     )
     parser.add_argument("--out", type=Path, default=DEFAULT, metavar="FILE", help=f"the inventory to write ({DEFAULT})")
     parser.add_argument("--gang", default="gang0", metavar="GANG", help="name of the gang (gang0)")
@@ -98,6 +98,9 @@ def _request(args: argparse.Namespace, questions: Questions) -> InitRequest:
         usual = usual_user(nodes_of(request)[0])
         user = questions.text("SSH user", "--user USER", usual)
         request = replace(request, user="" if user == usual else user)
+    if not request.key_file:
+        key = questions.text("SSH private key (empty: the one of ~/.ssh/config or the agent)", "--key FILE", "")
+        request = replace(request, key_file=key)
     return request
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from orchestrator.doctor.steps.look import look
@@ -78,6 +80,9 @@ def refuse_existing(path: Path) -> None:
         raise InputError("already exists; init never overwrites a file", where=str(path), fix="use --out ANOTHER.yml")
 
 
+_RANGE = re.compile(r"\[\d+:\d+(:\d+)?\]")
+
+
 def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
     """The hosts as nodes of one gang. Raises InputError for a word that is not a host."""
     named: dict[str, Reach] = {}
@@ -86,19 +91,20 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
         pattern, _, address = word.partition("=")
         try:
             names, port = expand(pattern)
+            addresses = expand(address)[0] if _RANGE.search(address) else [address] * len(names)
         except BadPattern as wrong:
             raise InputError(
                 f"{word!r} {wrong}", where="HOST", fix="name hosts as l40s-0, l40s-[0:3] or l40s-0=10.0.0.1"
             ) from None
-        for name in names:
-            if name in named or not name or (address and len(names) > 1):
+        for name, at in zip_longest(names, addresses):
+            if name in named or not name or at is None or (address and len({*names}) > len({*addresses})):
                 raise InputError(
                     f"{word!r} names {name!r} twice" if name in named else f"{word!r} is not a host",
                     where="HOST",
-                    fix="name each host once, as NAME or NAME=ADDRESS",
+                    fix="name each host once, as NAME, NAME=ADDRESS or l40s-[0:3]=10.0.0.[10:13]",
                 )
             named[name] = Reach(
-                host=address or name,
+                host=at or name,
                 port=port or request.port,
                 user=request.user or None,
                 key_file=request.key_file or None,

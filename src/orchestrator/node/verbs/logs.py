@@ -41,7 +41,7 @@ def stream(request: dict[str, Any]) -> None:
                 return
 
 
-def _tail(path: str, lines: int, out: BinaryIO, since_s: float) -> FileIO | None:
+def _tail(path: str, lines: int, out: BinaryIO, since_s: float = 0.0) -> FileIO | None:
     """Write the last lines, those of the file before it where this one has too few; returns the file at its end."""
     file = _opened(path)
     kept = _last_lines(file, lines) if file else []

@@ -67,18 +67,24 @@ def test_any_text_is_read_back_or_refused(name: str, address: str, tmp_path_fact
 
 
 def test_hosts_are_names_ranges_and_addresses() -> None:
-    request = InitRequest(hosts=("l40s-[0:1]", "head=10.0.0.9", "m:2222"), user="ops", jump="gate")
+    hosts = ("l40s-[0:1]", "head=10.0.0.9", "m:2222", "n[0:1]=10.0.1.[8:9]")
+    request = InitRequest(hosts=hosts, user="ops", jump="gate")
     nodes = nodes_of(request)
     assert [(node.name, node.reach.host, node.reach.port) for node in nodes] == [
         ("l40s-0", "l40s-0", None),
         ("l40s-1", "l40s-1", None),
         ("head", "10.0.0.9", None),
         ("m", "m", 2222),
+        ("n0", "10.0.1.8", None),
+        ("n1", "10.0.1.9", None),
     ]
     assert nodes[0].reach.user == "ops" and nodes[0].reach.ssh_options == (("proxyjump", "gate"),)
 
 
-@pytest.mark.parametrize("hosts", [("a", "a"), ("=10.0.0.1",), ("n[0:1]=10.0.0.1",), ("n[0:",)])
+@pytest.mark.parametrize(
+    "hosts",
+    [("a", "a"), ("=10.0.0.1",), ("n[0:1]=10.0.0.1",), ("n[0:2]=h[1:2]",), ("n[0:1]=h[1:3]",), ("n[0:",)],
+)
 def test_a_word_that_is_no_host_is_told(hosts: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
         nodes_of(InitRequest(hosts=hosts))

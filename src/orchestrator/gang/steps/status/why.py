@@ -85,7 +85,7 @@ def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str
     return accounts
 
 
-def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str) -> Explanation | None:
+def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str = "") -> Explanation | None:
     """None for a gang that has not had this run."""
     answers = fleet.on_every(
         lambda session: ask(
