@@ -135,8 +135,8 @@ _FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
     title="the IOMMU translates DMA",
     explain=(
         "With translation on, peer-to-peer packets go to the root complex to be translated. NVIDIA supports neither"
-        " peer-to-peer between GPUs nor GPUDirect RDMA through it on bare metal: it stops where the plan uses them,"
-        " unless ACS was read and redirects nothing there. In a virtual machine CUDA supports it."
+        " peer-to-peer between GPUs nor GPUDirect RDMA through it on bare metal: it stops where the plan uses them and"
+        " ACS redirects them there, or no switch lies between. In a virtual machine CUDA supports it."
     ),
     reads=(
         "/sys/bus/pci/devices/*/iommu_group (link)",
@@ -167,7 +167,7 @@ def iommu_translating(node: Node) -> Iterator[Finding]:
             effect=f"{' and '.join(broken)} through it is not supported on bare metal: NCCL hangs or fails, or data is"
             " silently wrong"
             if broken
-            else price(Traffic.THROUGH_ROOT),
+            else price(Traffic.THROUGH_ROOT) + _unless_read(node),
             fix="boot with iommu=pt (or intel_iommu=off, amd_iommu=off) on the kernel command line, or disable"
             " VT-d/AMD-Vi in the BIOS",
             devices=tuple(translating),
@@ -175,10 +175,16 @@ def iommu_translating(node: Node) -> Iterator[Finding]:
 
 
 def _known_to_fail(node: Node) -> tuple[str, ...]:
-    """What is planned and known to fail; () too where ACS lets the switches themselves route it."""
-    redirecting, cut_off = _acs(node)
-    routed = node.gpu_switches and not redirecting and not cut_off
+    """What is planned and known to fail; () too where switches may route it themselves: ACS redirects nothing that was
+    read."""
+    routed = node.gpu_switches and not _acs(node)[0]
     return () if is_guest(node) or routed else direct(node)
+
+
+def _unless_read(node: Node) -> str:
+    if is_guest(node) or not _acs(node)[1] or not (planned := direct(node)):
+        return ""
+    return f"; whether ACS sends {' and '.join(planned)} through it, which is not supported, could not be read"
 
 
 def _links_of_text(node: Node) -> list[Finding] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 
 from orchestrator.doctor.steps.look import look
@@ -88,23 +87,11 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
     named: dict[str, Reach] = {}
     options = (("proxyjump", request.jump),) if request.jump else ()
     for word in request.hosts:
-        pattern, _, address = word.partition("=")
-        try:
-            names, port = expand(pattern)
-            addresses = expand(address)[0] if _RANGE.search(address) else [address] * len(names)
-        except BadPattern as wrong:
-            raise InputError(
-                f"{word!r} {wrong}", where="HOST", fix="name hosts as l40s-0, l40s-[0:3] or l40s-0=10.0.0.1"
-            ) from None
-        for name, at in zip_longest(names, addresses):
-            if name in named or not name or at is None or (address and len({*names}) > len({*addresses})):
-                raise InputError(
-                    f"{word!r} names {name!r} twice" if name in named else f"{word!r} is not a host",
-                    where="HOST",
-                    fix="name each host once, as NAME, NAME=ADDRESS or l40s-[0:3]=10.0.0.[10:13]",
-                )
+        for name, address, port in _meant(word):
+            if name in named:
+                raise _no_host(f"{word!r} names {name!r} twice")
             named[name] = Reach(
-                host=at or name,
+                host=address or name,
                 port=port or request.port,
                 user=request.user or None,
                 key_file=request.key_file or None,
@@ -114,6 +101,24 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
         NodeSpec(name=name, gang=request.gang, node_rank=rank, reach=reach)
         for rank, (name, reach) in enumerate(named.items())
     )
+
+
+def _meant(word: str) -> list[tuple[str, str, int | None]]:
+    """Name, address and port of each host of a word; '' for an address that it does not have."""
+    pattern, _, address = word.partition("=")
+    try:
+        names, port = expand(pattern)
+        addresses = expand(address)[0] if _RANGE.search(address) else (address,)
+    except BadPattern as wrong:
+        raise _no_host(f"{word!r} {wrong}") from None
+    if not all(names) or len(addresses) != (len(names) if address else 1):
+        raise _no_host(f"{word!r} is not a host")
+    return [(name, at, port) for name, at in zip(names, addresses if address else [""] * len(names), strict=True)]
+
+
+def _no_host(what: str) -> InputError:
+    fix = "name each host once, as l40s-0, l40s-[0:3], l40s-0=10.0.0.1 or l40s-[0:3]=10.0.0.[1:4]"
+    return InputError(what, where="HOST", fix=fix)
 
 
 def usual_user(node: NodeSpec) -> str:
