@@ -39,4 +39,4 @@ def test_other_titles_are_no_ranks(title: bytes) -> None:
     ],
 )  # fmt: skip
 def test_what_was_done_is_told_with_the_words_that_were_given(name: str, words: tuple[str, ...], done: str) -> None:
-    assert find(name).fault.done(words) == done
+    assert find(name).done(words) == done

@@ -18,7 +18,7 @@ HOMES = {
     "monitoring": "the exporter has /metrics of its own",
     "lab/command.py": "examples of commands name stacks",
     "lab/engine/environment.py": "the lab's stack of the real engine",
-    "lab/faults/hang_rank.py": "explains what a hung rank looks like",
+    "lab/faults/processes.py": "explains what a hung rank looks like",
     "lab/node/files.py": "the shell script that stands for python3 on an emulated node",
     "lab/standin": "plays the versions of SGLang",
     "doctor/rules/host.py": "cites the engine's source",

@@ -179,7 +179,7 @@ PLACES: dict[tuple[str, ...], tuple[str, dict[str, str]]] = {
 
 
 def test_no_hardware_fault_is_left_out() -> None:
-    known = {loaded.fault.name for loaded in all_faults() if loaded.change is not None}
+    known = {fault.name for fault in all_faults() if fault.change is not None}
     assert known - {"link-down"} == {words[0] for words in PLACES}
 
 
@@ -436,8 +436,7 @@ def render_page(found: Mapping[str, tuple[str, ...]]) -> str:
         "| fault | level | what happens | where it shows | `doctor` |",
         "|---|---|---|---|---|",
     ]
-    for loaded in all_faults():
-        fault = loaded.fault
+    for fault in all_faults():
         levels = "any" if fault.levels == (0, 1, 2) else ", ".join(map(str, fault.levels))
         name = f"{fault.name} {fault.argument}".strip().replace("|", "\\|")
         said = ", ".join(found.get(fault.name, ()))

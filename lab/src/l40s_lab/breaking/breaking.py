@@ -8,7 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from l40s_lab.breaking import state as fault_state
 from l40s_lab.breaking.state import Broken, NodeState
-from l40s_lab.faults.registry import Loaded, find
+from l40s_lab.faults.registry import Fault, find
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.life.home import Home, held
 from l40s_lab.node import reveal
@@ -21,25 +21,26 @@ T = TypeVar("T")
 
 def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
     """Break a node of the lab `name`; returns a sentence on what was done. Raises DeployError."""
-    loaded = find(fault)
-    if loaded.fault.cures:
+    known = find(fault)
+    if known.cures:
         words_left = " ".join(words)
         if words_left:
             raise InputError(f"found {words_left}, wanted nothing", where="ARG", fix=f"lab break {node} {fault}")
-        return f"{node}: {', '.join(heal_node(name, node, loaded.fault.cures))} healed"
+        return f"{node}: {', '.join(heal_node(name, node, known.cures))} healed"
     with held():
         place, living = _find(name, node)
-        _refuse_level(loaded, living)
-        _refuse_recorded(loaded, living)
-        _refuse_real(loaded, living, tuple(words))
+        _refuse_level(known, living)
+        _refuse_recorded(known, living)
+        known.refuse_more(tuple(words))
+        _refuse_real(known, living, tuple(words))
         states = fault_state.read(place.path)
         state = states.get(node, NodeState())
-        broken = Broken(fault=loaded.fault.name, words=tuple(words))
+        broken = Broken(fault=known.name, words=tuple(words))
         if any((one.fault, one.words) == (broken.fault, broken.words) for one in state.broken):
             raise InputError(f"{node} has this fault already", where=str(broken), fix=f"lab heal {node} {fault}")
-        states[node] = _strike(living, state, loaded, broken)
+        states[node] = _strike(living, state, known, broken)
         fault_state.write(place.path, states)
-    return f"{node} {broken}: {loaded.fault.done(broken.words)}"
+    return f"{node} {broken}: {known.done(broken.words)}"
 
 
 def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
@@ -69,65 +70,65 @@ def _find(name: str, node: str) -> tuple[Home, LivingNode]:
     return living.place, living
 
 
-def _refuse_level(loaded: Loaded, living: LivingNode) -> None:
+def _refuse_level(known: Fault, living: LivingNode) -> None:
     level = living.blueprint.level
-    if level not in loaded.fault.levels:
+    if level not in known.levels:
         why = ": its nodes share this machine's network, files, clock and SSH" if level == 0 else ""
         raise InputError(
-            f"{loaded.fault.name} is not possible at level {level}{why}",
+            f"{known.name} is not possible at level {level}{why}",
             where=f"lab {living.blueprint.name}",
             fix="run `l40s-deploy lab up --level 1` as root",
         )
 
 
-def _refuse_recorded(loaded: Loaded, living: LivingNode) -> None:
-    if loaded.change is not None and living.machine.recording is not None:
+def _refuse_recorded(known: Fault, living: LivingNode) -> None:
+    if known.change is not None and living.machine.recording is not None:
         raise InputError(
-            f"{loaded.fault.name} changes a machine's description, which recorded machines do not have",
+            f"{known.name} changes a machine's description, which recorded machines do not have",
             where=f"lab {living.blueprint.name}",
             fix="run `l40s-deploy lab up --wiring NAME`, without --from",
         )
 
 
-def _refuse_real(loaded: Loaded, living: LivingNode, words: tuple[str, ...]) -> None:
+def _refuse_real(known: Fault, living: LivingNode, words: tuple[str, ...]) -> None:
     """With real hardware, only the emulated cables can be broken."""
-    if loaded.change is None or not living.blueprint.devices:
+    if known.change is None or not living.blueprint.devices:
         return
-    broken = loaded.change(living.machine, words)
+    broken = known.change(living.machine, words)
     if replace(broken, interfaces=living.machine.interfaces) != living.machine:
         raise InputError(
-            f"{loaded.fault.name} changes emulated hardware, but this lab's hardware is real",
+            f"{known.name} changes emulated hardware, but this lab's hardware is real",
             where=f"lab {living.blueprint.name}",
             fix="run `l40s-deploy lab up`, without --gpus host",
         )
 
 
-def _strike(living: LivingNode, state: NodeState, loaded: Loaded, broken: Broken) -> NodeState:
+def _strike(living: LivingNode, state: NodeState, known: Fault, broken: Broken) -> NodeState:
     after = replace(state, broken=(*state.broken, broken))
-    if loaded.change is not None:
+    if known.change is not None:
         after = _show(living, state, after)
-    undo = _told(living, loaded.strike, broken.words) if loaded.strike is not None else {}
-    if not loaded.fault.lasting:
+    undo = _told(living, known.strike, broken.words) if known.strike is not None else {}
+    if not known.lasting:
         return state
     return replace(after, broken=(*state.broken, replace(broken, undo=undo)))
 
 
 def _heal(living: LivingNode, state: NodeState, one: Broken) -> NodeState:
-    loaded = find(one.fault)
+    known = find(one.fault)
     after = state.without(one)
-    if loaded.heal is not None:
-        _told(living, loaded.heal, one.undo)
-    if loaded.fault.rebuilds:
+    if known.heal is not None:
+        _told(living, known.heal, one.undo)
+    if known.rebuilds:
         return _after_reboot(living, after)
-    return _show(living, state, after) if loaded.change is not None else after
+    return _show(living, state, after) if known.change is not None else after
 
 
 def _after_reboot(living: LivingNode, state: NodeState) -> NodeState:
     """A restarted node keeps its hardware faults; all others are over, including those of its cable."""
     for one in state.broken:
-        loaded = find(one.fault)
-        if loaded.fault.outside and loaded.heal is not None:
-            _told(living, loaded.heal, one.undo)
+        known = find(one.fault)
+        if known.outside and known.heal is not None:
+            _told(living, known.heal, one.undo)
     kept = NodeState(broken=tuple(one for one in state.broken if find(one.fault).change is not None))
     return _show(living, NodeState(), kept)
 

@@ -55,9 +55,11 @@ def run_faults(args: argparse.Namespace, screen: Screen) -> int:
     """The list."""
     from l40s_lab.faults.registry import all_faults
 
-    known = [loaded.fault for loaded in all_faults()]
+    known = all_faults()
     if args.json:
-        screen.json({"faults": [asdict(fault) for fault in known]})
+        acts = ("change", "strike", "heal")
+        described = [{name: value for name, value in asdict(one).items() if name not in acts} for one in known]
+        screen.json({"faults": described})
         return 0
     from rich.table import Table
 

@@ -1,1 +1,1 @@
-"""Faults of a lab's nodes: one fault per file, found by scanning this package."""
+"""Faults of a lab's nodes: of their hardware, their network and their processes."""

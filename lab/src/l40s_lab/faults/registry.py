@@ -1,22 +1,15 @@
-"""How faults are written and found.
-
-A module of this package that defines `FAULT` is a fault. `change` turns a healthy machine into a broken one, and
-everything that such a machine shows follows from it; `strike` and `heal` act on the running node. A fault has one of
-them or both.
-"""
+"""How faults are written and found."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from l40s_lab import faults
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.node.living import LivingNode
 from orchestrator.model.errors import InputError
@@ -39,6 +32,8 @@ class Fault:
     rebuilds: healing it restarts the node
     outside:  it is in the node's cable, not in the node
     cures:    not a fault but the end of one, by another name
+    change:   turns a healthy machine into a broken one; everything that such a machine shows follows from it
+    strike, heal: act on the running node
     """
 
     name: str
@@ -50,12 +45,29 @@ class Fault:
     rebuilds: bool = False
     outside: bool = False
     cures: str = ""
+    change: Callable[[NodeMachine, Words], NodeMachine] | None = None
+    strike: Callable[[LivingNode, Words], Undo] | None = None
+    heal: Callable[[LivingNode, Undo], None] | None = None
+
+    @property
+    def _names(self) -> list[str]:
+        return re.sub(r"[\[\]]", "", self.argument).split()
+
+    def refuse_more(self, words: Words) -> None:
+        """Refuse more arguments than the fault takes."""
+        most = len(self._names)
+        if len(words) > most:
+            wanted = f"at most {most}" if most else "nothing"
+            raise InputError(
+                f"found {len(words)} words ({' '.join(words)}), wanted {wanted}",
+                where="ARG",
+                fix="l40s-deploy lab faults",
+            )
 
     def done(self, words: Words) -> str:
         """The summary of what was done: given words, or defaults of one word, in place of the arguments' names."""
         text = self.summary
-        names = re.sub(r"[\[\]]", "", self.argument).split()
-        for place, name in reversed([*enumerate(names)]):  # a default belongs to the last name before it
+        for place, name in reversed([*enumerate(self._names)]):  # a default belongs to the last name before it
             given = words[place] if place < len(words) else ""
             default = re.search(rf"\b{re.escape(name)}\b([^()]*) \(default: ([^;,)]*)([^)]*)\)", text)
             if default is not None and (given or " " not in default[2]):
@@ -69,37 +81,16 @@ def _as_from(words: str) -> str:
     return words if words.startswith(", as") else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A fault with its actions: on the machine, then on the running node, and the undo of the latter."""
-
-    fault: Fault
-    change: Callable[[NodeMachine, Words], NodeMachine] | None
-    strike: Callable[[LivingNode, Words], Undo] | None
-    heal: Callable[[LivingNode, Undo], None] | None
-
-
 @cache
-def all_faults() -> tuple[Loaded, ...]:
-    """Every fault of the package, by name."""
-    found = []
-    for module_info in pkgutil.iter_modules(faults.__path__):
-        module = importlib.import_module(f"{faults.__name__}.{module_info.name}")
-        if isinstance(getattr(module, "FAULT", None), Fault):
-            found.append(
-                Loaded(
-                    fault=module.FAULT,
-                    change=getattr(module, "change", None),
-                    strike=getattr(module, "strike", None),
-                    heal=getattr(module, "heal", None),
-                )
-            )
-    return tuple(sorted(found, key=lambda loaded: loaded.fault.name))
+def all_faults() -> tuple[Fault, ...]:
+    """Every fault, by name."""
+    modules = [importlib.import_module(f"l40s_lab.faults.{name}") for name in ("hardware", "network", "processes")]
+    return tuple(sorted((fault for module in modules for fault in module.FAULTS), key=lambda fault: fault.name))
 
 
-def find(name: str) -> Loaded:
+def find(name: str) -> Fault:
     """The fault of this name; raises InputError with the most similar names."""
-    known = {loaded.fault.name: loaded for loaded in all_faults()}
+    known = {fault.name: fault for fault in all_faults()}
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=3)

@@ -11,15 +11,6 @@ from l40s_lab.hardware.machine import NetworkInterface, NodeMachine
 from orchestrator.model.errors import InputError
 
 
-def at_most(words: Words, count: int) -> None:
-    """Refuse more arguments than the fault takes."""
-    if len(words) > count:
-        wanted = "nothing" if not count else f"at most {count}"
-        raise InputError(
-            f"found {len(words)} words ({' '.join(words)}), wanted {wanted}", where="ARG", fix="l40s-deploy lab faults"
-        )
-
-
 def number(words: Words, place: int, *, what: str, lowest: int, highest: int, default: int | None = None) -> int:
     """A whole number; the default if the argument is missing. Without a default, a missing argument is an error."""
     if place >= len(words) and default is not None:
@@ -47,7 +38,6 @@ def rate(words: Words, place: int) -> str:
 
 def gpu(node: NodeMachine, words: Words) -> int:
     """The index of one of the node's GPUs, in NVML's numbering."""
-    at_most(words, 1)
     return number(words, 0, what="the index of a GPU", lowest=0, highest=len(gpus(node.machine)) - 1)
 
 
