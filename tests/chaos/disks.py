@@ -100,13 +100,9 @@ class Disks:
             os.close(tree)
 
     def _in(self, node: str, work: Callable[[], None]) -> None:
-        spaces = Spaces(find_node(self.lab, node).pid, ["mnt"])
-
         def inside() -> None:
             spaces.join()
             work()
 
-        try:
+        with Spaces(find_node(self.lab, node).pid, ["mnt"]) as spaces:
             in_child(inside)
-        finally:
-            spaces.close()

@@ -55,8 +55,6 @@ def _end_relay(node: LivingNode, undo: Undo) -> None:
 
 
 def _start(node: LivingNode, command: list[str]) -> Identity:
-    spaces = Spaces(node.supervisor, ["net", "pid"])
-
     def work() -> Identity | None:
         spaces.join()
         with (node.blueprint.path / LOG).open("ab") as log:
@@ -71,10 +69,8 @@ def _start(node: LivingNode, command: list[str]) -> Identity:
         assert process.stdout is not None
         return Identity.of(process.pid) if process.stdout.readline() == b"ready\n" else None
 
-    try:
+    with Spaces(node.supervisor, ["net", "pid"]) as spaces:
         started = in_child(work)
-    finally:
-        spaces.close()
     if started is None:
         raise NodeError(f"the relay ended: {node.place.log_tail()}", where=node.name, fix="l40s-deploy lab status")
     return started

@@ -195,7 +195,6 @@ def _restore_disk(node: LivingNode, undo: Undo) -> None:
 
 def _resized(node: LivingNode, wanted: dict[str, int]) -> dict[str, int]:
     """Set the places to these sizes, or to what they use now; returns their former sizes in bytes."""
-    mounts = Spaces(node.pid, ["mnt"])
 
     def work() -> dict[str, int]:
         mounts.join()
@@ -207,10 +206,8 @@ def _resized(node: LivingNode, wanted: dict[str, int]) -> dict[str, int]:
             syscalls.mount("none", place, flags=syscalls.MS_REMOUNT, options=f"size={size}")
         return had
 
-    try:
+    with Spaces(node.pid, ["mnt"]) as mounts:
         return in_child(work)
-    finally:
-        mounts.close()
 
 
 def _skew_clock(node: LivingNode, asked: Words) -> Undo:

@@ -60,7 +60,6 @@ def listeners(node: LivingNode) -> list[Identity]:
 
 
 def _start_listener(node: LivingNode, memlock: int | None) -> None:
-    spaces = Spaces(node.pid, _SPACES)
     system = node.machine.machine.system
     built = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
     limits = {
@@ -85,7 +84,5 @@ def _start_listener(node: LivingNode, memlock: int | None) -> None:
                 start_new_session=True,
             )
 
-    try:
+    with Spaces(node.pid, _SPACES) as spaces:
         in_child(work)
-    finally:
-        spaces.close()

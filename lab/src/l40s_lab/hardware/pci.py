@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from l40s_lab.hardware.machine import (
     Card,
@@ -161,13 +162,7 @@ class _Walk:
                 self._amend(place, card=card, port=nic_port)
 
     def _switch(self, switch: PcieSwitch, port: PciePort, bus: int, above: str) -> None:
-        ids = replace(
-            _SWITCH_IDS,
-            vendor=switch.vendor,
-            device=switch.device,
-            subsystem_vendor=switch.vendor,
-            subsystem=switch.subsystem,
-        )
+        ids = _ids(switch.vendor, switch.device, switch.subsystem, _BRIDGE, _SWITCH_IDS.revision, _SWITCH_IDS.driver)
         link = LinkState(*_link(port), switch.gen, switch.width)
         upstream = self._add(f"{bus:02x}:00.0", above, ids, UPSTREAM, link)
         inner = self._take_bus()
@@ -190,70 +185,30 @@ class _Walk:
 
     def _add(self, short: str, above: str, ids: Ids, kind: int, link: LinkState) -> int:
         address = f"0000:{short}"
-        function = Function(
-            address=address,
-            path=f"{above}/{address}",
-            root=self.name,
-            numa=self.root.numa,
-            ids=ids,
-            kind=kind,
-            link=link,
+        path = f"{above}/{address}"
+        numa = self.root.numa
+        self.functions.append(
+            Function(address=address, path=path, root=self.name, numa=numa, ids=ids, kind=kind, link=link)
         )
-        self.functions.append(function)
         return len(self.functions) - 1
 
-    def _amend(
-        self,
-        place: int,
-        *,
-        buses: tuple[int, int, int] | None = None,
-        acs: bool | None = None,
-        slot: str = "",
-        card: Card | None = None,
-        port: NicPort | None = None,
-    ) -> None:
-        self.functions[place] = replace(self.functions[place], buses=buses, acs=acs, slot=slot, card=card, port=port)
+    def _amend(self, place: int, **values: Any) -> None:
+        self.functions[place] = replace(self.functions[place], **values)
 
 
-_ROOT_PORT_IDS = Ids(
-    vendor=0x8086,
-    device=0x352A,
-    subsystem_vendor=0x8086,
-    subsystem=0,
-    class_code=_BRIDGE,
-    revision=4,
-    driver="pcieport",
-)
-_SWITCH_IDS = Ids(
-    vendor=0x1000,
-    device=0xC010,
-    subsystem_vendor=0x1000,
-    subsystem=0xA096,
-    class_code=_BRIDGE,
-    revision=0xB0,
-    driver="pcieport",
-)
-_DISPLAY_BRIDGE_IDS = Ids(
-    vendor=0x1A03, device=0x1150, subsystem_vendor=0x1A03, subsystem=0x1150, class_code=_BRIDGE, revision=6, driver=""
-)
-_DISPLAY_IDS = Ids(
-    vendor=0x1A03,
-    device=0x2000,
-    subsystem_vendor=0x15D9,
-    subsystem=0x1C77,
-    class_code=0x030000,
-    revision=0x52,
-    driver="ast",
-)
-_DISK_IDS = Ids(
-    vendor=0x144D,
-    device=0xA80A,
-    subsystem_vendor=0x144D,
-    subsystem=0xA814,
-    class_code=0x010802,
-    revision=0,
-    driver="nvme",
-)
+def _ids(vendor: int, device: int, subsystem: int, class_code: int, revision: int, driver: str) -> Ids:
+    """Of a card whose subsystem is its own vendor's."""
+    return Ids(
+        vendor=vendor, device=device, subsystem_vendor=vendor, subsystem=subsystem, class_code=class_code,
+        revision=revision, driver=driver,
+    )  # fmt: skip
+
+
+_ROOT_PORT_IDS = _ids(0x8086, 0x352A, 0, _BRIDGE, 4, "pcieport")
+_SWITCH_IDS = _ids(0x1000, 0xC010, 0xA096, _BRIDGE, 0xB0, "pcieport")
+_DISPLAY_BRIDGE_IDS = _ids(0x1A03, 0x1150, 0x1150, _BRIDGE, 6, "")
+_DISPLAY_IDS = replace(_ids(0x1A03, 0x2000, 0x1C77, 0x030000, 0x52, "ast"), subsystem_vendor=0x15D9)
+_DISK_IDS = _ids(0x144D, 0xA80A, 0xA814, 0x010802, 0, "nvme")
 
 
 def speed(gen: int) -> str:
@@ -285,26 +240,10 @@ def _best(port: PciePort) -> tuple[int, int]:
 def _endpoints(card: Card) -> Iterator[tuple[Ids, int, int, NicPort | None]]:
     """(ids, best generation, lanes, network port) of each function of a card."""
     if isinstance(card, Gpu):
-        ids = Ids(
-            vendor=0x10DE,
-            device=card.device,
-            subsystem_vendor=0x10DE,
-            subsystem=card.subsystem,
-            class_code=0x030200,
-            revision=0xA1,
-            driver="nvidia",
-        )
+        ids = _ids(0x10DE, card.device, card.subsystem, 0x030200, 0xA1, "nvidia")
         yield ids, card.max_gen, card.width, None
     elif isinstance(card, Nic):
-        ids = Ids(
-            vendor=card.vendor,
-            device=card.device,
-            subsystem_vendor=card.vendor,
-            subsystem=card.subsystem,
-            class_code=0x020000,
-            revision=0,
-            driver=card.driver,
-        )
+        ids = _ids(card.vendor, card.device, card.subsystem, 0x020000, 0, card.driver)
         for port in card.ports:
             kind = _INFINIBAND_CONTROLLER if port.link_layer == "InfiniBand" else ids.class_code
             yield replace(ids, class_code=kind), card.max_gen, card.width, port

@@ -65,7 +65,10 @@ class Spaces:
         for handle in self._handles:
             _checked(_libc.setns(handle, 0), "setns", "")
 
-    def close(self) -> None:
+    def __enter__(self) -> Spaces:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Close the descriptors."""
         for handle in self._handles:
             os.close(handle)

@@ -27,7 +27,6 @@ def cover(supervisor: int, node: int, folder: Path, built: NodeMachine, shown: N
     supervisor, node: process ids; folder: for files to be written, as the supervisor sees it; built: the machine that
     the node was built with
     """
-    lab, network, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["net"]), Spaces(node, ["mnt"])
 
     def work() -> list[str]:
         network.join()
@@ -44,16 +43,12 @@ def cover(supervisor: int, node: int, folder: Path, built: NodeMachine, shown: N
         _write(net)
         return ["/sys", *(f"/proc{path}" for path in over)]
 
-    try:
+    with Spaces(supervisor, ["mnt"]) as lab, Spaces(node, ["net"]) as network, Spaces(node, ["mnt"]) as mounts:
         return in_child(work)
-    finally:
-        for spaces in (lab, network, mounts):
-            spaces.close()
 
 
 def uncover(supervisor: int, node: int, folder: Path, built: NodeMachine, covers: Iterable[str]) -> None:
     """Unmount everything that was mounted over something, last one first, and delete its files."""
-    lab, mounts = Spaces(supervisor, ["mnt"]), Spaces(node, ["mnt"])
 
     def work() -> None:
         mounts.join()
@@ -63,11 +58,8 @@ def uncover(supervisor: int, node: int, folder: Path, built: NodeMachine, covers
         lab.join()
         shutil.rmtree(folder, ignore_errors=True)
 
-    try:
+    with Spaces(supervisor, ["mnt"]) as lab, Spaces(node, ["mnt"]) as mounts:
         in_child(work)
-    finally:
-        lab.close()
-        mounts.close()
 
 
 def _scratch(folder: Path) -> Path:
