@@ -50,44 +50,33 @@ HASHES_DIFFER = (
     "find out who changed that package: it is not the file that the lock was made with; where the lock lacks only this "
     "Python's wheel, add it from a place that you trust: scripts/lock_hashes.py LOCK --python VERSION"
 )
-_ADVICE = (
-    (
-        re.compile(r"missing sudo password|a password is required|a terminal is required", re.IGNORECASE),
-        "use `--ask-become-pass` to enter the sudo password, once for all nodes",
+_ADVICE = {
+    "(?i:missing sudo password|a password is required|a terminal is required)": (
+        "use `--ask-become-pass` to enter the sudo password, once for all nodes"
     ),
-    (re.compile(r"incorrect sudo password|incorrect password", re.IGNORECASE), "type the password again"),
-    (
-        re.compile(r"is not in the sudoers file|is not allowed to (execute|run)|may not run sudo"),
-        "allow that user to become root on the node, or log in as another user",
+    "(?i:incorrect sudo password|incorrect password)": "type the password again",
+    "is not in the sudoers file|is not allowed to (execute|run)|may not run sudo": (
+        "allow that user to become root on the node, or log in as another user"
     ),
-    (re.compile(r"sudo: (command )?not found|sudo: No such file"), "install sudo on the node, or log in as root"),
-    (
-        re.compile(r"this needs root, and the tasks run as"),
-        "use `--become` for sudo, or set `ansible_become: true` in the inventory for all commands",
+    "sudo: (command )?not found|sudo: No such file": "install sudo on the node, or log in as root",
+    "this needs root, and the tasks run as": (
+        "use `--become` for sudo, or set `ansible_become: true` in the inventory for all commands"
     ),
-    (
-        re.compile(r"No space left on device"),
-        "free space on the node, or set another path as l40s_venv in the inventory",
+    "No space left on device": "free space on the node, or set another path as l40s_venv in the inventory",
+    "No package matching|Unable to locate package|Failed to update apt cache|Failed to fetch": (
+        "configure a package source on the node, install the packages yourself, or set system_packages_wanted"
     ),
-    (
-        re.compile(r"No package matching|Unable to locate package|Failed to update apt cache|Failed to fetch"),
-        "configure a package source on the node, install the packages yourself, or set system_packages_wanted",
+    DIFFERS: HASHES_DIFFER,
+    "No matching distribution found|Could not find a version that satisfies": (
+        "give pip an index that has it (`--find-links`), or install from a bundle (`l40s-deploy stack build`)"
     ),
-    (
-        re.compile(DIFFERS),
-        HASHES_DIFFER,
-    ),
-    (
-        re.compile(r"No matching distribution found|Could not find a version that satisfies"),
-        "give pip an index that has it (`--find-links`), or install from a bundle (`l40s-deploy stack build`)",
-    ),
-)
+}
 """Words that sudo, pip and apt are known to use -> what to do about it."""
 
 
 def advice(message: str) -> str:
     """What an operator can do about a failure, '' where nothing is known."""
-    return next((fix for pattern, fix in _ADVICE if pattern.search(message)), "")
+    return next((fix for pattern, fix in _ADVICE.items() if re.search(pattern, message)), "")
 
 
 def diff_text(result: Mapping[str, Any]) -> str:

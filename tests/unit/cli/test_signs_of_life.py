@@ -79,7 +79,7 @@ def test_bytes_rate_and_time_left(work: Callable[[], None], wanted: str, capsys:
 def test_a_bundle_counts_its_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def build(_: Any, tell: Callable[[str, int, int], None]) -> StackBundle:
+    def build(_: Any, __: Any, tell: Callable[[str, int, int], None], **___: Any) -> StackBundle:
         for place in (1, 2, 3):
             tell(f"package-{place}", place, 4)
         raise KeyboardInterrupt

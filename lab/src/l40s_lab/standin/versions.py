@@ -54,7 +54,6 @@ class Version:
     limits: str
     prefill: str
     decode: str
-    info_path: str
     model_path: str
 
 
@@ -111,7 +110,6 @@ _V05 = Version(
         "Decode batch, #running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, {graph}, "
         "gen throughput (token/s): {rate:.2f}, #queue-req: 0"
     ),
-    info_path="/server_info",
     model_path="/model_info",
 )
 
@@ -162,7 +160,6 @@ _V04 = Version(
         "Decode batch. #running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, "
         "gen throughput (token/s): {rate:.2f}, largest-len: 0, #queue-req: 0, "
     ),
-    info_path="/get_server_info",
     model_path="/get_model_info",
 )
 

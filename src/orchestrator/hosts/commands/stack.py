@@ -82,7 +82,7 @@ def _recipe(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _build(args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.hosts.steps.stack import BuildRequest, build
+    from orchestrator.hosts.steps.stack import build
 
     began = time.monotonic()
 
@@ -93,18 +93,14 @@ def _build(args: argparse.Namespace, screen: Screen) -> int:
 
     with WordsInPlace(screen, f"downloading the packages of {args.stack}", every_s=_LINE_EVERY_S) as picture:
         bundle = build(
-            BuildRequest(
-                stack=args.stack,
-                out=args.out,
-                python=args.python,
-                find_links=args.find_links,
-                vocabularies=args.vocabularies is not None,
-                vocabularies_from=args.vocabularies or "",
-                debian=args.debian is not None,
-                debian_packages=tuple(name for name in (args.debian or "").split(",") if name),
-                timeout_s=args.timeout,
-            ),
+            args.stack,
+            args.out,
             tell,
+            python=args.python,
+            find_links=args.find_links,
+            words_from=args.vocabularies,
+            debian_packages=None if args.debian is None else tuple(filter(None, args.debian.split(","))),
+            timeout_s=args.timeout,
         )
     seconds = time.monotonic() - began
     if screen.as_json:

@@ -13,7 +13,8 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -119,20 +120,21 @@ def read_bundle(path: Path) -> StackBundle:
 
     Raises InputError for a file that is none, VerificationDiffers for a damaged one.
     """
-    try:
-        with tarfile.open(path, "r:") as tar:
-            return _proved(path, tar)
-    except OSError as error:
-        raise InputError(f"can't be read: {error.strerror or error}", where=str(path), fix=_MAKE) from None
-    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"is not a complete bundle: {error}", where=str(path), fix=_MAKE) from None
+    with _open(path) as tar:
+        return _proved(path, tar)
 
 
 def stack_in(path: Path) -> str:
     """The stack that a bundle names, by its manifest alone. Raises InputError for a file that is none."""
+    with _open(path) as tar:
+        return str(_manifest(tar)["stack"])
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(path, "r:") as tar:
-            return str(_manifest(tar)["stack"])
+            yield tar
     except OSError as error:
         raise InputError(f"can't be read: {error.strerror or error}", where=str(path), fix=_MAKE) from None
     except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:

@@ -7,7 +7,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.engines.router import VERSION
@@ -38,42 +37,36 @@ def router_lock() -> Path:
     return data_dir("playbooks") / "roles" / "router_env" / "files" / f"{ROUTER_STACK.name}.lock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequest:
-    """What to build. stack: a stack's name or file, or ROUTER for the router's packages.
-
-    python: None is the stack's own; find_links: '' leaves it to pip's configuration
-    vocabularies: what tokenizers would download comes along; from a folder, or '' for where they download it
-    debian: the Debian packages that `prepare` installs come along, of this machine's release
-    debian_packages: these, beside the stack's and Python's, in place of the usual ones; () for the usual ones
-    """
-
-    stack: str
-    out: Path
-    python: str | None = None
-    find_links: str = ""
-    vocabularies: bool = False
-    vocabularies_from: str = ""
-    debian: bool = False
-    debian_packages: tuple[str, ...] = ()
-    timeout_s: float = 3600.0
-
-
-def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lambda *_: None) -> StackBundle:
+def build(
+    name: str,
+    out: Path,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    *,
+    python: str | None = None,
+    find_links: str = "",
+    words_from: str | None = None,
+    debian_packages: tuple[str, ...] | None = None,
+    timeout_s: float = 3600.0,
+) -> StackBundle:
     """Bring every package of the stack's lock and write the bundle.
 
+    name:     a stack's name or file, or ROUTER for the router's packages
     progress: called with a package's name, its place and how many there are
+    python:   None is the stack's own; find_links: '' leaves it to pip's configuration
+    words_from: what tokenizers would download comes along, from a folder, or '' for where they download it; None: not
+    debian_packages: Debian packages come along, of this machine's release: these, beside the stack's and Python's, or
+              () for those that `prepare` usually installs; None: no packages
     """
-    stack = ROUTER_STACK if request.stack == ROUTER else load_stack(request.stack)
-    python = request.python or stack.python
+    stack = ROUTER_STACK if name == ROUTER else load_stack(name)
+    python = python or stack.python
     if not re.fullmatch(r"3\.\d{1,2}", python):
         raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
-    if not request.out.parent.is_dir():
-        raise InputError("no such directory", where=str(request.out.parent), fix="choose another path with --out FILE")
+    if not out.parent.is_dir():
+        raise InputError("no such directory", where=str(out.parent), fix="choose another path with --out FILE")
     if stack.install != "venv":
-        return _build_with_image(request, stack, python)
-    lock = (router_lock() if request.stack == ROUTER else stack_lock(request.stack)).read_text("utf-8")
-    if found := locks.wheels(stack, request.find_links):
+        return _build_with_image(stack, out, python, debian_packages, timeout_s)
+    lock = (router_lock() if name == ROUTER else stack_lock(name)).read_text("utf-8")
+    if found := locks.wheels(stack, find_links):
         lock = locks.with_brought(lock, found)
     count = len(list(pins(lock)))
     come = 0
@@ -83,14 +76,16 @@ def build(request: BuildRequest, progress: Callable[[str, int, int], None] = lam
         come += 1
         progress(package, come, count)
 
-    with _beside(request.out) as wheels:
-        wheelhouse.download(
-            lock, wheels, python=python, find_links=request.find_links, deadline_s=request.timeout_s, progress=tell
-        )
-        debs = _debs(request, stack, python, wheels) if request.debian else None
-        words = _vocabularies(request, wheels) if request.vocabularies else None
+    with _beside(out) as wheels:
+        wheelhouse.download(lock, wheels, python=python, find_links=find_links, deadline_s=timeout_s, progress=tell)
+        debs = _debs(debian_packages, stack, python, wheels, timeout_s)
+        words = None
+        if words_from is not None:
+            words = wheels / "vocabularies"
+            words.mkdir()
+            vocabularies.bring(words, source=words_from, deadline_s=timeout_s)
         return write_bundle(
-            request.out,
+            out,
             stack,
             python=python,
             lock=lock,
@@ -112,13 +107,15 @@ def _beside(out: Path) -> Iterator[Path]:
         yield Path(place)
 
 
-def _build_with_image(request: BuildRequest, stack: Stack, python: str) -> StackBundle:
-    with _beside(request.out) as place:
+def _build_with_image(
+    stack: Stack, out: Path, python: str, packages: tuple[str, ...] | None, timeout_s: float
+) -> StackBundle:
+    with _beside(out) as place:
         (place / "image").mkdir()
-        images.save(stack, place / "image" / "image.tar", deadline_s=request.timeout_s)
-        debs = _debs(request, stack, python, place) if request.debian else None
+        images.save(stack, place / "image" / "image.tar", deadline_s=timeout_s)
+        debs = _debs(packages, stack, python, place, timeout_s)
         return write_bundle(
-            request.out,
+            out,
             stack,
             python=python,
             lock="",
@@ -144,20 +141,11 @@ def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
 
 
-def _vocabularies(request: BuildRequest, beside: Path) -> Path:
-    folder = beside / "vocabularies"
-    folder.mkdir()
-    vocabularies.bring(folder, source=request.vocabularies_from, deadline_s=request.timeout_s)
-    return folder
-
-
-def _debs(request: BuildRequest, stack: Stack, python: str, beside: Path) -> Path:
+def _debs(packages: tuple[str, ...] | None, stack: Stack, python: str, beside: Path, timeout_s: float) -> Path | None:
+    if packages is None:
+        return None
     folder = beside / "debs"
     folder.mkdir()
-    wanted = {
-        *(request.debian_packages or debian.base_packages()),
-        *stack.system_packages,
-        *debian.python_packages(python),
-    }
-    debian.download(sorted(wanted), folder, deadline_s=request.timeout_s)
+    wanted = {*(packages or debian.base_packages()), *stack.system_packages, *debian.python_packages(python)}
+    debian.download(sorted(wanted), folder, deadline_s=timeout_s)
     return folder

@@ -9,7 +9,7 @@ from orchestrator.cli.options import add_examples, add_json, add_timeout
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.tuning.pack import DERIVED
-from orchestrator.tuning.steps.fetch import FetchRequest, fetch, fetched_json
+from orchestrator.tuning.steps.fetch import fetch, fetched_json
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU
 
 EXAMPLES = (
@@ -36,16 +36,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when the pack is written."""
-    request = FetchRequest(
-        name=args.name,
-        out=args.out,
-        stack=args.stack,
-        gpu=args.gpu,
-        checkout=args.checkout,
-        timeout_s=args.timeout,
-    )
     with patience(screen, f"fetching {args.name}"):
-        published, pack = fetch(request)
+        published, pack = fetch(
+            args.name,
+            args.out,
+            stack_name=args.stack,
+            gpu=args.gpu,
+            checkout=args.checkout,
+            timeout_s=args.timeout,
+        )
     if screen.as_json:
         screen.json(fetched_json(published, pack, args.out))
         return 0

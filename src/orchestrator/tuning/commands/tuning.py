@@ -28,12 +28,11 @@ from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.planning.layout import degrees_of
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.tuning.commands import fetch as tuning_fetch
 from orchestrator.tuning.pack import INTERPRETED
 from orchestrator.tuning.search import BATCHES
 from orchestrator.tuning.steps.carry import (
-    PullRequest,
-    TuningPushRequest,
     TuningPushResult,
     pull,
     pulled_json,
@@ -41,7 +40,7 @@ from orchestrator.tuning.steps.carry import (
     push_json,
 )
 from orchestrator.tuning.steps.run import TunedGang, TuneOptions, TuningProgress, run_tuning, tuned_json
-from orchestrator.tuning.steps.tuning import Kit, TuningRequest, status_json, tuning_status
+from orchestrator.tuning.steps.tuning import Kit, status_json, tuning_status
 
 _STATUS = (
     "l40s-deploy tuning status --model DeepSeek-V3-0324-Block64x64",
@@ -152,10 +151,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
     request = TuneOptions(
         out=args.out,
-        model=args.model,
-        stack=args.stack,
-        **args.layout,
-        gangs=tuple(args.gang),
+        plan=_plan(args),
         batches=args.batch,
         most=args.candidates,
         again=args.again,
@@ -174,6 +170,10 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
     if done.lost:
         return Exit.UNREACHABLE
     return Exit.FINDINGS if done.failed or done.left else 0
+
+
+def _plan(args: argparse.Namespace) -> PlanRequest:
+    return PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
 
 
 def _pace(pace: TuningProgress) -> str:
@@ -210,9 +210,8 @@ def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
 
 def _pull(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_inventory(args, screen)
-    request = PullRequest(out=args.out, node=args.node, model=args.model, stack=args.stack)
     with patience(screen, "reading the node's tuned configs"):
-        pulled = pull(inventory, request)
+        pulled = pull(inventory, args.out, node=args.node, model=args.model, stack_name=args.stack)
     for part, why in pulled.left:
         screen.say(f"left out: {part}: {why}")
     if screen.as_json:
@@ -233,11 +232,8 @@ def _push(args: argparse.Namespace, screen: Screen) -> int:
             fix="tuning push PACK | --remove",
         )
     inventory = open_inventory(args, screen)
-    request = TuningPushRequest(
-        pack=args.pack, stack=args.stack, gangs=tuple(args.gang), remove=args.remove, check=args.check
-    )
     with patience(screen, "changing the nodes' tuned configs"):
-        done = push(inventory, request)
+        done = push(inventory, args.pack, stack_name=args.stack, gangs=tuple(args.gang), check=args.check)
     if screen.as_json:
         screen.json(push_json(done, [node.name for node in inventory.nodes]))
     else:
@@ -265,16 +261,9 @@ def _show_push(done: PerNode[TuningPushResult], *, check: bool, screen: Screen) 
 
 def _status(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where an engine would fail or answer wrongly with a config, 4 where a node did not answer."""
-    request = TuningRequest(
-        model=args.model,
-        stack=args.stack,
-        **args.layout,
-        gangs=tuple(args.gang),
-        offline=args.offline,
-    )
     inventory = _inventory(args, screen)
     with patience(screen, "inspecting the nodes' tuned configs"):
-        kits = tuning_status(inventory, request)
+        kits = tuning_status(inventory, _plan(args), offline=args.offline)
     if screen.as_json:
         screen.json(status_json(args.model, kits))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.planning.places import venv
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.protocol.looks import Holdings
 from orchestrator.remote.fleet import Fleet
@@ -25,17 +26,7 @@ from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.tuning.pack import INTERPRETED, Pack, pack_of, part_name
 from orchestrator.tuning.steps.packs import load_pack, save_pack
-from orchestrator.tuning.steps.tuning import ASSUMED_GPU, TuningRequest, ask_holdings, gpu_of, kits_of, moe_directory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullRequest:
-    """What to pull. node: None for the first one; model: only what it looks for, None for all of the GPU's"""
-
-    out: Path
-    node: str | None = None
-    model: str | None = None
-    stack: str | None = None
+from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, kits_of, moe_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,32 +39,21 @@ class TuningPullResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuningPushRequest:
-    """What to push. pack: None with `remove`, which undoes what was installed; check: report what would be done"""
+class TuningPushResult(TuneAnswer):
+    """What was done on one node. remarks: what an operator should know"""
 
-    pack: Path | None = None
-    stack: str | None = None
-    gangs: tuple[str, ...] = ()
-    remove: bool = False
-    check: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuningPushResult:
-    """What was done on one node, by places on it. left: place -> why; remarks: what an operator should know"""
-
-    written: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
-    restored: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    left: Mapping[str, str]
     remarks: tuple[str, ...] = ()
 
 
-def pull(inventory: Inventory, request: PullRequest) -> TuningPullResult:
-    """Make a pack of what one node has. Raises InputError if there is nothing, Unreachable and NodeError as usual."""
-    spec = _node(inventory, request.node)
-    asked = request.stack or _named(inventory, [spec]) or _only_by_option()
+def pull(
+    inventory: Inventory, out: Path, *, node: str | None = None, model: str | None = None, stack_name: str | None = None
+) -> TuningPullResult:
+    """Make a pack of what one node has. Raises InputError if there is nothing, Unreachable and NodeError as usual.
+
+    node: None for the first one; model: only what it looks for, None for all of the GPU's
+    """
+    spec = next(iter(chosen_nodes(inventory.nodes, [node] if node else [], "--from").values()))
+    asked = stack_name or _named(inventory, [spec]) or _only_by_option()
     stack = load_stack(asked)
     with Fleet([spec]) as fleet:
         snapshot = look(fleet, [spec]).all()[spec.name]
@@ -90,46 +70,54 @@ def pull(inventory: Inventory, request: PullRequest) -> TuningPullResult:
         )
     rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
     pack, left = pack_of(held, rules, dialect=stack.dialect, device=device_name(gpu), moe_directory=own)
-    if request.model:
-        wanted = _taken(inventory, TuningRequest(model=request.model, stack=asked), stack, spec, held, gpu)
+    if model:
+        wanted = _taken(inventory, PlanRequest(model=model, stack=asked), stack, spec, held, gpu)
         pack = replace(pack, texts={part: text for part, text in pack.texts.items() if part in wanted})
         left = tuple((part, flaw) for part, flaw in left if part in wanted)
     if not pack.texts:
         raise InputError(
-            f"it has no usable config for {gpu}" + (f" that {request.model} looks for" if request.model else ""),
+            f"it has no usable config for {gpu}" + (f" that {model} looks for" if model else ""),
             where=f"{spec.name}: {held.root}",
             fix="run `l40s-deploy tuning status --model NAME` to see which files are needed, and where",
         )
-    save_pack(request.out, pack)
+    save_pack(out, pack)
     return TuningPullResult(node=spec.name, pack=pack, left=tuple((part, flaw.text) for part, flaw in left))
 
 
-def push(inventory: Inventory, request: TuningPushRequest) -> PerNode[TuningPushResult]:
+def push(
+    inventory: Inventory,
+    file: Path | None,
+    *,
+    stack_name: str | None = None,
+    gangs: tuple[str, ...] = (),
+    check: bool = False,
+) -> PerNode[TuningPushResult]:
     """Install a pack on every node, or remove it. Nothing is written before every node has agreed to accept it.
 
+    file: the pack; None undoes what was installed; check: report what would be done
     Raises InputError for a pack that can't be used, and the first failure of a node that can't accept it.
     """
-    specs = {node.name: node for gang in chosen_gangs(inventory, request.gangs) for node in gang.machines}
-    pack = load_pack(request.pack) if request.pack and not request.remove else None
-    stack = load_stack(request.stack or _named(inventory, specs.values()) or _for(pack))
+    specs = {node.name: node for gang in chosen_gangs(inventory, gangs) for node in gang.machines}
+    pack = load_pack(file) if file else None
+    stack = load_stack(stack_name or _named(inventory, specs.values()) or _for(pack))
     if pack and stack.dialect != pack.dialect:
         raise InputError(
             f"the pack is for {pack.dialect}, but the stack {stack.name} is {stack.dialect}",
-            where=str(request.pack),
+            where=str(file),
             fix="choose the matching stack with --stack, or another pack",
         )
     if pack and pack.made == INTERPRETED and stack.device == "cuda":
         raise InputError(
             "this pack was made without a GPU, by Triton's interpreter: its times say nothing",
-            where=str(request.pack),
+            where=str(file),
             fix="make one on the nodes' GPUs with `l40s-deploy tuning run`",
         )
     with Fleet(specs.values()) as fleet:
         if pack:
-            _refuse_other_gpus(fleet, specs, pack, str(request.pack))
+            _refuse_other_gpus(fleet, specs, pack, str(file))
         would = fleet.on_every(lambda session: _put(session, stack, pack, check=True))
         would.all()
-        return would if request.check else fleet.on_every(lambda session: _put(session, stack, pack, check=False))
+        return would if check else fleet.on_every(lambda session: _put(session, stack, pack, check=False))
 
 
 def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> TuningPushResult:
@@ -147,14 +135,8 @@ def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> T
         remarks.append(
             f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
         )
-    return TuningPushResult(
-        written=said.written,
-        unchanged=said.unchanged,
-        restored=said.restored,
-        removed=said.removed,
-        left=said.left,
-        remarks=tuple(remarks),
-    )
+    done = {each.name: getattr(said, each.name) for each in fields(said)}
+    return TuningPushResult(**done, remarks=tuple(remarks))
 
 
 def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, where: str) -> None:
@@ -170,7 +152,7 @@ def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, 
 
 
 def _taken(
-    inventory: Inventory, request: TuningRequest, stack: Stack, spec: NodeSpec, held: Holdings, gpu: str
+    inventory: Inventory, request: PlanRequest, stack: Stack, spec: NodeSpec, held: Holdings, gpu: str
 ) -> set[str]:
     """Parts that this model's engine takes on this node."""
     (kit,) = kits_of(inventory, replace(request, gangs=(spec.gang,)), {spec.name: held}, gpu)
@@ -178,10 +160,6 @@ def _taken(
         raise kit.refusal
     rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
     return {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
-
-
-def _node(inventory: Inventory, name: str | None) -> NodeSpec:
-    return next(iter(chosen_nodes(inventory.nodes, [name] if name else [], "--from").values()))
 
 
 def _named(inventory: Inventory, specs: Any) -> str:
@@ -236,13 +214,9 @@ def _node_json(name: str, done: PerNode[TuningPushResult]) -> dict[str, Any]:
     error = failure.as_json() if failure else None
     if put is None:
         return {"name": name, "error": error}
+    told = put.as_json()
     return {
         "name": name,
-        "written": list(put.written),
-        "unchanged": list(put.unchanged),
-        "restored": list(put.restored),
-        "removed": list(put.removed),
-        "left": dict(put.left),
-        "remarks": list(put.remarks),
+        **{key: told[key] for key in ("written", "unchanged", "restored", "removed", "left", "remarks")},
         "error": error,
     }

@@ -9,7 +9,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +25,35 @@ from orchestrator.tuning.steps.packs import proved, save_pack
 _AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
-    """What to fetch. gpu: as NVML names it; checkout: a clone of the publisher's repository, None to download"""
-
-    name: str
-    out: Path
-    stack: str
-    gpu: str
-    checkout: Path | None = None
-    timeout_s: float = 3600.0
-
-
-def fetch(request: FetchRequest) -> tuple[Published, Pack]:
+def fetch(
+    name: str, out: Path, *, stack_name: str, gpu: str, checkout: Path | None = None, timeout_s: float = 3600.0
+) -> tuple[Published, Pack]:
     """Make a pack of what was published for a stack and GPU. Nothing is written before every file is proved.
 
+    gpu: as NVML names it; checkout: a clone of the publisher's repository, None to download
     Raises InputError where there is nothing for it, Unreachable for a file that can't be had, VerificationDiffers for
     one with another digest.
     """
-    published, stack = load_published(request.name), load_stack(request.stack)
+    published, stack = load_published(name), load_stack(stack_name)
     lookup = engine_of(stack).tuned
-    wanted = parts_of(published, lookup, device_name(request.gpu))
+    wanted = parts_of(published, lookup, device_name(gpu))
     if not wanted:
         raise InputError(
-            f"{published.name} has no config for {request.gpu}",
+            f"{published.name} has no config for {gpu}",
             where="--gpu",
-            fix="GPUs that it has some for: " + ", ".join(name.replace("_", " ") for name in devices(published)),
+            fix="GPUs that it has some for: " + ", ".join(one.replace("_", " ") for one in devices(published)),
         )
-    texts = _texts(published, dict(wanted.values()), request)
+    texts = _texts(published, dict(wanted.values()), checkout, time.monotonic() + timeout_s)
     pack = Pack(
         dialect=stack.dialect,
         engine_version=stack.engine_version,
-        device=device_name(request.gpu),
+        device=device_name(gpu),
         triton=published.triton,
         texts={part: texts[path] for part, (path, _) in sorted(wanted.items())},
         made=DERIVED if lookup.by_triton else PUBLISHED,
         origin=published.origin,
     )
-    save_pack(request.out, proved(pack, str(request.out)))
+    save_pack(out, proved(pack, str(out)))
     return published, pack
 
 
@@ -84,15 +74,14 @@ def fetched_json(published: Published, pack: Pack, out: Path) -> dict[str, Any]:
     }
 
 
-def _texts(published: Published, digests: Mapping[str, str], request: FetchRequest) -> dict[str, str]:
+def _texts(published: Published, digests: Mapping[str, str], checkout: Path | None, deadline: float) -> dict[str, str]:
     """By path, each proved."""
-    deadline = time.monotonic() + request.timeout_s
 
     def one(path: str) -> str:
         inside = f"{published.folder}/{path}"
-        if request.checkout is not None:
-            place = str(request.checkout / inside)
-            content = _read(request.checkout / inside)
+        if checkout is not None:
+            place = str(checkout / inside)
+            content = _read(checkout / inside)
         else:
             place = published.address.format(commit=published.commit, file=urllib.parse.quote(inside))
             content = _download(place, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,18 +46,12 @@ ROUNDS = 2
 class TuneOptions:
     """What to tune.
 
-    out: the pack; batches: () for SGLang's own; most: candidates a job, None for all; again: forget earlier results
+    out: the pack; plan: for one gang
+    batches: () for SGLang's own; most: candidates a job, None for all; again: forget earlier results
     """
 
     out: Path
-    model: str
-    stack: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    attn_dp: int | None = None
-    layout: str = ""
-    gangs: tuple[str, ...] = ()
+    plan: PlanRequest
     batches: tuple[int, ...] = ()
     most: int | None = None
     again: bool = False
@@ -98,7 +92,7 @@ def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
     where all have dropped out; what was found until then is kept for the next run.
     """
-    gang = the_one_gang(inventory, request.gangs, command="tuning run --gang")
+    gang = the_one_gang(inventory, request.plan.gangs, command="tuning run --gang")
     if request.out.exists():
         raise InputError("already exists", where=str(request.out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:
@@ -126,19 +120,10 @@ class _TuningSetup:
 
 
 def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOptions) -> _TuningSetup:
-    asked = PlanRequest(
-        model=request.model,
-        stack=request.stack,
-        tp=request.tp,
-        pp=request.pp,
-        ep=request.ep,
-        attn_dp=request.attn_dp,
-        layout=request.layout,
-        gangs=(gang.name,),
-    )
+    asked = replace(request.plan, gangs=(gang.name,))
     planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
     plan = planned.plan.gangs[0]
-    stack, profile = load_stack(plan.stack), load_profile(request.model)
+    stack, profile = load_stack(plan.stack), load_profile(asked.model)
     gpus = {name: gpu_of(snapshot) or ASSUMED_GPU for name, snapshot in planned.snapshots.items()}
     held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus)
     for failure in held.failures.values():

@@ -25,6 +25,7 @@ from orchestrator.planning.build import abilities
 from orchestrator.planning.engine_command import asked
 from orchestrator.planning.named import laid_out
 from orchestrator.planning.places import venv
+from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
 from orchestrator.remote import node_app
@@ -41,21 +42,6 @@ REFERENCE = GangSpec(
     ),
 )
 """What is assumed where no cluster is named: four nodes with eight L40S each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuningRequest:
-    """What an operator asks for. stack: None means every stack for GPUs; offline: ask no node."""
-
-    model: str
-    stack: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    ep: int | None = None
-    attn_dp: int | None = None
-    layout: str = ""
-    gangs: tuple[str, ...] = ()
-    offline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +70,17 @@ class Kit:
     failures: Mapping[str, DeployError]
 
 
-def tuning_status(inventory: Inventory | None, request: TuningRequest) -> tuple[Kit, ...]:
+def tuning_status(inventory: Inventory | None, request: PlanRequest, *, offline: bool = False) -> tuple[Kit, ...]:
     """Every gang by every stack that was asked for; nodes that don't answer are among the failures.
 
-    inventory: None for the reference cluster, of which nobody is asked
+    inventory: None for the reference cluster, of which nobody is asked; request.stack: None for every one for GPUs
+    offline: ask no node
     Raises InputError for a model, stack or gang that does not exist, and where no stack allows the layout.
     """
     profile = load_profile(request.model)
     gangs = chosen_gangs(inventory, request.gangs) if inventory else (REFERENCE,)
     stacks = _stacks(request.stack)
-    if inventory is None or request.offline:
+    if inventory is None or offline:
         kits = [_kit(gang, stack, profile, request, TunedHoldings({}, {}, {})) for gang in gangs for stack in stacks]
     else:
         kits = _asked(gangs, stacks, profile, request)
@@ -102,9 +89,7 @@ def tuning_status(inventory: Inventory | None, request: TuningRequest) -> tuple[
     return tuple(kits)
 
 
-def kits_of(
-    inventory: Inventory, request: TuningRequest, holdings: Mapping[str, Holdings], gpu: str
-) -> tuple[Kit, ...]:
+def kits_of(inventory: Inventory, request: PlanRequest, holdings: Mapping[str, Holdings], gpu: str) -> tuple[Kit, ...]:
     """The same of what nodes have said already. gpu: their GPUs' name"""
     profile = load_profile(request.model)
     seen = TunedHoldings(dict.fromkeys(holdings, gpu), holdings, {})
@@ -131,7 +116,7 @@ def _stacks(asked: str | None) -> tuple[Stack, ...]:
 
 
 def _asked(
-    gangs: Sequence[GangSpec], stacks: Sequence[Stack], profile: ModelProfile, request: TuningRequest
+    gangs: Sequence[GangSpec], stacks: Sequence[Stack], profile: ModelProfile, request: PlanRequest
 ) -> list[Kit]:
     specs = [node for gang in gangs for node in gang.nodes]
     with Fleet(specs) as fleet:
@@ -180,7 +165,7 @@ def _kit(
     gang: GangSpec,
     stack: Stack,
     profile: ModelProfile,
-    request: TuningRequest,
+    request: PlanRequest,
     seen: TunedHoldings,
 ) -> Kit:
     rules = engine_of(stack).tuned
@@ -241,7 +226,7 @@ def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
     return stack.triton_version, f"stack {stack.name}" if stack.triton_version else "not known"
 
 
-def _layout(gang: GangSpec, profile: ModelProfile, stack: Stack, request: TuningRequest) -> Layout:
+def _layout(gang: GangSpec, profile: ModelProfile, stack: Stack, request: PlanRequest) -> Layout:
     return layouts.choose(
         profile,
         nodes=len(gang.nodes),

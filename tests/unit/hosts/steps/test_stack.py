@@ -13,7 +13,7 @@ from tests.support.wheels import wheel
 from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps.bundle import copy_part, read_bundle
 from orchestrator.hosts.steps.locks import pins
-from orchestrator.hosts.steps.stack import BuildRequest, build, router_lock, write_recipe
+from orchestrator.hosts.steps.stack import build, router_lock, write_recipe
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import InputError
 
@@ -90,7 +90,7 @@ def test_a_stack_without_a_recipe_brings_those_that_have_one() -> None:
 
 def test_a_bundle_of_a_contained_stack_has_its_image(docker: Path, tmp_path: Path) -> None:
     stack = contained(tmp_path, f"sha256:{ID}")
-    made = build(BuildRequest(stack=str(stack), out=tmp_path / "b"))
+    made = build(str(stack), tmp_path / "b")
     assert docker.read_text().split()[-1] == f"sha256:{ID}"
     assert made.image and read_bundle(tmp_path / "b") == made
     copy_part(made, "image", tmp_path / "image.tar")
@@ -101,7 +101,7 @@ def test_a_bundle_of_a_contained_stack_has_its_image(docker: Path, tmp_path: Pat
 
 def test_an_image_that_only_a_registry_knows_is_pulled_and_not_bundled(docker: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="wanted the image's id"):
-        build(BuildRequest(stack=str(contained(tmp_path, f"a/b@sha256:{ID}")), out=tmp_path / "b"))
+        build(str(contained(tmp_path, f"a/b@sha256:{ID}")), tmp_path / "b")
     assert not docker.exists()
     assert not (tmp_path / "b").exists()
 
@@ -123,12 +123,12 @@ def test_a_folder_that_can_not_be_written_is_the_inputs_fault(tmp_path: Path, mo
 
     monkeypatch.setattr("tempfile.TemporaryDirectory", full)
     with pytest.raises(InputError, match="can't be written: Permission denied"):
-        build(BuildRequest(stack="sglang-0.5.23-cpu", out=tmp_path / "b"))
+        build("sglang-0.5.23-cpu", tmp_path / "b")
 
 
 def test_a_part_that_finds_no_room_is_the_inputs_fault(docker: Path, tmp_path: Path) -> None:
     stack = contained(tmp_path, f"sha256:{ID}")
-    bundle = build(BuildRequest(stack=str(stack), out=tmp_path / "b", python="3.12"))
+    bundle = build(str(stack), tmp_path / "b", python="3.12")
     assert bundle.python == "3.12"
     assert docker.exists()
     with pytest.raises(InputError, match=r"image of .* can't be unpacked: No space left on device"):
@@ -143,8 +143,8 @@ def test_the_router_s_packages_are_a_bundle_of_their_own(tmp_path: Path, monkeyp
     monkeypatch.setattr("orchestrator.hosts.steps.stack.router_lock", lambda: tmp_path / "router.lock")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    request = BuildRequest(stack="router", out=tmp_path / "router.bundle", find_links=str(wheels), python="3.12")
-    assert (build(request).stack, read_bundle(request.out).python) == (f"sglang-router-{VERSION}", "3.12")
+    built = build("router", tmp_path / "router.bundle", find_links=str(wheels), python="3.12")
+    assert (built.stack, read_bundle(built.path).python) == (f"sglang-router-{VERSION}", "3.12")
 
 
 def test_the_router_s_lock_names_the_router() -> None:

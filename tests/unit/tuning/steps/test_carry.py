@@ -17,7 +17,7 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.remote import node_app
 from orchestrator.tuning.pack import Pack
-from orchestrator.tuning.steps.carry import PullRequest, TuningPushRequest, pull, push
+from orchestrator.tuning.steps.carry import pull, push
 from orchestrator.tuning.steps.packs import load_pack, save_pack
 
 STACK = "sglang-0.5.23"
@@ -59,25 +59,25 @@ def everything(site: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", ["pack", pytest.param("pack.tar", marks=pytest.mark.long), "pack.tar.gz"])
 def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sites: list[Path], name: str) -> None:
     before = [everything(site) for site in sites]
-    pulled = pull(cluster, PullRequest(out=tmp_path / name, node="node0"))
+    pulled = pull(cluster, tmp_path / name, node="node0")
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}"]
     assert (pulled.pack.engine_version, pulled.pack.triton) == ("0.5.23", "3.8.0")
 
-    would = push(cluster, TuningPushRequest(pack=tmp_path / name, check=True)).all()
+    would = push(cluster, tmp_path / name, check=True).all()
     assert [len(put.written) for put in would.values()] == [0, 3, 3]
     assert [everything(site) for site in sites] == before, "a check writes nothing"
 
-    push(cluster, TuningPushRequest(pack=tmp_path / name)).all()
+    push(cluster, tmp_path / name).all()
     for site in sites:
         for place in (f"{MOE}/triton_3_8_0/{UP}", f"{LINEAR}/{QKV}", f"{LINEAR}/{ELSEWHERE}"):
             assert (site / place).read_bytes() == (sites[0] / place).read_bytes()
     after = [everything(site) for site in sites]
 
-    again = push(cluster, TuningPushRequest(pack=tmp_path / name)).all()
+    again = push(cluster, tmp_path / name).all()
     assert [(len(put.written), len(put.unchanged)) for put in again.values()] == [(0, 3)] * 3
     assert [everything(site) for site in sites] == after, "a second push changes nothing"
 
-    back = push(cluster, TuningPushRequest(remove=True)).all()
+    back = push(cluster, None).all()
     assert [(len(put.restored), len(put.removed)) for put in back.values()] == [(0, 0), (1, 2), (0, 3)]
     # the first node's own files existed before: no undo may remove them
     assert [everything(site) for site in sites] == before
@@ -86,7 +86,7 @@ def test_from_one_node_onto_all_and_back(tmp_path: Path, cluster: Inventory, sit
 def test_a_model_takes_only_what_it_looks_for(tmp_path: Path, sites: list[Path]) -> None:
     assert sites
     one = inventory(node(0, tmp_path, gpus=32, stack=STACK))
-    pulled = pull(one, PullRequest(out=tmp_path / "pack", model=MODEL))
+    pulled = pull(one, tmp_path / "pack", model=MODEL)
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
 
 
@@ -96,13 +96,13 @@ def test_a_stack_that_was_named_by_its_file_is_looked_up_there(tmp_path: Path, s
     shipped = (data_dir("inventory") / "stacks" / f"{STACK}.yml").read_text()
     own.write_text(shipped.replace(f"name: {STACK}\n", "name: own\n"))
     one = inventory(node(0, tmp_path, gpus=32))
-    pulled = pull(one, PullRequest(out=tmp_path / "pack", model=MODEL, stack=str(own)))
+    pulled = pull(one, tmp_path / "pack", model=MODEL, stack_name=str(own))
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"moe/triton_3_8_0/{UP}"]
 
 
 def test_unusable_ones_are_left_out_and_told(tmp_path: Path, cluster: Inventory, sites: list[Path]) -> None:
     config(sites[0] / LINEAR / QKV, BLOCK_SIZE_K=128)
-    pulled = pull(cluster, PullRequest(out=tmp_path / "pack"))
+    pulled = pull(cluster, tmp_path / "pack")
     assert [part for part, _ in pulled.left] == [f"linear/{QKV}"]
     assert f"linear/{QKV}" not in pulled.pack.texts
 
@@ -110,14 +110,14 @@ def test_unusable_ones_are_left_out_and_told(tmp_path: Path, cluster: Inventory,
 def test_a_place_that_is_taken_is_not_written_over(tmp_path: Path, cluster: Inventory) -> None:
     (tmp_path / "pack").mkdir()
     with pytest.raises(InputError, match="already exists"):
-        pull(cluster, PullRequest(out=tmp_path / "pack"))
+        pull(cluster, tmp_path / "pack")
 
 
 def test_a_node_without_an_engine_or_configs_gives_no_pack(tmp_path: Path, sites: list[Path]) -> None:
     with pytest.raises(InputError, match="no engine"):
-        pull(inventory(node(7, tmp_path, stack=STACK)), PullRequest(out=tmp_path / "pack"))
+        pull(inventory(node(7, tmp_path, stack=STACK)), tmp_path / "pack")
     with pytest.raises(InputError, match="no usable config"):
-        pull(inventory(node(2, tmp_path, stack=STACK)), PullRequest(out=tmp_path / "pack"))
+        pull(inventory(node(2, tmp_path, stack=STACK)), tmp_path / "pack")
     assert sites
 
 
@@ -209,7 +209,7 @@ def test_a_wrong_pack_is_refused_and_nothing_is_written(
     spoil(pack)
     before = [everything(site) for site in sites]
     with pytest.raises(InputError, match=reason.replace("(", r"\(")):
-        push(cluster, TuningPushRequest(pack=pack))
+        push(cluster, pack)
     assert [everything(site) for site in sites] == before
 
 
@@ -221,9 +221,9 @@ def test_a_tar_that_leaves_its_folder_is_refused(tmp_path: Path, cluster: Invent
         load_pack(tmp_path / "bad.tar")
     (tmp_path / "no.tar").write_text("no tar")
     with pytest.raises(InputError, match="the pack is not valid"):
-        push(cluster, TuningPushRequest(pack=tmp_path / "no.tar"))
+        push(cluster, tmp_path / "no.tar")
     with pytest.raises(InputError, match="can't be read"):
-        push(cluster, TuningPushRequest(pack=tmp_path / "nowhere"))
+        push(cluster, tmp_path / "nowhere")
     whole = made(tmp_path, "whole.tar.gz").read_bytes()
     (tmp_path / "damaged.tar.gz").write_bytes(whole[:40] + b"\xff" * 40 + whole[80:])
     with pytest.raises(InputError, match="the pack is not valid"):
@@ -237,24 +237,24 @@ def test_one_node_that_can_not_take_it_keeps_all_from_being_written(
     (sites[2] / "sglang-0.5.23.dist-info").rename(sites[2] / "sglang-0.5.24.dist-info")
     before = everything(sites[1])
     with pytest.raises(NodeError, match=r"sglang 0\.5\.24 is installed, but the pack is for 0\.5\.23"):
-        push(cluster, TuningPushRequest(pack=pack))
+        push(cluster, pack)
     assert everything(sites[1]) == before
 
 
 def test_a_pack_for_another_stack_is_refused(tmp_path: Path, cluster: Inventory) -> None:
     with pytest.raises(InputError, match=r"the pack is for sglang-0\.5"):
-        push(cluster, TuningPushRequest(pack=made(tmp_path), stack="sglang-0.4.4-l40s"))
+        push(cluster, made(tmp_path), stack_name="sglang-0.4.4-l40s")
 
 
 def test_what_somebody_changed_since_is_neither_overwritten_nor_taken_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     pack = made(tmp_path)
-    push(cluster, TuningPushRequest(pack=pack)).all()
+    push(cluster, pack).all()
     config(sites[2] / LINEAR / QKV, num_stages=5)
     with pytest.raises(NodeError, match="has been changed since"):
-        push(cluster, TuningPushRequest(pack=made(tmp_path, "second", num_stages=4)))
-    back = push(cluster, TuningPushRequest(remove=True)).all()
+        push(cluster, made(tmp_path, "second", num_stages=4))
+    back = push(cluster, None).all()
     assert list(back["node2"].left) == [str(sites[2] / LINEAR / QKV)]
     assert json.loads((sites[2] / LINEAR / QKV).read_text())["1"]["num_stages"] == 5
 
@@ -263,19 +263,17 @@ def test_a_changed_files_original_is_kept_until_that_file_is_gone(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     before, place = everything(sites[1]), sites[1] / LINEAR / QKV
-    push(cluster, TuningPushRequest(pack=made(tmp_path))).all()
+    push(cluster, made(tmp_path)).all()
     config(place, num_stages=5)
-    (why,) = push(cluster, TuningPushRequest(remove=True)).all()["node1"].left.values()
+    (why,) = push(cluster, None).all()["node1"].left.values()
     (original,) = (sites[1].parents[2] / "share/l40s-tuning/originals").iterdir()
     assert str(original) in why
     with pytest.raises(NodeError, match="has been changed since"):
-        push(cluster, TuningPushRequest(pack=tmp_path / "pack"))
+        push(cluster, tmp_path / "pack")
     place.unlink()
-    assert push(cluster, TuningPushRequest(pack=tmp_path / "pack")).all()["node1"].written, (
-        "the advice was to delete it"
-    )
+    assert push(cluster, tmp_path / "pack").all()["node1"].written, "the advice was to delete it"
     place.unlink()
-    assert push(cluster, TuningPushRequest(remove=True)).all()["node1"].restored == (str(place),)
+    assert push(cluster, None).all()["node1"].restored == (str(place),)
     assert everything(sites[1]) == before
 
 
@@ -283,10 +281,10 @@ def test_a_newer_pack_replaces_an_older_one_and_the_first_original_comes_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     original = (sites[1] / LINEAR / QKV).read_bytes()
-    push(cluster, TuningPushRequest(pack=made(tmp_path))).all()
-    push(cluster, TuningPushRequest(pack=made(tmp_path, "second", num_stages=4))).all()
+    push(cluster, made(tmp_path)).all()
+    push(cluster, made(tmp_path, "second", num_stages=4)).all()
     assert json.loads((sites[1] / LINEAR / QKV).read_text())["1"]["num_stages"] == 4
-    push(cluster, TuningPushRequest(remove=True)).all()
+    push(cluster, None).all()
     assert (sites[1] / LINEAR / QKV).read_bytes() == original
 
 
@@ -296,10 +294,10 @@ def test_a_directory_of_the_variables_is_made_with_configs_in_it(
     pack = made(tmp_path)
     own = Overrides(env=(("SGLANG_MOE_CONFIG_DIR", str(tmp_path / "own")),))
     moved = inventory(node(2, tmp_path, stack=STACK, overrides=own))
-    push(moved, TuningPushRequest(pack=pack)).all()
+    push(moved, pack).all()
     assert (tmp_path / "own" / "configs" / "triton_3_8_0" / UP).is_file()
     assert not (sites[2] / MOE / "triton_3_8_0").exists()
-    push(moved, TuningPushRequest(remove=True)).all()
+    push(moved, None).all()
     assert not (tmp_path / "own").exists()
 
 
@@ -308,7 +306,7 @@ def test_another_tritons_configs_are_told_to_be_a_fallback(
 ) -> None:
     pack = made(tmp_path)
     (sites[2] / "triton-3.8.0.dist-info").rename(sites[2] / "triton-3.9.0.dist-info")
-    done = push(cluster, TuningPushRequest(pack=pack)).all()
+    done = push(cluster, pack).all()
     assert not done["node1"].remarks
     assert "only as a fallback" in done["node2"].remarks[0]
 
@@ -318,14 +316,14 @@ def test_a_kill_between_the_record_and_the_file_is_taken_back(
 ) -> None:
     """The record is written before the files: a file found then is the original, or there is none."""
     pack = made(tmp_path)
-    push(cluster, TuningPushRequest(pack=pack)).all()
+    push(cluster, pack).all()
     (sites[2] / LINEAR / QKV).unlink()
     originals = sites[1].parents[2] / "share" / "l40s-tuning" / "originals"
     (only,) = originals.iterdir()
     (sites[1] / LINEAR / QKV).write_bytes(only.read_bytes())
-    push(cluster, TuningPushRequest(pack=pack)).all()
+    push(cluster, pack).all()
     assert (sites[2] / LINEAR / QKV).read_bytes() == (sites[0] / LINEAR / QKV).read_bytes()
-    back = push(cluster, TuningPushRequest(remove=True)).all()
+    back = push(cluster, None).all()
     assert not back["node1"].left
     assert not back["node2"].left
 
@@ -339,7 +337,7 @@ def test_nodes_of_another_gpu_are_refused(
     monkeypatch.setattr(tuning_carry, "gpu_of", lambda snapshot: "NVIDIA L20" if snapshot.node == "node2" else "")
     before = everything(sites[1])
     with pytest.raises(InputError, match="node2 has NVIDIA L20"):
-        push(cluster, TuningPushRequest(pack=pack))
+        push(cluster, pack)
     assert everything(sites[1]) == before
 
 
@@ -357,7 +355,7 @@ def test_a_node_that_names_files_elsewhere_writes_nothing_on_this_machine(
         return {**answer, "folders": {**answer["folders"], LINEAR: {**texts, **escaped}}}
 
     monkeypatch.setattr(node_app, "call", lie)
-    pulled = pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    pulled = pull(cluster, tmp_path / "pack", node="node0")
     assert sorted(pulled.pack.texts) == [f"linear/{QKV}", f"linear/{ELSEWHERE}", f"moe/triton_3_8_0/{UP}"]
     assert not list(tmp_path.rglob("escaped"))
 
@@ -376,7 +374,7 @@ def test_a_pack_with_a_path_elsewhere_is_not_saved(tmp_path: Path, name: str) ->
 def test_a_link_in_the_environment_is_not_followed(
     tmp_path: Path, cluster: Inventory, sites: list[Path], linked: str
 ) -> None:
-    pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
+    pull(cluster, tmp_path / "pack", node="node0")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "secret").write_text("root's")
@@ -389,7 +387,7 @@ def test_a_link_in_the_environment_is_not_followed(
         place.mkdir(parents=True, exist_ok=True)
         (place / QKV).symlink_to(elsewhere / "secret")
     with pytest.raises(NodeError, match="is a symbolic link"):
-        push(cluster, TuningPushRequest(pack=tmp_path / "pack"))
+        push(cluster, tmp_path / "pack")
     assert [path.name for path in elsewhere.iterdir()] == ["secret"]
 
 
@@ -397,13 +395,13 @@ def test_a_record_that_names_another_file_takes_nothing_back(
     tmp_path: Path, cluster: Inventory, sites: list[Path]
 ) -> None:
     """The record is in the environment, whose owner need not be root."""
-    pull(cluster, PullRequest(out=tmp_path / "pack", node="node0"))
-    push(cluster, TuningPushRequest(pack=tmp_path / "pack")).all()
+    pull(cluster, tmp_path / "pack", node="node0")
+    push(cluster, tmp_path / "pack").all()
     record = sites[2].parents[2] / "share" / "l40s-tuning" / "record.json"
     other = tmp_path / "passwd"
     other.write_text("root's")
     digest = hashlib.sha256(b"root's").hexdigest()
     record.write_text(json.dumps({"files": {str(other): {"sha256": digest, "original": ""}}, "folders": []}))
     with pytest.raises(NodeError, match="not a path for a tuned config"):
-        push(cluster, TuningPushRequest(remove=True)).all()
+        push(cluster, None).all()
     assert other.read_text() == "root's"

@@ -19,9 +19,11 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.published import load_published
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import DeployError, InputError, Unreachable, VerificationDiffers
+from orchestrator.model.published import Published
 from orchestrator.protocol.layout import Layout
+from orchestrator.tuning.pack import Pack
 from orchestrator.tuning.published import devices, parts_of
-from orchestrator.tuning.steps.fetch import FetchRequest, fetch, fetched_json
+from orchestrator.tuning.steps.fetch import fetch, fetched_json
 from orchestrator.tuning.steps.packs import load_pack
 
 OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"
@@ -87,13 +89,13 @@ def write_set(folder: Path, **changed: Any) -> str:
     return str(file)
 
 
-def ask(folder: Path, **more: Any) -> FetchRequest:
-    said: dict[str, Any] = {"stack": OLD, "gpu": "NVIDIA L40S", "checkout": folder / "checkout", **more}
-    return FetchRequest(name=str(folder / "set.yml"), out=folder / "out.tar.gz", **said)
+def ask(folder: Path, **more: Any) -> tuple[Published, Pack]:
+    said: dict[str, Any] = {"stack_name": OLD, "gpu": "NVIDIA L40S", "checkout": folder / "checkout", **more}
+    return fetch(str(folder / "set.yml"), folder / "out.tar.gz", **said)
 
 
 def test_a_pack_says_whose_it_is(checkout: Path, tmp_path: Path) -> None:
-    published, pack = fetch(ask(tmp_path))
+    published, pack = ask(tmp_path)
     read = load_pack(tmp_path / "out.tar.gz")
     assert read == pack
     assert set(read.texts) == {f"moe/{Path(MOE).name}", f"linear/{Path(GEMM).name}"}
@@ -105,7 +107,7 @@ def test_another_version_gets_the_same_tiles_under_its_own_name_marked_derived(c
     digest = hashlib.sha256((checkout / FOLDER / MOE).read_bytes()).hexdigest()
     name = Path(MOE).name.replace("E=256", "E=257")
     write_set(tmp_path, derived={name: {"from": MOE, "sha256": digest}})
-    _, pack = fetch(ask(tmp_path, stack=NEW))
+    _, pack = ask(tmp_path, stack_name=NEW)
     assert pack.made == load_pack(tmp_path / "out.tar.gz").made == "derived"
     assert list(pack.texts) == [f"moe/triton_3_1_0/{name}"]
     assert pack.texts[f"moe/triton_3_1_0/{name}"] == (checkout / FOLDER / MOE).read_text()
@@ -132,7 +134,7 @@ def test_what_can_not_be_proved_is_not_written(
         file.write_text(json.dumps({"1": TILES | {"BLOCK_SIZE_K": 128}}))
         write_set(tmp_path, files={MOE: hashlib.sha256(file.read_bytes()).hexdigest()})
     with pytest.raises(error) as caught:
-        fetch(ask(tmp_path, **({"gpu": "NVIDIA H200"} if spoil == "gpu" else {})))
+        ask(tmp_path, **({"gpu": "NVIDIA H200"} if spoil == "gpu" else {}))
     assert says in caught.value.what and caught.value.fix
     assert not (tmp_path / "out.tar.gz").exists()
 
@@ -146,7 +148,7 @@ def test_a_download_takes_the_commit_s_files(checkout: Path, tmp_path: Path, mon
         return io.BytesIO((checkout / FOLDER / name).read_bytes())
 
     monkeypatch.setattr("urllib.request.urlopen", answer)
-    _, pack = fetch(ask(tmp_path, checkout=None))
+    _, pack = ask(tmp_path, checkout=None)
     assert len(pack.texts) == 2
     assert all(address.startswith(f"https://example.org/{'a' * 40}/{FOLDER}/") for address in asked)
 
@@ -159,7 +161,7 @@ def test_a_place_that_can_not_be_reached_is_told_with_the_other_way(
 
     monkeypatch.setattr("urllib.request.urlopen", answer)
     with pytest.raises(Unreachable) as caught:
-        fetch(ask(tmp_path, checkout=None))
+        ask(tmp_path, checkout=None)
     assert "Name or service not known" in caught.value.what and "--checkout DIR" in caught.value.fix
 
 

@@ -11,7 +11,8 @@ import pytest
 from orchestrator.engines.tuned_holdings import State
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
-from orchestrator.tuning.steps.tuning import Kit, TuningRequest, status_json, tuning_status
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.tuning.steps.tuning import Kit, status_json, tuning_status
 
 MODEL = "DeepSeek-V3-0324-Block64x64"
 MOE = "sglang/srt/layers/moe/moe_runner/triton_utils/configs"
@@ -57,15 +58,14 @@ def inventory(*nodes: NodeSpec) -> Inventory:
     return Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=nodes),))
 
 
-def status(*nodes: NodeSpec, **words: Any) -> Kit:
-    (kit,) = tuning_status(
-        inventory(*nodes), TuningRequest(model=MODEL, stack="sglang-0.5.23", **{"pp": 1, "tp": 8 * len(nodes)} | words)
-    )
+def status(*nodes: NodeSpec, offline: bool = False, **words: Any) -> Kit:
+    asked = PlanRequest(model=MODEL, stack="sglang-0.5.23", **{"pp": 1, "tp": 8 * len(nodes)} | words)
+    (kit,) = tuning_status(inventory(*nodes), asked, offline=offline)
     return kit
 
 
 def test_without_a_cluster_both_stacks_names_are_told() -> None:
-    old, new = tuning_status(None, TuningRequest(model=MODEL))
+    old, new = tuning_status(None, PlanRequest(model=MODEL))
     assert [old.stack.name, new.stack.name] == ["sglang-0.4.4-l40s", "sglang-0.5.23"]
     assert old.wanted[0].words == "E=256, N=64"
     assert new.wanted[0].words == "E=257, N=64"
@@ -75,12 +75,12 @@ def test_without_a_cluster_both_stacks_names_are_told() -> None:
 
 
 def test_a_stack_that_can_not_have_the_layout_is_told_beside_one_that_can() -> None:
-    old, new = tuning_status(None, TuningRequest(model="DeepSeek-V3-0324", pp=4, tp=8))
+    old, new = tuning_status(None, PlanRequest(model="DeepSeek-V3-0324", pp=4, tp=8))
     assert old.refusal is not None
     assert "no pipeline parallelism" in old.refusal.what
     assert new.refusal is None
     with pytest.raises(InputError, match="18432/32"):
-        tuning_status(None, TuningRequest(model="DeepSeek-V3-0324"))
+        tuning_status(None, PlanRequest(model="DeepSeek-V3-0324"))
 
 
 def test_each_node_has_what_it_has(tmp_path: Path) -> None:
