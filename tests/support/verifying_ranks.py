@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.nettest.messages import NettestStep, RanksOrder
+from orchestrator.nettest.messages import NettestLine, NettestStep, RanksOrder
 from orchestrator.nettest.schedule import LARGE, Place, schedule, verification
-from orchestrator.nettest.verification import TransferCheck, Verification, verified
+from orchestrator.nettest.verification import Verification, verified
 
 ROOT = Path(__file__).parents[2]
 PLACES = (Place(node="node0", ranks=(0, 1), gpus=(0, 1)),)
@@ -57,7 +57,7 @@ def run(
 
 def found_in(lines: Sequence[dict[str, Any]]) -> Verification:
     """What they say of their data."""
-    seen = [TransferCheck(**{key: line[key] for key in ("step", "group", "rank", "bytes", "wrong")}) for line in lines
+    seen = [NettestLine(**{key: line[key] for key in ("step", "group", "rank", "bytes", "wrong")}) for line in lines
             if "wrong" in line]  # fmt: skip
     seconds = max(line["seconds"] for line in lines if line.get("done", -1) in range(len(STEPS)))
     return verified(STEPS, seen, PLACES, seconds)

@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from orchestrator.model.network_figures import Between
-from orchestrator.nettest.messages import NettestStep
+from orchestrator.nettest.messages import NettestLine, NettestStep
 from orchestrator.nettest.schedule import Place
-from orchestrator.nettest.verdict import HALF, Measurement, Odd
+from orchestrator.nettest.verdict import HALF, Odd
 
 
-def bisected(steps: Sequence[NettestStep], figures: Sequence[Measurement], places: Sequence[Place]) -> Odd | None:
+def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], places: Sequence[Place]) -> Odd | None:
     """The node whose halves all take at least twice as long as the others, in every try; None where there is none."""
     by_id = {step.id: step for step in steps if step.between == Between.HALVES.value}
     paces: dict[tuple[tuple[int, ...], ...], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

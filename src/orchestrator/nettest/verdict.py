@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.model.network_figures import Between
-from orchestrator.nettest.messages import ALL_REDUCE, NettestStep
+from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
 from orchestrator.nettest.schedule import Place
 
 ENOUGH = 0.8
@@ -36,23 +36,6 @@ class NettestVerdict(str, Enum):
         if not judged:
             return cls.NONE
         return cls.SLOW if slow else cls.OK
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One figure of the ranks. us: of one operation on the slowest rank; captured: in a CUDA graph; uncaptured: why it
-    was not, where it should have been
-
-    beside_us: of the same transfer over another link of its kind just before; 0 where it was not repeated
-    """
-
-    step: int
-    group: int
-    bytes: int
-    us: float
-    beside_us: float = 0.0
-    captured: bool = False
-    uncaptured: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +144,7 @@ def ends(places: Iterable[Place]) -> dict[int, LinkEnd]:
 
 def judge_links(
     steps: Sequence[NettestStep],
-    figures: Sequence[Measurement],
+    figures: Sequence[NettestLine],
     places: Sequence[Place],
     expected: Expected,
     *,
@@ -209,7 +192,7 @@ def usual(bests: Sequence[float]) -> float:
 
 def judge_tests(
     steps: Sequence[NettestStep],
-    figures: Sequence[Measurement],
+    figures: Sequence[NettestLine],
     places: Sequence[Place],
     expected: Expected,
     *,
@@ -217,7 +200,7 @@ def judge_tests(
 ) -> tuple[Test, ...]:
     """Every all-reduce, a size at a time, in the order of the schedule; of its tries the best one counts."""
     where = ends(places)
-    tries: dict[tuple[Between, tuple[int, ...], int], list[Measurement]] = defaultdict(list)
+    tries: dict[tuple[Between, tuple[int, ...], int], list[NettestLine]] = defaultdict(list)
     for step in steps:
         if step.kind != ALL_REDUCE:
             continue

@@ -7,23 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestStep
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, NettestStep
 from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import LinkEnd, ends
 
 _SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferCheck:
-    """What one rank found in the data of one group of a step. bytes: of its largest transfer; wrong: bytes that differ,
-    in all of them"""
-
-    step: int
-    group: int
-    rank: int
-    bytes: int
-    wrong: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +53,7 @@ class Verification:
 
 
 def verified(
-    steps: Sequence[NettestStep], found: Sequence[TransferCheck], places: Sequence[Place], seconds: float
+    steps: Sequence[NettestStep], found: Sequence[NettestLine], places: Sequence[Place], seconds: float
 ) -> Verification:
     """All that the ranks found. Raises LookupError, naming it, where something was not compared; all-reduces are not
     where a pair is corrupt."""

@@ -309,7 +309,7 @@ def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
     def push(_: object, __: object, picture: Any) -> PushResult:
         hops: tuple[Hop, ...] = ()
         for done in (1 << 30, 2 << 30, 4 << 30):
-            hops = tuple(Hop(name=name, state="fetching", bytes=done, files_left=1) for name in NODES)
+            hops = tuple(Hop(name=name, state="fetching", bytes=done) for name in NODES)
             picture.moved(hops, 4 << 30, done)
             time.sleep(0.03)
         return PushResult(
@@ -375,20 +375,21 @@ def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
+    from orchestrator.nettest.messages import NettestLine
     from orchestrator.nettest.report import ModelShape, NettestResult
     from orchestrator.nettest.schedule import Place, schedule
     from orchestrator.nettest.steps.nettest import TestedGang
-    from orchestrator.nettest.verdict import Measurement, judge_links, judge_tests
+    from orchestrator.nettest.verdict import judge_links, judge_tests
     from orchestrator.nettest.verification import Verification
 
     places = [Place(node=f"node{number}", ranks=(number,), gpus=(0,)) for number in range(4)]
     steps = schedule(places, 7168)
     figures = [
-        Measurement(step=step.id, group=place, bytes=1 << 20, us=9999.0 if {1, 2} <= set(group) else 100.0)
+        NettestLine(step=step.id, group=place, bytes=1 << 20, us=9999.0 if {1, 2} <= set(group) else 100.0)
         for step in steps
         for place, group in enumerate(step.groups)
         if step.kind == "pairs"
-    ] + [Measurement(step=0, group=0, bytes=size, us=50.0, captured=True) for size in steps[0].bytes]
+    ] + [NettestLine(step=0, group=0, bytes=size, us=50.0, captured=True) for size in steps[0].bytes]
 
     def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[TestedGang, ...]:
         for done in range(3):

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from orchestrator.model.network_figures import Between
 from orchestrator.nettest.halves import bisected
+from orchestrator.nettest.messages import NettestLine
 from orchestrator.nettest.report import ModelShape, NettestResult, findings
 from orchestrator.nettest.schedule import halves, schedule
-from orchestrator.nettest.verdict import Measurement, NettestVerdict, Odd
+from orchestrator.nettest.verdict import NettestVerdict, Odd
 from orchestrator.nettest.verification import Verification
 
 from .test_schedule import cluster
@@ -28,7 +29,7 @@ def named(nodes: int, pace: Callable[[set[int], int], float]) -> str:
         for number, ranks in enumerate(step.groups if step.between == Between.HALVES.value else ()):
             tries[ranks] = tries.get(ranks, -1) + 1
             us = pace({rank // 2 for rank in ranks}, tries[ranks])
-            figures.append(Measurement(step=step.id, group=number, bytes=1 << 20, us=us))
+            figures.append(NettestLine(step=step.id, group=number, bytes=1 << 20, us=us))
     odd = bisected(steps, figures, places)
     return odd.node if odd else ""
 

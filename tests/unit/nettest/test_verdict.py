@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.network_figures import Between
+from orchestrator.nettest.messages import NettestLine
 from orchestrator.nettest.schedule import schedule
 from orchestrator.nettest.verdict import (
     Expectation,
     LinkResult,
-    Measurement,
     NettestVerdict,
     judge_links,
     judge_tests,
@@ -32,7 +32,7 @@ def measured(nodes: int, ranks: int, speed: Speed, *, gpus: bool = False) -> tup
     places = cluster(nodes, ranks, switches=2 if gpus else 0, sockets=2 if gpus else 0)
     steps = schedule(places, 64)
     figures = [
-        Measurement(step=step.id, group=number, bytes=1 << 20, us=(1 << 20) * 8e-3 / speed(*group))
+        NettestLine(step=step.id, group=number, bytes=1 << 20, us=(1 << 20) * 8e-3 / speed(*group))
         for step in steps
         if step.kind == "pairs"
         for number, group in enumerate(step.groups)
@@ -85,7 +85,7 @@ def test_a_try_that_was_fast_clears_a_link() -> None:
     pairs = [step for step in steps if step.kind == "pairs"]
     half = len(pairs) // 2
     figures = [
-        Measurement(step=step.id, group=0, bytes=1 << 20, us=1e6 if number == 0 else 100)
+        NettestLine(step=step.id, group=0, bytes=1 << 20, us=1e6 if number == 0 else 100)
         for number, step in enumerate(pairs)
     ]
     found = judge_links(steps, figures, places, {})
@@ -101,7 +101,7 @@ def test_two_links_alone_are_not_judged_without_an_expectation() -> None:
 def test_an_expectation_is_held_with_the_share_that_is_asked_for() -> None:
     places = cluster(2, 1)
     steps = schedule(places, 64)
-    figures = [Measurement(step=step.id, group=0, bytes=10**6, us=100) for step in steps if step.kind == "pairs"]
+    figures = [NettestLine(step=step.id, group=0, bytes=10**6, us=100) for step in steps if step.kind == "pairs"]
     expected = {(Between.NODES, rank): Expectation(100.0, "calculated", "a port") for rank in (0, 1)}
     verdicts = [overall(judge_links(steps, figures, places, expected, enough=share)) for share in (0.79, 0.81)]
     assert verdicts == [NettestVerdict.OK, NettestVerdict.SLOW]
@@ -110,7 +110,7 @@ def test_an_expectation_is_held_with_the_share_that_is_asked_for() -> None:
 def test_an_all_reduce_that_did_not_fit_its_box_is_slow_where_something_is_expected() -> None:
     places = cluster(2, 1)
     step, *_ = steps = schedule(places, 7168)
-    figures = [Measurement(step=0, group=0, bytes=min(size, 4096), us=50.0) for size in step.bytes]
+    figures = [NettestLine(step=0, group=0, bytes=min(size, 4096), us=50.0) for size in step.bytes]
     expected = {(Between.ALL, 14336): Expectation(48.0, "calculated", "a model")}
     found = judge_tests(steps, figures, places, expected)
     assert [test.verdict for test in found] == [NettestVerdict.SLOW, *[NettestVerdict.NONE] * 4]
@@ -124,16 +124,16 @@ def test_an_all_reduce_is_slow_only_where_every_try_of_it_was() -> None:
     expected = {(Between.ALL, size): Expectation(66.0, "measured", "the test before", 0.5) for size in first.bytes}
     small, large = first.bytes[0], first.bytes[-1]
 
-    def found(step: int, *times: float) -> list[Measurement]:
+    def found(step: int, *times: float) -> list[NettestLine]:
         return [
-            Measurement(step=step, group=0, bytes=size, us=us) for size, us in zip(first.bytes, times, strict=False)
+            NettestLine(step=step, group=0, bytes=size, us=us) for size, us in zip(first.bytes, times, strict=False)
         ]
 
     disturbed = judge_tests(steps, found(first.id, 394, 70, 70) + found(second.id, 70, 394), places, expected)
     assert [(test.us, test.verdict) for test in disturbed] == [(70, NettestVerdict.OK)] * 3
     slow = judge_tests(steps, found(first.id, 394) + found(second.id, 200), places, expected)
     assert [(test.wanted, test.us, test.verdict) for test in slow] == [(small, 200, NettestVerdict.SLOW)]
-    fitted = [Measurement(step=one.id, group=0, bytes=small, us=9.0) for one in (first, second) for _ in first.bytes]
+    fitted = [NettestLine(step=one.id, group=0, bytes=small, us=9.0) for one in (first, second) for _ in first.bytes]
     assert judge_tests(steps, fitted, places, expected)[-1].wanted == large
 
 
@@ -147,12 +147,12 @@ def test_a_link_that_kept_up_with_another_in_the_same_seconds_is_not_slow() -> N
     steps = [step for step in schedule(places, 64) if step.kind == "pairs"]
     size = 1 << 20
     figures = [
-        Measurement(step=step.id, group=0, bytes=size, us=100.0 if step.groups[0] != (0, 1) else 1000.0)
+        NettestLine(step=step.id, group=0, bytes=size, us=100.0 if step.groups[0] != (0, 1) else 1000.0)
         for step in steps
     ]
     (again, *_) = [step.id for step in steps if step.groups[0] == (0, 1)]
-    slow = Measurement(step=again, group=0, bytes=size, us=1000.0, beside_us=100.0)
-    kept_up = Measurement(step=again, group=0, bytes=size, us=1000.0, beside_us=600.0)
+    slow = NettestLine(step=again, group=0, bytes=size, us=1000.0, beside_us=100.0)
+    kept_up = NettestLine(step=again, group=0, bytes=size, us=1000.0, beside_us=600.0)
     one = odd(judge_links(steps, [*figures, slow], places, {}))
     assert one is not None and one.name == "node0 - node1"
     found = judge_links(steps, [*figures, slow, kept_up], places, {})

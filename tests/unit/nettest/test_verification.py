@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.finding import Severity
-from orchestrator.nettest.messages import ALL_REDUCE, PAIRS
+from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine
 from orchestrator.nettest.schedule import LARGE, Place, verification
 from orchestrator.nettest.verdict import LinkEnd
-from orchestrator.nettest.verification import Corrupt, TransferCheck, Verification, finding, verified
+from orchestrator.nettest.verification import Corrupt, Verification, finding, verified
 
 from .test_schedule import cluster
 
@@ -38,14 +38,14 @@ def test_every_pair_within_a_node_and_every_two_nodes_are_compared_both_ways(siz
         assert LARGE in step.bytes
 
 
-def compared(places: tuple[Place, ...], wrong: dict[tuple[int, ...], int]) -> list[TransferCheck]:
+def compared(places: tuple[Place, ...], wrong: dict[tuple[int, ...], int]) -> list[NettestLine]:
     """All that the ranks of a test say. wrong: bytes of a pair (start, end) or of a sum (rank,)"""
     found = []
     for step in verification(places, 64):
         for place, group in enumerate(step.groups):
             for rank in group if step.kind == ALL_REDUCE else group[1:]:
                 key = (rank,) if step.kind == ALL_REDUCE else group
-                found.append(TransferCheck(step=step.id, group=place, rank=rank, bytes=LARGE, wrong=wrong.get(key, 0)))
+                found.append(NettestLine(step=step.id, group=place, rank=rank, bytes=LARGE, wrong=wrong.get(key, 0)))
     return found
 
 

@@ -83,6 +83,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged."""
+    from orchestrator.bench import store
     from orchestrator.bench.steps import bench
     from orchestrator.bench.steps import page as bench_page
     from orchestrator.cli.progress import counting
@@ -96,10 +97,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             fix="leave one of them out: `bench list --json` has every recorded run",
         )
     if args.gang == ["list"]:
-        _page(records := bench.listed(), args, screen)
+        _page(records := store.all_benches(), args, screen)
         return _list(records, args, screen)
     if args.markdown:
-        _page(chosen := bench.recorded(args.markdown), args, screen)
+        _page(chosen := tuple(map(store.read_bench, args.markdown)), args, screen)
         screen.out.print(bench.markdown(chosen), markup=False, soft_wrap=True, highlight=False)
         return Exit.DONE
     if args.compare:

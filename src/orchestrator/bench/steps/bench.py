@@ -114,15 +114,16 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
             "findings": findings_now(gang, view, looked.values),
             "tuned": tuned_now(fleet, gang, request.stack, gpu),
         }
-        machines = _Machines(before=_states(looked.values))
+        before = _states(looked.values)
         under_load = _UnderLoad(gang)
         _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
         began = time.time()
         with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
             ran = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
-        machines = replace(machines, loaded=under_load.states(), after=_states(look(fleet, gang.nodes).values))
+        after = _states(look(fleet, gang.nodes).values)
+        about["machines"] = {"before": before, "loaded": under_load.states(), "after": after}
         _refuse_another_run(fleet, gang, view)
-    record = {**_record(gang, request, view, order, ran, gpu=gpu, at=began), **about, "machines": machines.as_json()}
+    record = {**_record(gang, request, view, order, ran, gpu=gpu, at=began), **about}
     record["raw_file"] = keep_raw(record["id"], bench_client.without_arguments(ran.text))
     return _judged(gang, record, view, request, order.load)
 
@@ -142,18 +143,6 @@ def sweep_now(
         )
 
     return tuple(map(one, requests))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Machines:
-    """What the nodes showed before the runs, in the middle of the one that is thrown away, and after both."""
-
-    before: Mapping[str, State]
-    loaded: Mapping[str, State] = field(default_factory=dict)
-    after: Mapping[str, State] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return {"before": self.before, "loaded": self.loaded, "after": self.after}
 
 
 def _states(snapshots: Mapping[str, Snapshot]) -> dict[str, State]:
@@ -423,16 +412,6 @@ def read_dataset(path: Path, prompts: int) -> Dataset:
         raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix=fix) from None
     except ValueError as wrong:
         raise InputError(str(wrong), where=str(path), fix=fix) from None
-
-
-def recorded(names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Records by their ids. Raises InputError for a name that is none."""
-    return tuple(map(read_bench, names))
-
-
-def listed() -> tuple[dict[str, Any], ...]:
-    """Every recorded run, oldest first."""
-    return all_benches()
 
 
 def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[JudgedFigure, ...]]:

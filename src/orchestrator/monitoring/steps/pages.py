@@ -11,9 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator import __version__
-from orchestrator.bench.steps.bench import listed
 from orchestrator.bench.steps.page import bench_html, newest_curves
 from orchestrator.bench.steps.page import page_of as bench_of
+from orchestrator.bench.store import all_benches
 from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.doctor.steps.report import page_of as report_of
 from orchestrator.doctor.steps.report import pictures, report_html
@@ -84,7 +84,7 @@ class Pages:
         self._runs = CachedValue(lambda: history(inventory, gangs), RECORDS_S)
         self._why = CachedValue(lambda: why_json(why(inventory, gangs))["gangs"], RECORDS_S)
         self._inside = CachedValue(lambda: _inside(inventory), DOCTOR_S)
-        self._bench = CachedValue(lambda: newest_curves(listed()), RECORDS_S)
+        self._bench = CachedValue(lambda: newest_curves(all_benches()), RECORDS_S)
 
     def page(self, nonce: str) -> str:
         """The page, with its first picture in it. nonce: what lets its one script run."""
@@ -108,7 +108,7 @@ class Pages:
 
     def bench(self) -> str:
         """The page of `bench --html`, of every run recorded on this machine. Raises InputError where there is none."""
-        records = listed()
+        records = all_benches()
         if not records:
             raise InputError("no benchmark is recorded", where="bench", fix="measure one: l40s-deploy bench")
         return bench_html(bench_of(records))

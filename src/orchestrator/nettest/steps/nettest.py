@@ -33,8 +33,8 @@ from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, 
 from orchestrator.nettest.report import ModelShape, NettestResult
 from orchestrator.nettest.schedule import Place, schedule, verification
 from orchestrator.nettest.steps import ports as rails
-from orchestrator.nettest.verdict import HALF, Expectation, Measurement, NettestVerdict, judge_links, judge_tests
-from orchestrator.nettest.verification import TransferCheck, Verification, verified
+from orchestrator.nettest.verdict import HALF, Expectation, NettestVerdict, judge_links, judge_tests
+from orchestrator.nettest.verification import Verification, verified
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.network import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
@@ -318,8 +318,8 @@ class _NettestAnswers:
     ranks: Mapping[str, Sequence[int]]
     """Of each node."""
     progress: Progress
-    figures: list[Measurement] = field(default_factory=list)
-    compared: list[TransferCheck] = field(default_factory=list)
+    figures: list[NettestLine] = field(default_factory=list)
+    compared: list[NettestLine] = field(default_factory=list)
     compared_s: float = 0.0
     """Until the last of them."""
     seconds: float = 0.0
@@ -349,21 +349,9 @@ class _NettestAnswers:
     def _keep(self, node: str, line: NettestLine) -> None:
         with self._lock:
             if line.step >= 0 and line.wrong >= 0:
-                self.compared.append(
-                    TransferCheck(step=line.step, group=line.group, rank=line.rank, bytes=line.bytes, wrong=line.wrong)
-                )
+                self.compared.append(line)
             elif line.step >= 0:
-                self.figures.append(
-                    Measurement(
-                        step=line.step,
-                        group=line.group,
-                        bytes=line.bytes,
-                        us=line.us,
-                        beside_us=line.beside_us,
-                        captured=line.captured,
-                        uncaptured=line.uncaptured,
-                    )
-                )
+                self.figures.append(line)
             if line.done >= 0:
                 self.step, self.seconds = min(line.done + 1, self.steps), line.seconds
                 if line.done < self.steps and self.schedule[line.done].verify:

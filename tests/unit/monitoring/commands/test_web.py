@@ -75,7 +75,7 @@ class Site:
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "history", lambda *_: ())
     monkeypatch.setattr(module, "why", lambda *_: ())
-    monkeypatch.setattr(module, "listed", lambda: ())
+    monkeypatch.setattr(module, "all_benches", lambda: ())
     monkeypatch.setattr(module, "examine_inventory", lambda *_: diagnose(cluster_with("node2", unplugged), {}))
 
 
@@ -177,7 +177,7 @@ def test_the_last_failure_of_a_gang_that_runs_again_is_explained(site: Site, mon
 
 def test_the_curves_of_the_newest_case_are_on_the_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     other = record(4, 20.0, layout="PP4", id="older")
-    monkeypatch.setattr(module, "listed", lambda: (other, *SWEEP))
+    monkeypatch.setattr(module, "all_benches", lambda: (other, *SWEEP))
     until(lambda: "Newest benchmarks" in site.get("/part")[1], 20)
     part = site.get("/part")[1]
     assert part.count("<polyline") >= 4 and "at TP32" in part and "at PP4" not in part
@@ -255,7 +255,7 @@ def test_beyond_loopback_a_key_is_asked_for(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_page_without_benchmarks_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "listed", lambda: ())
+    monkeypatch.setattr(module, "all_benches", lambda: ())
     status, text, _ = site.get("/bench")
     assert status == 404 and "no benchmark is recorded" in text
 
