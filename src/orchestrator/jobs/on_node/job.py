@@ -99,7 +99,7 @@ def in_place(staged: Mapping[str, Any], state: str, gang: str, word: str, fix: s
 def _refuse_unready(run: Run) -> None:
     memory = GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
     try:
-        failures = preflight.check_for_test(run, memory)
+        failures = preflight.check(run, memory, serves=False)
     finally:
         memory.close()
     if failures:

@@ -10,7 +10,7 @@ import pathlib
 import pwd
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.node import others, processes
@@ -53,31 +53,16 @@ class OwnRun:
 NOTHING = OwnRun()
 
 
-def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING) -> list[Failure]:
+def check(run: Run, memory: gpus.GpuMemory, own: OwnRun = NOTHING, *, serves: bool = True) -> list[Failure]:
     """All failures, in the order in which an operator would fix them; empty if the run may be armed.
 
     NVML is queried first and its answer read last: its process and driver start up while the other checks run.
+    serves: an engine that loads a model; else another program runs in its place
     """
     if run.device == "cuda" and run.gpus:
         memory.ask(time.monotonic())
-    steps: tuple[Callable[[], Iterator[Failure]], ...] = (
-        lambda: _elsewhere(run),
-        lambda: _python(run),
-        lambda: _image(run),
-        lambda: _packages(run),
-        lambda: _model(run),
-        lambda: _working_dir(run),
-        lambda: _ports(run, own),
-        lambda: _gpus(run, memory, own),
-    )
-    return [failure for step in steps for failure in step()]
-
-
-def check_for_test(run: Run, memory: gpus.GpuMemory) -> list[Failure]:
-    """The same checks for a program that runs in place of the engine and loads no model."""
-    if run.device == "cuda" and run.gpus:
-        memory.ask(time.monotonic())
-    steps = (_elsewhere(run), _python(run), _image(run), _ports(run, NOTHING), _gpus(run, memory, NOTHING))
+    engines = (_packages(run), _model(run), _working_dir(run)) if serves else ()
+    steps = (_elsewhere(run), _python(run), _image(run), *engines, _ports(run, own), _gpus(run, memory, own))
     return [failure for step in steps for failure in step]
 
 
