@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen, printable
@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
     from rich.live import Live
+    from rich.table import Table
     from typing_extensions import Self
 
 
 import signal
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 from orchestrator.model.errors import Unreachable
@@ -219,6 +221,61 @@ class LivePicture:
             self._screen.err.print(printable(words))
         else:
             self._screen.say(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One row of a TransferPicture: bytes done of total. words: of its line, with {} for how many of how many; state:
+    shown in place of rate and time left, '' while it moves"""
+
+    name: str
+    done: int
+    total: int
+    words: str = "{}"
+    state: str = ""
+
+
+class TransferPicture(LivePicture):
+    """Bytes, rate and time left of several transfers: a table on a terminal, else a line now and then for each that
+    moves. May be told from several threads."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._paces: dict[str, TransferRate] = {}
+        self._lines = NowAndThen()
+        self._lock = threading.Lock()
+
+    def show(self, transfers: Iterable[Transfer]) -> None:
+        """How far each is now."""
+        with self._lock:
+            rows = [(one, self._paces.setdefault(one.name, TransferRate()).at(one.done)) for one in transfers]
+            if self._live is not None:
+                self._live.update(_table(rows))
+            elif self._lines.due():
+                for one, pace in rows:
+                    if not one.state:
+                        left = f", {_left(one, pace)} left" if pace > 0 else ""
+                        much = one.words.format(f"{size(one.done)} of {size(one.total)}")
+                        self._screen.say(f"{one.name}: {much}, {size(int(pace))}/s{left}")
+
+
+def _left(one: Transfer, pace: float) -> str:
+    return duration((one.total - one.done) / pace)
+
+
+def _table(rows: Iterable[tuple[Transfer, float]]) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "", "here", "rate", "left"):
+        table.add_column(column, justify="right" if column else "left")
+    for one, pace in rows:
+        moving = () if one.state else (f"{size(int(pace))}/s", _left(one, pace) if pace > 0 else "")
+        bar = ProgressBar(total=max(1, one.total), completed=one.done, width=30)
+        table.add_row(Text(printable(one.name)), bar, one.state or size(one.done), *moving)
+    return table
 
 
 class _Over(BaseException):

@@ -32,23 +32,27 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reblocking() -> None:
-    with checkpoint._progress(Screen()) as report:
+    with progress.TransferPicture(Screen()) as picture:
         for done in (1, 2, 3):
-            report("re-blocking", Progress(total=4 * GIB, done=done * GIB, shards=163, shards_done=40 * done))
+            checkpoint._show_pace(
+                picture, "re-blocking", Progress(total=4 * GIB, done=done * GIB, shards=163, shards_done=40 * done)
+            )
             time.sleep(0.02)
 
 
 def downloading() -> None:
-    with checkpoint_download._DownloadPicture(Screen(), "node0") as picture:
+    with progress.TransferPicture(Screen()) as picture:
         for done in (1, 2, 3):
-            picture(HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9))
+            checkpoint_download._show_pace(
+                picture, "node0", HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9)
+            )
             time.sleep(0.02)
 
 
 def pushing() -> None:
     with checkpoint_push._PushPicture(Screen()) as picture:
         for done in (1, 2, 3):
-            picture.moved([Hop("node1", "fetching", done * GIB, files_left=1)], 4 * GIB, 4 * GIB)
+            picture.moved([Hop("node1", "fetching", done * GIB)], 4 * GIB, 4 * GIB)
             time.sleep(0.02)
 
 

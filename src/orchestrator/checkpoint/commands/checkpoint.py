@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +14,22 @@ from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.checkpoint.commands import verify as checkpoint_verify
 from orchestrator.checkpoint.steps.checkpoint import (
     Progress,
-    ReblockResult,
-    Report,
     inspect_here,
+    inspect_there,
     reblock_here,
+    reblock_there,
     survey_here,
+    survey_there,
 )
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import NowAndThen, duration, size, time_limit
+from orchestrator.cli.progress import Transfer, TransferPicture, size, time_limit
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.judgement import Judgement
-from orchestrator.protocol.jobs import WouldReblock
-
-"""Between two lines of progress where stderr is no terminal."""
+from orchestrator.protocol.jobs import Reblocked, WouldReblock
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -107,8 +104,6 @@ def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
         if node is None:
             found = survey_here(Path(source), Path(target), block=args.block)
         else:
-            from orchestrator.checkpoint.steps.checkpoint import survey_there
-
             found = survey_there(node, source, target, block=args.block)
         documents.append({"node": node.name if node else "", "target": target, **found.as_json()})
         if not screen.as_json:
@@ -153,29 +148,14 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _run(args: argparse.Namespace, on: str, screen: Screen) -> ReblockResult:
+def _run(args: argparse.Namespace, on: str, screen: Screen) -> Reblocked:
     node, source, target = _places(args, on, screen)
-    with _progress(screen) as report:
-        if node is not None:
-            from orchestrator.checkpoint.steps.checkpoint import reblock_there  # what it needs costs 0.1 s to import
-
-            return reblock_there(
-                node,
-                source,
-                target,
-                block=args.block,
-                with_proof=args.prove,
-                jobs=args.jobs,
-                report=report,
-            )
-        return reblock_here(
-            Path(source),
-            Path(target),
-            block=args.block,
-            with_proof=args.prove,
-            jobs=args.jobs or min(8, os.cpu_count() or 1),
-            report=report,
-        )
+    with TransferPicture(screen) as picture:
+        report = partial(_show_pace, picture)
+        how = {"block": args.block, "with_proof": args.prove, "jobs": args.jobs, "report": report}
+        if node is None:
+            return reblock_here(Path(source), Path(target), **how)
+        return reblock_there(node, source, target, **how)
 
 
 def _places(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec | None, str, str]:
@@ -196,19 +176,16 @@ def _places(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec
     return node, source_path, target_path
 
 
-def _document(args: argparse.Namespace, outcome: ReblockResult, seconds: float) -> dict[str, Any]:
+def _document(args: argparse.Namespace, outcome: Reblocked, seconds: float) -> dict[str, Any]:
     return {
         "source": str(args.source),
         "target": str(args.target),
-        "old_block": list(outcome.old_block),
-        "new_block": list(outcome.new_block),
+        **outcome.as_json(),
         "seconds": round(seconds, 3),
-        "written": asdict(outcome.written) if outcome.written else None,
-        "proof": asdict(outcome.proof) if outcome.proof else None,
     }
 
 
-def _summary(target: str, outcome: ReblockResult, seconds: float) -> str:
+def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
     lines = []
     if written := outcome.written:
         fresh = written.done - written.resumed
@@ -230,52 +207,9 @@ def _summary(target: str, outcome: ReblockResult, seconds: float) -> str:
     return printable("\n".join(lines))
 
 
-@contextmanager
-def _progress(screen: Screen) -> Iterator[Report]:
-    """A bar with rate and time left on a terminal, else a line now and then."""
-    if not screen.draws:
-        yield _ProgressLines(screen)
-        return
-    from rich import progress as rich_progress
-
-    columns = (
-        rich_progress.TextColumn("{task.description}", markup=False),
-        rich_progress.BarColumn(),
-        rich_progress.DownloadColumn(binary_units=True),
-        rich_progress.TransferSpeedColumn(),
-        rich_progress.TimeRemainingColumn(),
-    )
-    with rich_progress.Progress(*columns, console=screen.err, transient=True) as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(what: str, now: Progress) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=now.total, completed=now.resumed)
-            description = f"{what} shard {min(now.shards_done + 1, now.shards)} of {now.shards}"
-            bar.update(tasks[what], completed=now.done, description=description)
-
-        yield report
-
-
-class _ProgressLines:
-    """Progress for logs: one line every ten seconds, with rate and time left."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self._began: dict[str, tuple[float, int]] = {}
-        self._lines = NowAndThen()
-
-    def __call__(self, what: str, now: Progress) -> None:
-        moment = time.monotonic()
-        began, at_first = self._began.setdefault(what, (moment, now.done))
-        if moment <= began or not self._lines.due():
-            return
-        rate = (now.done - at_first) / (moment - began)
-        left = f", {duration((now.total - now.done) / rate)} left" if rate > 0 else ""
-        self._screen.say(
-            f"{what}: {now.shards_done} of {now.shards} shards, {size(now.done)} of {size(now.total)}, "
-            f"{size(int(rate))}/s{left}"
-        )
+def _show_pace(picture: TransferPicture, what: str, now: Progress) -> None:
+    words = f"{now.shards_done} of {now.shards} shards, {{}}"
+    picture.show([Transfer(what, now.done, now.total, words)])
 
 
 def _inspect(args: argparse.Namespace, screen: Screen) -> int:
@@ -291,7 +225,6 @@ def inspect_at(args: argparse.Namespace, place: str, screen: Screen) -> Judgemen
     """A directory of this machine, or NODE:/path. Raises InputError, Unreachable."""
     if ":" not in place.partition("/")[0]:
         return inspect_here(Path(place))
-    from orchestrator.checkpoint.steps.checkpoint import inspect_there
     from orchestrator.checkpoint.steps.push import split_place
 
     node, path = split_place(open_inventory(args, screen), place)

@@ -6,19 +6,18 @@ import argparse
 import shlex
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import LivePicture, NowAndThen, TransferRate, duration, size, time_limit
+from orchestrator.cli.progress import Transfer, TransferPicture, duration, size, time_limit
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.model.chosen import chosen_nodes
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from orchestrator.protocol.jobs import Downloaded, HubLine, WouldDownload
 
 EXAMPLES = (
@@ -89,8 +88,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     try:
         with time_limit(args.timeout, fix=again):
             for node in nodes:
-                with _DownloadPicture(screen, node.name) as picture:
-                    brought.append((node.name, download(node, request, picture)))
+                with TransferPicture(screen) as picture:
+                    brought.append((node.name, download(node, request, partial(_show_pace, picture, node.name))))
     except KeyboardInterrupt:
         screen.say(f"stopped; {again}")
         raise
@@ -140,30 +139,5 @@ def _push_arguments(args: argparse.Namespace, place: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-class _DownloadPicture(LivePicture):
-    """Bytes, rate and time left: one row on a terminal, else a line now and then."""
-
-    def __init__(self, screen: Screen, node: str) -> None:
-        super().__init__(screen)
-        self._node = node
-        self._paces: dict[str, TransferRate] = {}
-        self._lines = NowAndThen()
-
-    def __call__(self, now: HubLine) -> None:
-        pace = self._paces.setdefault(now.doing, TransferRate()).at(now.done)
-        left = f", {duration((now.total - now.done) / pace)} left" if pace > 0 else ""
-        words = f"{self._node}: {now.doing} {size(now.done)} of {size(now.total)}, {size(int(pace))}/s{left}"
-        if self._live is not None:
-            self._live.update(_bar(words, now))
-        elif self._lines.due():
-            self._screen.say(words)
-
-
-def _bar(words: str, now: HubLine) -> Table:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 1))
-    table.add_row(Text(printable(words)), ProgressBar(total=max(1, now.total), completed=now.done, width=30))
-    return table
+def _show_pace(picture: TransferPicture, node: str, now: HubLine) -> None:
+    picture.show([Transfer(node, now.done, now.total, f"{now.doing} {{}}")])

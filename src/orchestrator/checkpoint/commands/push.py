@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import LivePicture, NowAndThen, TransferRate, duration, port, rate, size, time_limit
+from orchestrator.cli.progress import Transfer, TransferPicture, duration, port, rate, size, time_limit
 from orchestrator.cli.screen import Screen, printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from orchestrator.checkpoint.steps.push import CheckpointPushRequest, Hop, PushResult
     from orchestrator.model.inventory import Inventory
 
@@ -158,56 +156,20 @@ def _state(hop: Hop, repaired: bool) -> str:
     return "complete; all checksums match"
 
 
-class _PushPicture(LivePicture):
-    """The workflow's watcher: a line a node on a terminal, else a line now and then."""
+class _PushPicture(TransferPicture):
+    """The workflow's watcher."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
-        self._paces: dict[str, TransferRate] = {}
-        self._lines = NowAndThen()
-        self._states: dict[str, str] = {}
+        self._complete: set[str] = set()
 
     def moved(self, hops: Sequence[Hop], total: int, offered: int) -> None:
         """How far every node is."""
-        rows = [(hop, self._paces.setdefault(hop.name, TransferRate()).at(hop.bytes)) for hop in hops]
-        if self._live is not None:
-            self._live.update(_table(rows, total, offered))
-            return
         for hop in hops:
-            if self._states.get(hop.name) != hop.state and hop.state == "complete":
+            if hop.state == "complete" and hop.name not in self._complete and self._live is None:
                 self.say(f"{hop.name}: complete")
-            self._states[hop.name] = hop.state
-        if self._lines.due():
-            for hop, pace in rows:
-                if hop.state == "fetching":
-                    self.say(
-                        f"{hop.name}: {size(hop.bytes)} of {size(total)}, {size(int(pace))}/s{_left(hop, total, pace)}"
-                    )
-
-
-def _left(hop: Hop, total: int, pace: float) -> str:
-    return f", {duration((total - hop.bytes) / pace)} left" if pace > 0 else ""
-
-
-def _table(rows: Sequence[tuple[Hop, float]], total: int, offered: int) -> Table:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("node", "", "here", "rate", "left"):
-        table.add_column(column, justify="right" if column in ("here", "rate", "left") else "left")
-    for hop, pace in rows:
-        moving = hop.state == "fetching"
-        table.add_row(
-            Text(printable(hop.name)),
-            ProgressBar(total=max(1, total), completed=hop.bytes, width=30),
-            size(hop.bytes) if hop.state in ("fetching", "complete") else hop.state,
-            f"{size(int(pace))}/s" if moving else "",
-            _left(hop, total, pace).removeprefix(", ").removesuffix(" left") if moving else "",
-        )
-    if offered < total:
-        table.add_row(
-            Text("source"), ProgressBar(total=max(1, total), completed=offered, width=30), size(offered), "", ""
-        )
-    return table
+                self._complete.add(hop.name)
+        rows = [
+            Transfer(hop.name, hop.bytes, total, state="" if hop.state == "fetching" else hop.state) for hop in hops
+        ]
+        self.show([*rows, *([Transfer("source", offered, total, state="read")] if offered < total else [])])

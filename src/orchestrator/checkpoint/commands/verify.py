@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import threading
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.copies import repairs
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import LivePicture, NowAndThen, TransferRate, duration, size, time_limit
+from orchestrator.cli.progress import Transfer, TransferPicture, duration, time_limit
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from orchestrator.checkpoint.steps.verify import VerifyResult
 
 EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
@@ -102,41 +99,14 @@ def _show(verified: VerifyResult, screen: Screen) -> None:
             screen.out.print(printable(f"  fix: {fix}"))
 
 
-class _VerifyPicture(LivePicture):
-    """A line a node on a terminal, else a line now and then. Told from the nodes' threads."""
+class _VerifyPicture(TransferPicture):
+    """Told from the nodes' threads."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(screen)
-        self._paces: dict[str, TransferRate] = {}
-        self._seen: dict[str, tuple[int, int, float]] = {}
-        self._lines = NowAndThen()
-        self._lock = threading.Lock()
+        self._seen: dict[str, Transfer] = {}
 
     def read(self, node: str, done: int, total: int) -> None:
         """How many bytes a node has read."""
-        with self._lock:
-            self._seen[node] = (done, total, self._paces.setdefault(node, TransferRate()).at(done))
-            if self._live is not None:
-                self._live.update(self._table())
-            elif self._lines.due():
-                for name, (bytes_read, there, pace) in self._seen.items():
-                    words = f"{name}: {size(bytes_read)} of {size(there)} read, {size(int(pace))}/s"
-                    self._screen.say(words + _left(bytes_read, there, pace))
-
-    def _table(self) -> Table:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False)
-        for column in ("node", "", "read", "rate", "left"):
-            table.add_column(column)
-        for name, (done, total, pace) in sorted(self._seen.items()):
-            bar = ProgressBar(total=max(1, total), completed=done, width=30)
-            left = _left(done, total, pace).removeprefix(", ").removesuffix(" left")
-            table.add_row(Text(printable(name)), bar, size(done), f"{size(int(pace))}/s", left)
-        return table
-
-
-def _left(done: int, total: int, pace: float) -> str:
-    return f", {duration((total - done) / pace)} left" if pace > 0 and total > done else ""
+        self._seen[node] = Transfer(node, done, total, "{} read")
+        self.show([one for _, one in sorted(self._seen.copy().items())])

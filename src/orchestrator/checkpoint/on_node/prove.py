@@ -9,25 +9,23 @@ must be the same bytes.
 from __future__ import annotations
 
 import os
-import threading
 from array import array
-from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
 from orchestrator.checkpoint.on_node.blocks import is_scale, scale_shape
 from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, Checkpoint, Shard, read_checkpoint, read_exactly
 from orchestrator.checkpoint.on_node.header import Tensor
-from orchestrator.checkpoint.on_node.reblock import Job, Report, new_config
+from orchestrator.checkpoint.on_node.reblock import Job, Report, WorkMeter, new_config, side_by_side
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened
 from orchestrator.protocol.jobs import Gravity, Progress, Proof
 
 _CHUNK_BYTES = 2 * 1024 * 1024
-_TICK_S = 0.2
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
 
@@ -43,48 +41,12 @@ def prove(job: Job, target: Path, *, jobs: int, report: Report) -> Proof:
     _compare_names(job, made)
     for name, path in job.others.items():
         _compare_files(path, target / name)
-    tally = _Tally(Progress(sum(shard.header.file_size for shard in made.shards), shards=len(made.shards)))
+    meter = WorkMeter(Progress(sum(shard.header.file_size for shard in made.shards), shards=len(made.shards)))
     homes = {tensor.name: (shard, tensor) for shard, tensor in job.checkpoint.tensors()}
-    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="prove") as pool:
-        pending = {pool.submit(_compare_shard, job, homes, target, shard, tally) for shard in made.shards}
-        try:
-            while pending:
-                finished, pending = wait(pending, timeout=_TICK_S, return_when=FIRST_EXCEPTION)
-                for future in finished:
-                    future.result()
-                report(tally.now())
-        except BaseException:
-            tally.stop_others(pending)
-            raise
+    compare = partial(_compare_shard, job, homes, target, meter)
+    side_by_side(compare, made.shards, meter, jobs=jobs, report=report)
     size = sum(shard.size for shard in made.shards)
     return Proof(len(homes), sum(map(is_scale, homes)), len(job.others) + 2, size)
-
-
-class _Tally:
-    """Counts for all threads; stopping ends them at their next tensor."""
-
-    def __init__(self, start: Progress) -> None:
-        self._total = start.total
-        self._shards = start.shards
-        self._done = 0
-        self._shards_done = 0
-        self._lock = threading.Lock()
-        self.stopping = False
-
-    def stop_others(self, pending: Iterable[Future[None]]) -> None:
-        """Cancel what has not begun; what has begun ends at its next tensor."""
-        self.stopping = True
-        for future in pending:
-            future.cancel()
-
-    def add(self, count: int, shards: int = 0) -> None:
-        with self._lock:
-            self._done += count
-            self._shards_done += shards
-
-    def now(self) -> Progress:
-        with self._lock:
-            return Progress(self._total, self._done, self._shards, self._shards_done)
 
 
 def _compare_config(job: Job, made: Checkpoint) -> None:
@@ -122,14 +84,12 @@ def _compare_names(job: Job, made: Checkpoint) -> None:
 
 
 def _compare_shard(
-    job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, shard: Shard, tally: _Tally
+    job: Job, homes: Mapping[str, tuple[Shard, Tensor]], target: Path, meter: WorkMeter, shard: Shard
 ) -> None:
     with ExitStack() as files:
         made = _open(files, target / shard.name)
         opened: dict[str, int] = {}
         for tensor in shard.header.tensors:
-            if tally.stopping:
-                return
             home, original = homes[tensor.name]
             if home.name not in opened:
                 opened[home.name] = _open(files, job.checkpoint.root / home.name)
@@ -144,8 +104,8 @@ def _compare_shard(
                 _compare_scales(job, original, tensor, sides)
             else:
                 _compare_tensor(original, tensor, sides)
-            tally.add(tensor.nbytes)
-    tally.add(shard.header.data_start, shards=1)
+            meter.add(tensor.nbytes)
+    meter.shard_done(shard.header.data_start)
 
 
 @dataclass(frozen=True, slots=True)

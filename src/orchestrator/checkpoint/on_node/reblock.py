@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd, prod
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,11 @@ class _ReblockStop(Exception):
     """Another shard failed or the user interrupted: this one ends early."""
 
 
-class _WorkMeter:
+class WorkMeter:
     """Counts for all threads together; where the run is to stop, the next count raises instead."""
 
-    def __init__(self, job: Job, todo: list[Shard]) -> None:
-        total = sum(layout.size for layout in job.layouts.values())
-        resumed = total - sum(job.layouts[shard.name].size for shard in todo)
-        ready = len(job.layouts) - len(todo)
-        self._now = Progress(total, resumed, len(job.layouts), ready, resumed)
+    def __init__(self, start: Progress) -> None:
+        self._now = start
         self._lock = threading.Lock()
         self._stopping = False
 
@@ -88,21 +86,22 @@ class _WorkMeter:
             future.cancel()
 
     def copied(self, count: int) -> None:
-        self._add(count, copied=count)
+        self.add(count, copied=count)
 
     def shared(self, count: int) -> None:
-        self._add(count, shared=count)
+        self.add(count, shared=count)
 
     def scale(self, count: int) -> None:
-        self._add(count, scales=count)
+        self.add(count, scales=count)
 
     def alongside(self, count: int) -> None:
-        self._add(0, copied=count)
+        self.add(0, copied=count)
 
     def shard_done(self, head: int) -> None:
-        self._add(head, shards_done=1)
+        self.add(head, shards_done=1)
 
-    def _add(self, done: int, **counts: int) -> None:
+    def add(self, done: int, **counts: int) -> None:
+        """So many bytes more, and so many of each of these."""
         if self._stopping:
             raise _ReblockStop
         with self._lock:
@@ -116,7 +115,7 @@ class _ReblockRun:
 
     job: Job
     target: Path
-    meter: _WorkMeter
+    meter: WorkMeter
     share: bool
 
 
@@ -152,7 +151,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
     target_files.check_apart(job.checkpoint.root, target)
     if target_files.standing(target) is TargetState.FOREIGN:
         _check_is_result(job, target)
-        return _WorkMeter(job, []).now()
+        return _progress(job, [])
     with target_files.target_failures(target), target_files.held(target, _request(job)):
         _remove_partial(target)
         todo = _todo(job, target)
@@ -160,8 +159,8 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
         with _blamed(first):
             share = can_share(first, target)
         _check_space(target, job, todo, share=share)
-        run = _ReblockRun(job, target, _WorkMeter(job, todo), share)
-        _write_shards(run, todo, jobs, report)
+        run = _ReblockRun(job, target, WorkMeter(_progress(job, todo)), share)
+        side_by_side(partial(_write_shard, run), todo, run.meter, jobs=jobs, report=report)
         for name, path in job.others.items():
             _copy_other(run, name, path)
         target_files.finish(target, job.index, job.config)
@@ -306,21 +305,30 @@ def _check_space(target: Path, job: Job, todo: list[Shard], *, share: bool) -> N
     target_files.check_space(target, needed, shared)
 
 
-def _write_shards(run: _ReblockRun, todo: list[Shard], jobs: int, report: Report) -> None:
+def side_by_side(
+    work: Callable[[Shard], None], shards: Sequence[Shard], meter: WorkMeter, *, jobs: int, report: Report
+) -> None:
     """All shards side by side; the first failure, or an interrupt, stops the others at their next step. Of several
     failures the first shard's is reported, whichever thread was faster."""
-    with ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="reblock") as pool:
-        begun = [pool.submit(_write_shard, run, shard) for shard in todo]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        begun = [pool.submit(work, shard) for shard in shards]
         pending = set(begun)
         try:
             while pending:
                 finished, pending = wait(pending, timeout=_TICK_S, return_when=FIRST_EXCEPTION)
                 for future in sorted(finished, key=begun.index):
                     future.result()
-                report(run.meter.now())
+                report(meter.now())
         except BaseException:
-            run.meter.stop_others(pending)
+            meter.stop_others(pending)
             raise
+
+
+def _progress(job: Job, todo: Sequence[Shard]) -> Progress:
+    """Before the first byte. todo: shards that are not written yet"""
+    total = sum(layout.size for layout in job.layouts.values())
+    resumed = total - sum(job.layouts[shard.name].size for shard in todo)
+    return Progress(total, resumed, len(job.layouts), len(job.layouts) - len(todo), resumed)
 
 
 def _write_shard(run: _ReblockRun, shard: Shard) -> None:

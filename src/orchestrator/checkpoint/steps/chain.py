@@ -33,7 +33,6 @@ class Hop:
     name: str
     state: str
     bytes: int
-    files_left: int
     there: bool = False
     """It had all files before."""
     sent: int = 0
@@ -107,9 +106,8 @@ class VerbStream:
 
     def hop(self) -> Hop:
         there = bool(self.first.get("there"))
-        left = self._number("files_left", -1)
         state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
-        return Hop(self.name, state, self.read, left, there, self._number("sent", 0))
+        return Hop(self.name, state, self.read, there, self._number("sent", 0))
 
     def _live(self, fleet: Fleet, verb: str, request: Message) -> None:
         try:

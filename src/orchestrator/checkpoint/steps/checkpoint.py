@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.checkpoint.on_node.inspect import look
-from orchestrator.checkpoint.on_node.prove import prove
-from orchestrator.checkpoint.on_node.reblock import plan, reblock, survey
-from orchestrator.checkpoint.on_node.target import TargetState, standing
+from orchestrator.checkpoint.on_node.reblock import plan, survey
+from orchestrator.checkpoint.on_node.there import reblocked
 from orchestrator.model.deadlines import INSPECT_S
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
@@ -24,6 +22,7 @@ from orchestrator.protocol.jobs import (
     InspectRequest,
     Progress,
     Proof,
+    Reblocked,
     ReblockLine,
     ReblockRequest,
     WouldReblock,
@@ -34,7 +33,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 
-__all__ = ["Progress", "Proof", "ReblockResult", "Report", "inspect_here", "reblock_here", "survey_here"]
+__all__ = ["Progress", "Proof", "Reblocked", "Report", "inspect_here", "reblock_here", "survey_here"]
 
 Report = Callable[[str, Progress], None]
 """Told what is being done ('re-blocking', 'proving') and how far it is."""
@@ -43,33 +42,13 @@ _ERRORS: dict[str, type[DeployError]] = {"differs": VerificationDiffers, "lock-h
 """Kinds of failure that are no matter of input."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReblockResult:
-    """What became of a re-blocking.
-
-    written: None where the target was there already and was only compared; proof: None where none was asked for
-    """
-
-    written: Progress | None
-    proof: Proof | None
-    old_block: tuple[int, int]
-    new_block: tuple[int, int]
-
-
-def reblock_here(
-    source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, report: Report
-) -> ReblockResult:
+def reblock_here(source: Path, target: Path, *, block: int, with_proof: bool, jobs: int, report: Report) -> Reblocked:
     """Re-block a local checkpoint. With a proof asked for, a finished target is compared and not touched.
 
     Raises InputError, LockHeld, and VerificationDiffers where the proof fails.
     """
     with _told(target):
-        job = plan(source, block)
-        written = None
-        if not (with_proof and standing(target) is TargetState.FOREIGN):
-            written = reblock(job, target, jobs=jobs, report=lambda now: report("re-blocking", now))
-        proof = prove(job, target, jobs=jobs, report=lambda now: report("proving", now)) if with_proof else None
-    return ReblockResult(written, proof, job.old, job.new)
+        return reblocked(plan(source, block), target, with_proof=with_proof, jobs=jobs, report=report)
 
 
 def survey_here(source: Path, target: Path, *, block: int) -> WouldReblock:
@@ -113,27 +92,33 @@ def reblock_there(
     with_proof: bool,
     jobs: int | None,
     report: Report,
-) -> ReblockResult:
+) -> Reblocked:
     """Re-block a checkpoint on the node that has it. When this process ends, the node stops; the next run continues.
 
     Raises as reblock_here does, and Unreachable.
     """
     request = ReblockRequest(source=source, target=target, block=block, prove=with_proof, jobs=jobs)
-    return _on(node, lambda session: followed(session, request, report))
+    return on_node(node, lambda session: followed(session, request, report))
 
 
 def survey_there(node: NodeSpec, source: str, target: str, *, block: int) -> WouldReblock:
     """What `reblock_there` would write; writes nothing. Raises as it would at its beginning."""
     request = ReblockRequest(source=source, target=target, block=block, dry_run=True)
-    return _on(node, lambda session: surveyed(session, request))
+    return on_node(node, lambda session: surveyed(session, request))
 
 
-def _on(node: NodeSpec, work: Callable[[Session], T]) -> T:
+def on_node(
+    node: NodeSpec,
+    work: Callable[[Session], T],
+    kinds: Mapping[str, type[DeployError]] = _KINDS,
+    otherwise: type[DeployError] = InputError,
+) -> T:
+    """Work on one node. Raises its refusal as the error of its kind, and Unreachable."""
     with Fleet([node]) as fleet:
         done = fleet.on_every(work)
     for failure in done.failures.values():
         if isinstance(failure, NodeRefusal):
-            kind = _KINDS.get(failure.kind, InputError)
+            kind = kinds.get(failure.kind, otherwise)
             raise kind(failure.what, where=failure.where, fix=failure.fix)
         raise failure
     return done.values[node.name]
@@ -142,15 +127,7 @@ def _on(node: NodeSpec, work: Callable[[Session], T]) -> T:
 def inspect_there(node: NodeSpec, directory: str) -> Judgement:
     """Inspect a checkpoint on a node. Raises InputError where there is none, and Unreachable."""
     request = InspectRequest(directory=directory)
-    with Fleet([node]) as fleet:
-        looked = fleet.on_every(lambda session: inspected(session, request))
-    for failure in looked.failures.values():
-        raise (
-            InputError(failure.what, where=failure.where, fix=failure.fix)
-            if isinstance(failure, NodeRefusal)
-            else failure
-        )
-    return looked.values[node.name]
+    return on_node(node, lambda session: inspected(session, request), kinds={})
 
 
 def inspected(session: Session, request: InspectRequest) -> Judgement:
@@ -159,14 +136,15 @@ def inspected(session: Session, request: InspectRequest) -> Judgement:
     return judge(_facts(session, answer))
 
 
-def followed(session: Session, request: ReblockRequest, report: Report) -> ReblockResult:
+def followed(session: Session, request: ReblockRequest, report: Report) -> Reblocked:
     """What one node says of a re-blocking, to its end. Raises as `node_app.messages` does."""
     for said in node_app.messages(session, "reblock", request, ReblockLine):
         if said.progress is not None:
             report(said.doing, said.progress)
         if said.outcome is not None:
-            end = said.outcome
-            return ReblockResult(end.written, end.proof, _block(session, end.old_block), _block(session, end.new_block))
+            for block in (said.outcome.old_block, said.outcome.new_block):
+                _check_block(session, block)
+            return said.outcome
     raise _no_result(session)
 
 
@@ -182,10 +160,9 @@ def _no_result(session: Session) -> NodeError:
     return NodeError("re-blocking ended without a result", where=session.spec.name, fix="run it again; it resumes")
 
 
-def _block(session: Session, said: tuple[int, ...]) -> tuple[int, int]:
+def _check_block(session: Session, said: tuple[int, ...]) -> None:
     if len(said) != 2 or min(said) < 1:
         raise _odd(session, "a block has two sides above 0")
-    return said[0], said[1]
 
 
 def _facts(session: Session, answer: InspectAnswer) -> Mapping[str, Any]:
@@ -195,8 +172,9 @@ def _facts(session: Session, answer: InspectAnswer) -> Mapping[str, Any]:
         raise _odd(session, "its config is not a JSON object")
     if not all(_LAYER.fullmatch(layer) for layer in (*answer.layers, *answer.experts)):
         raise _odd(session, "a layer is a number")
-    block = None if answer.block is None else list(_block(session, answer.block))
-    return {**answer.as_json(), "config": config, "block": block}
+    if answer.block is not None:
+        _check_block(session, answer.block)
+    return {**answer.as_json(), "config": config}
 
 
 def _odd(session: Session, what: str) -> NodeError:

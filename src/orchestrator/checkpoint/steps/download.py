@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.checkpoint.steps.checkpoint import on_node
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.secret_file import read_private_line
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
@@ -15,8 +16,6 @@ from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.places import venv
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload
 from orchestrator.remote import node_app
-from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 
 Hub = Literal["huggingface", "modelscope"]
@@ -82,14 +81,7 @@ def _asked(node: NodeSpec, request: DownloadRequest) -> HubRequest:
 
 
 def _ask(node: NodeSpec, asked: HubRequest, report: Callable[[HubLine], None]) -> HubLine:
-    with Fleet([node]) as fleet:
-        done = fleet.on_every(lambda session: _follow(session, asked, report))
-    for failure in done.failures.values():
-        if isinstance(failure, NodeRefusal):
-            kind = _KINDS.get(failure.kind, NodeError)
-            raise kind(failure.what, where=failure.where, fix=failure.fix)
-        raise failure
-    return done.values[node.name]
+    return on_node(node, lambda session: _follow(session, asked, report), _KINDS, NodeError)
 
 
 def _repository(word: str) -> str:

@@ -305,8 +305,8 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: PushWatcher, lost: Mappin
 
     def report(hops: Sequence[Hop]) -> None:
         shown = {**complete, **{hop.name: hop for hop in hops}}
-        shown |= {name: Hop(name, "failed", 0, -1) for name in failures}
-        ordered = [shown.get(name) or Hop(name, "waiting", 0, -1) for name in wanted]
+        shown |= {name: Hop(name, "failed", 0) for name in failures}
+        ordered = [shown.get(name) or Hop(name, "waiting", 0) for name in wanted]
         watcher.moved(ordered, chain.offer.bytes, chain.origin.read)
 
     while left := [name for name in wanted if name not in complete and name not in failures]:

@@ -126,8 +126,8 @@ class Arrival:
         self._news = threading.Condition(self._lock)
 
     def progress(self) -> dict[str, Any]:
-        """How far this node is: bytes that are here and checked, or being checked; files that are not whole yet."""
-        return {"bytes": self._bytes, "files_left": self._left, "complete": self._complete, "sent": self._sent}
+        """How far this node is: bytes that are here and checked, or being checked."""
+        return {"bytes": self._bytes, "complete": self._complete, "sent": self._sent}
 
     def stop(self) -> None:
         """End every rsync; threads end at their next step."""
