@@ -15,7 +15,7 @@ from orchestrator.checkpoint.commands import checkpoint
 from orchestrator.checkpoint.commands import download as checkpoint_download
 from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.checkpoint.commands import verify as checkpoint_verify
-from orchestrator.checkpoint.steps.push import Hop
+from orchestrator.checkpoint.steps.chain import Hop
 from orchestrator.cli import progress
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen

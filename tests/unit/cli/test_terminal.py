@@ -304,7 +304,8 @@ def _step(host: str, outcome: Any) -> HostEvent:
 
 
 def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.checkpoint.steps.push import Hop, PushResult
+    from orchestrator.checkpoint.steps.chain import Hop
+    from orchestrator.checkpoint.steps.push import PushResult
 
     def push(_: object, __: object, picture: Any) -> PushResult:
         hops: tuple[Hop, ...] = ()

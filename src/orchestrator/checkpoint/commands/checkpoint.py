@@ -13,7 +13,6 @@ from orchestrator.checkpoint.commands import download as checkpoint_download
 from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.checkpoint.commands import verify as checkpoint_verify
 from orchestrator.checkpoint.steps.checkpoint import (
-    Progress,
     inspect_here,
     inspect_there,
     reblock_here,
@@ -29,7 +28,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.judgement import Judgement
-from orchestrator.protocol.jobs import Reblocked, WouldReblock
+from orchestrator.protocol.jobs import Progress, Reblocked, WouldReblock
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

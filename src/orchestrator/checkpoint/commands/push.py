@@ -11,7 +11,8 @@ from orchestrator.cli.progress import Transfer, TransferPicture, duration, port,
 from orchestrator.cli.screen import Screen, printable
 
 if TYPE_CHECKING:
-    from orchestrator.checkpoint.steps.push import CheckpointPushRequest, Hop, PushResult
+    from orchestrator.checkpoint.steps.chain import Hop
+    from orchestrator.checkpoint.steps.push import CheckpointPushRequest, PushResult
     from orchestrator.model.inventory import Inventory
 
 EXAMPLES = (

@@ -21,7 +21,6 @@ from orchestrator.protocol.jobs import (
     InspectAnswer,
     InspectRequest,
     Progress,
-    Proof,
     Reblocked,
     ReblockLine,
     ReblockRequest,
@@ -32,8 +31,6 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
-
-__all__ = ["Progress", "Proof", "Reblocked", "Report", "inspect_here", "reblock_here", "survey_here"]
 
 Report = Callable[[str, Progress], None]
 """Told what is being done ('re-blocking', 'proving') and how far it is."""

@@ -25,8 +25,6 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.topology.build import build
 
-__all__ = ["CheckpointPushRequest", "Hop", "PushResult", "PushWatcher", "push"]
-
 HERE = "this machine"
 STREAMS = 2
 """Files sent at the same time over one link: the next one is sent while a digest is compared."""

@@ -23,8 +23,6 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 
-__all__ = ["FileDifference", "VerifyResult", "verify"]
-
 _ABSENT = ("no-checkpoint", "unfinished")
 """A node's refusals that mean that it has no complete copy: a result, not an error."""
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from typing_extensions import Self
 
-    from orchestrator.hosts.steps.prepare import HostEvent, PrepareRequest, PrepareResult
+    from orchestrator.hosts.steps.prepare import PrepareRequest, PrepareResult
+    from orchestrator.hosts.steps.runner import HostEvent
 
 _LINE_EVERY_S = 10.0
 """Of a task that takes longer, where stderr is no terminal."""

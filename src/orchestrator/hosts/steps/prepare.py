@@ -31,8 +31,6 @@ from orchestrator.planning.ports import firewall
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 
-__all__ = ["TAGS", "HostEvent", "PrepareRequest", "PrepareResult", "play_variables", "prepare"]
-
 TAGS = ("system_packages", "engine_user", "limits", "sudo_rule", "kernel", "engine_env", "router_env")
 """What can be chosen by --tags: the roles of playbooks/prepare.yml, in its order."""
 

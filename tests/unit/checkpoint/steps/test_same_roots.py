@@ -13,7 +13,8 @@ import pytest
 from orchestrator.checkpoint.steps import chain as push_chain
 from orchestrator.checkpoint.steps import push as push_workflow
 from orchestrator.checkpoint.steps import verify as verify_workflow
-from orchestrator.checkpoint.steps.push import CheckpointPushRequest, Hop, PushResult, push
+from orchestrator.checkpoint.steps.chain import Hop
+from orchestrator.checkpoint.steps.push import CheckpointPushRequest, PushResult, push
 from orchestrator.checkpoint.steps.same_roots import same_roots
 from orchestrator.checkpoint.steps.verify import verify
 from orchestrator.model.errors import Unreachable

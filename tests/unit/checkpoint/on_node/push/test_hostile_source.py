@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.checkpoint.on_node.push import target as push_target
 from orchestrator.checkpoint.steps import push as workflow
-from orchestrator.checkpoint.steps.chain import VerbStream
-from orchestrator.checkpoint.steps.push import CheckpointPushRequest, Hop, push
+from orchestrator.checkpoint.steps.chain import Hop, VerbStream
+from orchestrator.checkpoint.steps.push import CheckpointPushRequest, push
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.node.failure import Failure
