@@ -16,7 +16,7 @@ def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
     top = yaml_fields.read(yaml_fields.choose("stack", name, resources.folders("stacks")))
     device = top.text("device", "cuda", choices=("cuda", "cpu"))
-    install = _install(top)
+    install = cast("Install", top.text("install", "venv", choices=get_args(Install)))
     stack = Stack(
         name=top.text("name"),
         source=top.text("source"),
@@ -52,10 +52,6 @@ def _bring(top: Section) -> tuple[tuple[str, str], ...]:
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9._+!-]*", pin) is None:
             raise top.wrong("bring", f"found {pin!r:.60}, wanted name==version")
     return found
-
-
-def _install(top: Section) -> Install:
-    return cast("Install", top.text("install", "venv", choices=get_args(Install)))
 
 
 def _image(top: Section, install: Install) -> str:

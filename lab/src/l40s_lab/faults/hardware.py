@@ -16,7 +16,6 @@ from l40s_lab.hardware.machine import (
     ROCE_V1,
     Gpu,
     NetworkInterface,
-    NicPort,
     NodeMachine,
     PciePort,
     PcieSwitch,
@@ -144,7 +143,7 @@ def _move(node: NodeMachine, asked: Words) -> NodeMachine:
     above = function.path.split("/")[-2]
     old_slot = next((one.slot for one in lay_out(node.machine).functions if one.address == above), "")
     names = {one.netdev: _in_slot(one.netdev, old_slot, target) for one in card.ports}
-    moved = replace(card, ports=tuple(_renamed(one, names) for one in card.ports))
+    moved = replace(card, ports=tuple((replace(one, netdev=names[one.netdev])) for one in card.ports))
     node = change_port_of(node, card, lambda place: replace(place, card=None))
     machine = change_ports(node.machine, lambda place: replace(place, card=moved) if place.slot == target else place)
     node = replace(node, machine=machine)
@@ -162,10 +161,6 @@ def _free_slot(node: NodeMachine) -> str | None:
 
 def _named(name: str, interface: NetworkInterface) -> NetworkInterface:
     return replace(interface, name=name)
-
-
-def _renamed(port: NicPort, names: dict[str, str]) -> NicPort:
-    return replace(port, netdev=names[port.netdev])
 
 
 def _in_slot(name: str, old: str, new: str) -> str:

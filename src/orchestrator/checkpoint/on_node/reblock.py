@@ -341,7 +341,7 @@ def _write_shard(run: _ReblockRun, shard: Shard) -> None:
         write_at(descriptor, layout.head, 0)
         for scale in layout.scales:
             old = _read_scale(source, shard, scale)
-            new = _finer(run.job, scale, old)
+            new = finer(old, run.job.weights[scale.source.name], scale.source.element_bytes, run.job.old, run.job.new)
             write_at(descriptor, new, scale.target)
             run.meter.scale(len(new))
         carrier = Carrier(source, descriptor, share=run.share, copied=run.meter.copied, shared=run.meter.shared)
@@ -355,10 +355,6 @@ def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
         return read_exactly(source, scale.source.nbytes, shard.header.data_start + scale.source.begin)
     except OSError as wrong:
         raise SourceUnreadable(wrong.errno, wrong.strerror) from None
-
-
-def _finer(job: Job, scale: NewScale, old: bytes) -> bytes:
-    return finer(old, job.weights[scale.source.name], scale.source.element_bytes, job.old, job.new)
 
 
 @contextmanager

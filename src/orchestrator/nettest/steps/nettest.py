@@ -107,7 +107,8 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptio
     with GangLock(fleet, gang, order.command):
         if order.model is None:
             requests = _last_requests(fleet, gang)
-            topologies = _topologies(fleet, gang)
+            looked = look(fleet, gang.nodes).all()
+            topologies: Mapping[str, Topology] = {name: build(snapshot) for name, snapshot in looked.items()}
         else:
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
             planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
@@ -128,10 +129,6 @@ def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]
         return staged_plan(fleet, gang).requests
     except InputError as nothing:
         raise InputError(nothing.what, where=nothing.where, fix="name it: l40s-deploy nettest --model NAME") from None
-
-
-def _topologies(fleet: Fleet, gang: GangSpec) -> Mapping[str, Topology]:
-    return {name: build(snapshot) for name, snapshot in look(fleet, gang.nodes).all().items()}
 
 
 def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> ModelShape:

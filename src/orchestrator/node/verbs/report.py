@@ -32,7 +32,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     while True:
         before = _signs(state, asked.gang)
         reports = [report for report in (of_gang(state, name) for name in _names(state, asked.gang)) if report]
-        seen = _mark(reports)
+        seen = ";".join(map(_where, reports))
         if seen != asked.seen or time.monotonic() >= end:
             begun = tuple(name for name in _names(state, asked.gang) if _has_begun(files.gang_dir(state, name)))
             answer = ReportAnswer(
@@ -67,10 +67,6 @@ def _sign(folder: str | None) -> object:
     if folder is None:
         return None
     return folder, files.identity(f"{folder}/{REPORT_FILE}"), processes.alive(*agent(folder))
-
-
-def _mark(reports: list[dict[str, Any]]) -> str:
-    return ";".join(map(_where, reports))
 
 
 def _where(raw: dict[str, Any]) -> str:
