@@ -1,108 +1,28 @@
-"""The leader link between two releases: the one in tests/recorded, made-up ones, and this one."""
+"""The leader link between two releases: made-up ones, and this one."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from tests.support.linked_run import linked_run
-from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
 
 from orchestrator import __version__
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire
 from orchestrator.node.network.link import Hub, Spoke
-from orchestrator.node.network.link_events import MessageReceived
-from orchestrator.protocol.link import FORMAT, Challenge, Hello, Pulse, Stop, from_leader, from_member
+from orchestrator.protocol.link import FORMAT, Challenge, Hello
 from orchestrator.protocol.message import side
-from orchestrator.protocol.report import AgentState
 
 KEY = b"k" * 32
-OLD = """
-import json, sys, time
-from orchestrator.node.link import Hub, Joined, Said, Spoke
-from orchestrator.node.run import Run
-run = Run(folder="/nowhere", run_id="r1", gang="g", node=sys.argv[1], node_rank="ab".index(sys.argv[1]), nnodes=2,
-          members=("a", "b"), leader_address="127.0.0.1", leader_port=int(sys.argv[2]))
-ours = Hub(run, b"k" * 32) if run.leads else Spoke(run, b"k" * 32, "a")
-if run.leads:
-    ours.listen()
-end = time.monotonic() + 30
-while time.monotonic() < end:
-    for event in ours.step(time.monotonic()):
-        if isinstance(event, Joined):
-            ours.send({"type": "pulse", "state": "armed"} if run.leads else {"type": "stop", "now": True})
-        if isinstance(event, Said):
-            print(json.dumps(event.message), flush=True)
-            ours.close()
-            sys.exit()
-    time.sleep(0.01)
-"""
-"""One side of the link by release 0.1.0: it sends one message, prints the first that it receives, and ends."""
 
 
 @pytest.fixture
 def run() -> Run:
     return linked_run("b")
-
-
-@contextlib.contextmanager
-def old(node: str, run: Run) -> Iterator[subprocess.Popen[bytes]]:
-    program = f"import sys; sys.path.insert(0, {str(APPLICATION)!r})\n{OLD}"
-    command = [sys.executable, "-EsS", "-c", program, node, str(run.leader.port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def heard(ours: Hub | Spoke) -> list[MessageReceived]:
-    """The first message from the other side."""
-    found: list[MessageReceived] = []
-
-    def step() -> bool:
-        found.extend(event for event in ours.step(time.monotonic()) if isinstance(event, MessageReceived))
-        return bool(found)
-
-    until(step, 20.0, "a message")
-    return found
-
-
-def told(process: subprocess.Popen[bytes]) -> Any:
-    out, _ = process.communicate(timeout=20)
-    return json.loads(out)
-
-
-@pytest.mark.processes
-def test_a_member_of_the_release_before_talks_to_a_leader_of_this_one(run: Run) -> None:
-    hub = Hub(run, KEY)
-    hub.listen()
-    with old("b", run) as process:
-        (said,) = heard(hub)
-        assert from_member(said.message) == Stop(now=True)
-        hub.send(Pulse(state=AgentState.ARMED))
-        assert told(process) == {"type": "pulse", "state": "armed"}
-    hub.close()
-
-
-@pytest.mark.processes
-def test_a_leader_of_the_release_before_talks_to_a_member_of_this_one(run: Run) -> None:
-    spoke = Spoke(run, KEY, "a")
-    with old("a", run) as process:
-        (said,) = heard(spoke)
-        assert from_leader(said.message) == Pulse(state=AgentState.ARMED)
-        spoke.send(Stop(now=True))
-        assert told(process) == {"type": "stop", "now": True}
-    spoke.close()
 
 
 @pytest.mark.parametrize(
