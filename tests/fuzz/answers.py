@@ -59,7 +59,6 @@ from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
 from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import asking, node_app
-from orchestrator.remote import fleet as fleets
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import CommandResult, Session, lines
 from orchestrator.topology.build import build
@@ -408,12 +407,12 @@ def hear(names: Sequence[str], case: bytes) -> None:
     for verb, odd in ((name, rest),) if name in names else ((one, case) for one in names):
         sound = {other: one.sound for other, one in every_verb().items()}
         heard = {GOOD: sound, ODD: {**sound, verb: odd}}
-        connected = mock.patch.object(fleets, "connect", functools.partial(_connect, heard))
+        connected = mock.patch.object(Fleet, "opener", functools.partial(_connect, heard), create=True)
         with connected, Fleet(_nodes()) as fleet:
             every_verb()[verb].play(fleet)
 
 
-def _connect(heard: Mapping[str, Mapping[str, bytes]], spec: NodeSpec, *, deadline_s: float) -> Node:
+def _connect(heard: Mapping[str, Mapping[str, bytes]], spec: NodeSpec, deadline_s: float) -> Node:
     return Node(spec, heard[spec.name])
 
 
