@@ -118,6 +118,12 @@ def _by_address(node: NodeSpec, address: str, interfaces: Sequence[Interface]) -
     found = next((item for item in interfaces if _has(item, address)), None)
     if found:
         return TcpChoice(found.name, address, f"{found.name} has l40s_address {address}")
+    if ":" in address:
+        raise InputError(
+            f"l40s_address {address} is IPv6, which is not supported",
+            where=f"inventory: {node.name}: l40s_address",
+            fix="give an IPv4 address" + (f": {_listing(interfaces)}" if interfaces else ""),
+        )
     if interfaces:
         raise InputError(
             f"no interface of this node has the l40s_address {address}: {_listing(interfaces)}",

@@ -79,6 +79,14 @@ def test_an_address_that_no_interface_has_is_refused_with_those_that_there_are()
     assert caught.value.where == "inventory: node0: l40s_address"
 
 
+def test_an_ipv6_address_is_said_not_to_be_supported() -> None:
+    spec = gang(1, address="fd00::11")
+    for known in (topologies(spec), {}):
+        with pytest.raises(InputError, match="is IPv6, which is not supported") as caught:
+            only(spec, known)
+        assert "IPv4" in caught.value.fix
+
+
 def test_loopback_addresses_need_not_be_listed() -> None:
     spec = gang(1, address="127.0.5.2")
     facts = Topology(node="node0", interfaces=topology().interfaces[:1])

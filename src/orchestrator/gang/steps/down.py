@@ -62,7 +62,7 @@ def down(
     """Stop all chosen gangs at once; a node that can't be reached delays no other.
 
     before_stop is called once every lock is held. Raises LockHeld and RunsElsewhere, with nothing changed and nothing
-    called.
+    called; LockHeld too where another command has taken a gang over meanwhile: what was stopped may serve again.
     """
     gangs = chosen_gangs(inventory, request.gangs)
     nodes = [node for gang in gangs for node in gang.nodes]
@@ -76,6 +76,7 @@ def down(
         stopped = stop_gangs(fleet, gangs, now=request.now, timeout_s=request.timeout_s)
         for lock in held:
             lock.finish()
+            lock.still_ours()
         return stopped
 
 

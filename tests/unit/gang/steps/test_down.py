@@ -22,6 +22,9 @@ def done_by_down(monkeypatch: pytest.MonkeyPatch, *, held: str = "") -> list[str
         def finish(self) -> None:
             done.append("forget what was begun")
 
+        def still_ours(self) -> None:
+            pass
+
     @contextmanager
     def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock]:
         if gang.name == held:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import locks, raising
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.lock_keeping import release
@@ -17,7 +18,7 @@ from orchestrator.gang.steps.locks import GangLock, still_ours
 from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.model.errors import LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
@@ -134,6 +135,24 @@ def test_a_holder_that_was_stopped_asks_before_it_goes_on(nodes: Nodes, monkeypa
         lock._renewed_at -= 1000.0
         with pytest.raises(LockHeld, match="ann@h"):
             lock.still_ours()
+
+
+def test_a_down_that_lost_its_lock_meanwhile_does_not_say_that_all_is_stopped(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller was stopped for minutes, and another one's gang serves by now."""
+    monkeypatch.setattr(locks, "RENEW_EVERY_S", 600.0)
+
+    def stopped(*_: object, **__: object) -> tuple[()]:
+        nodes.answers["a"] = LockAnswer(held=OTHER)
+        for lock in locks._held:
+            lock._renewed_at -= 10_000.0
+        return ()
+
+    monkeypatch.setattr(down_steps, "see", lambda *_, **__: ())
+    monkeypatch.setattr(down_steps, "stop_gangs", stopped)
+    with pytest.raises(LockHeld, match="ann@h"):
+        down_steps.down(Inventory(path="hosts.yml", gangs=(GANG,)), down_steps.DownRequest())
 
 
 def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
