@@ -16,7 +16,7 @@ ROOMS = {"bench", "checkpoint", "golden", "hosts", "monitoring", "nettest", "sup
 """Capabilities that can be taken out."""
 OF_EACH_OTHER = {
     "golden": {"bench"}, "monitoring": {"bench", "nettest"}, "bench": {"nettest", "tuning"},
-    "hosts": {"checkpoint", "tuning"},
+    "hosts": {"checkpoint", "tuning"}, "support": {"bench", "nettest", "tuning"},
 }  # fmt: skip
 SHARED = {"model", "protocol"}
 PURE = {"topology", "engines", "planning", "doctor", "gang", "rendering"}

@@ -115,12 +115,15 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
 
 
-def test_a_link_that_corrupts_data_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None:
+def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallLab, tmp_path: Path) -> None:
     """One byte of a MiB, with right checksums: the nodes' kernels and Gloo notice nothing."""
+    out = tmp_path / "certificate.json"
     lab.deploy("lab", "break", "--name", lab.name, "node1", "corrupt-link", "node3")
     try:
         found = nettest(lab, "--verify", code=7)
         done = lab.deploy("up", "--model", lab.model, "--nettest", check=False)
+        words = ("certify", "--model", lab.model, "--yes", "--out", str(out))
+        certified = lab.deploy(*words, check=False, timeout=600)
     finally:
         lab.deploy("lab", "heal", "--name", lab.name, "node1")
     (wrong,) = found["verification"]["corrupt"]
@@ -130,6 +133,12 @@ def test_a_link_that_corrupts_data_is_named_and_up_does_not_start_on_it(lab: Sma
     assert done.returncode == 3, done.stderr
     assert "no rank was started: DATA-CORRUPT" in done.stderr and "node1 to node3" in done.stderr
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
+    document = json.loads(out.read_text())
+    assert (certified.returncode, document["verdict"]) == (7, "wrong"), certified.stdout + certified.stderr
+    assert (document["stand_in"], document["complete"]) == (True, False)
+    assert [one["name"] for one in document["steps"]] == ["discover", "stack check", "nettest"]
+    (wrong,) = document["steps"][-1]["result"]["verification"]["corrupt"]
+    assert (wrong["from"], wrong["to"]) == ("machine2", "machine4") and "wrong" in certified.stdout
     healed = nettest(lab, "--verify")
     assert (healed["verification"]["verdict"], healed["tests"], healed["links"]) == ("ok", [], [])
 

@@ -147,7 +147,7 @@ def test_issue_forms_ask_with_commands_that_exist(form: Path) -> None:
         parser, _ = parser_of(words[0])
         _, unknown = parser.parse_known_args([word.removesuffix("...") for word in words])
         assert unknown == []
-    wanted = {"failure": "support-bundle", "finding": "discover --redact"}.get(form.stem, "")
+    wanted = {"failure": "support-bundle", "finding": "discover --redact", "certificate": "certify"}.get(form.stem, "")
     assert any(command.startswith(wanted) for command in commands) == bool(wanted)
 
 

@@ -51,6 +51,7 @@ GROUPS = {
         "nettest": "measure the network between GPUs and nodes with the stack's own libraries, and name what is slow",
         "bench": "measure the speed with the engine's own benchmark, and compare it with the expected speed",
         "golden": "check that a gang still returns the answers that you accepted",
+        "certify": "measure, start, bench, kill a rank and restart, and write what was found as one file without names",
     },
     "operate": {
         "exporter": "metrics of gangs, ranks, GPUs and rails for Prometheus",
@@ -80,7 +81,7 @@ HOMES = {
     "tuning": ("tuning",),
     "monitoring": ("exporter", "export", "notify", "web"),
     "hosts": ("init", "prepare", "stack"),
-    "support": ("support-bundle",),
+    "support": ("support-bundle", "certify"),
 }
 """Verbs by the package whose commands/ they stand in; the others stand beside this file."""
 _HOME_OF = {verb: home for home, verbs in HOMES.items() for verb in verbs}

@@ -43,12 +43,13 @@ SEEN_OTHERWISE = {
     "bench": "it leaves nothing on a node; its load is what its options say",
     "tuning run": "`tuning status` shows the files that it would find",
     "stack check": "it leaves nothing; `plan` shows the environment that it runs in",
+    "certify": "it asks before it begins, and leaves nothing; `plan` shows what it would start",
     "notify": "a message is sent only with --test",
 }
 """Verbs that act without a rehearsal, and why."""
 WAITS = {
     *("up", "down", "restart", "rollback", "router up", "router down", "guard", "prepare"),
-    *("nettest", "bench", "tuning run", "tuning fetch", "stack build", "stack check"),
+    *("nettest", "bench", "tuning run", "tuning fetch", "stack build", "stack check", "certify"),
     *("checkpoint download", "checkpoint reblock", "checkpoint push", "checkpoint verify"),
 }
 

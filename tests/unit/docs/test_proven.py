@@ -6,9 +6,12 @@ import datetime
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import proven
+
+from orchestrator.support.certificate import STEPS, CertifiedStep, StepVerdict, certificate
 
 ROOT = Path(__file__).parents[3]
 PAGES = {
@@ -68,3 +71,50 @@ def test_a_run_writes_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert after == before
     with pytest.raises(KeyError):
         proven.record("no such claim", "")
+
+
+RESULTS: dict[str, dict[str, Any]] = {
+    "up": {"seconds": 412.3},
+    "bench": {"decode": [{"requests": count, "tok_s": 10.0 * count, "source": "client: all"} for count in (1, 128)]},
+}
+
+
+def certified(**about: Any) -> dict[str, Any]:
+    """As `certify` writes it on the reference cluster."""
+    usual = {
+        "at": "2026-12-01T10:00:00Z",
+        "model": "DeepSeek-V3-0324-Block64x64",
+        "stand_in": False,
+        "transport": "rdma",
+        "hardware": {"nodes": 4, "gpus": {"NVIDIA L40S": 32}},
+    }
+    return certificate(
+        usual | about,
+        [CertifiedStep(name=name, verdict=StepVerdict.OK, seconds=1, result=RESULTS.get(name, {})) for name in STEPS],
+    )
+
+
+def test_a_certificate_of_the_reference_cluster_is_taken_in_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "proven.yml"
+    file.write_text(before := proven.FILE.read_text("utf-8"))
+    monkeypatch.setattr(proven, "FILE", file)
+    faster = certified()
+    faster["steps"][4]["result"] = {"decode": []}
+    wrong = {
+        "changed": faster,
+        "ended": {**certified(), "complete": False},
+        "real": certified(stand_in=None),
+        "RDMA": certified(transport="tcp"),
+        "others": certified(hardware={"nodes": 4, "gpus": {"NVIDIA L20": 32}}),
+        "671B": certified(model="GLM-4.6-FP8"),
+    }
+    for words, document in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            proven.take(document)
+        assert file.read_text("utf-8") == before
+    proven.take(document := certified())
+    row = proven.claims()["l40s"]
+    assert row["date"] == datetime.date(2026, 12, 1) and row["how"].endswith(document["digest"][:12])
+    assert row["figures"] == "DeepSeek-V3-0324-Block64x64 ready in 412 s, 10.0, 1280.0 tokens/s at 1, 128"

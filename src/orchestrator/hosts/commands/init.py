@@ -1,4 +1,4 @@
-"""`l40s-deploy init`: an inventory for machines that have none yet. No other verb asks questions."""
+"""`l40s-deploy init`: an inventory for machines that have none yet; asks for what the options do not say."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_examples
 from orchestrator.cli.progress import patience
+from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError, Exit, HostKeyError
 from orchestrator.topology.shape import counted
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from orchestrator.hosts.steps.init import InitRequest, Login, ShownKey
     from orchestrator.model.inventory import NodeSpec
 
-
-import sys
-
-from orchestrator.model.errors import InputError
 
 DEFAULT = Path("inventory/hosts.yml")
 _TRUST = "--accept-host-keys"
@@ -59,7 +56,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.hosts.steps import init
 
     init.refuse_existing(args.out)
-    questions = Questions(screen)
+    questions = Questions(screen, "init")
     request = _request(args, questions)
     nodes = init.nodes_of(request)
     with patience(screen, f"reading the host keys of {counted(len(nodes), 'node')}"):
@@ -163,28 +160,3 @@ def _next(path: Path, examination: Examination, asks_for_password: bool) -> str:
         return f"next: fix the connection to every node, then run l40s-deploy doctor{option}"
     before = "fix what must be fixed above, then" if examination.worst else "prepare the hosts"
     return f"next: {before}: l40s-deploy prepare{option}{' --become -K' if asks_for_password else ''}"
-
-
-class Questions:
-    """asks: whether a user can be asked."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self.asks = sys.stdin.isatty() and sys.stderr.isatty()
-
-    def text(self, question: str, option: str, default: str | None = None) -> str:
-        """A line; the default for an empty one. Raises InputError that names the option if no user can be asked."""
-        if not self.asks:
-            raise InputError(f"no answer to: {question}", where="init", fix=f"use {option}")
-        hint = f" [{default}]" if default else ""
-        while True:
-            self._screen.err.print(f"{question}{hint}: ", end="")
-            line = sys.stdin.readline()
-            if not line:
-                raise InputError(f"no answer to: {question}", where="init", fix=f"use {option}")
-            if line.strip() or default is not None:
-                return line.strip() or default or ""
-
-    def agreed(self, question: str, option: str) -> bool:
-        """Yes, spelt out: nothing is agreed to by mistake."""
-        return self.text(f"{question} (yes or no)", option, "no").lower() in ("yes", "y")

@@ -63,8 +63,8 @@ def bundle(
         raise InputError("exists already", where=str(out), fix="name another file with --out")
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     key = secrets.token_bytes(KEY_BYTES)
-    known = known_secrets(inventory, os.environ)
-    scrubber = Scrubber(Pseudonyms(key), known, _names(nodes, inventory))
+    scrubber = scrubber_of(inventory, nodes, key, os.environ)
+    known = scrubber.secrets
     found, missing = _gathered(inventory, gangs, nodes, scrubber, key, step)
     scrubbed = scrubber.value(missing)
     found["manifest.json"] = _json({
@@ -81,6 +81,13 @@ def bundle(
                 fix="nothing was written. Report this bug without the bundle",
             )
     return SupportBundle(path=out, files=tuple(sorted(found)), missing=scrubbed, bytes=_write(out, found))
+
+
+def scrubber_of(
+    inventory: Inventory, nodes: Sequence[NodeSpec], key: bytes, environment: Mapping[str, str]
+) -> Scrubber:
+    """What takes out the secrets, and the names and addresses of these nodes. key: random bytes that nobody keeps"""
+    return Scrubber(Pseudonyms(key), known_secrets(inventory, environment), _names(nodes, inventory))
 
 
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -101,7 +108,7 @@ def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple
     return long_enough(found)
 
 
-def _names(nodes: list[NodeSpec], inventory: Inventory) -> dict[str, str]:
+def _names(nodes: Sequence[NodeSpec], inventory: Inventory) -> dict[str, str]:
     """What hosts and people are called in the bundle, by name. Nodes have the names of their snapshots."""
     names = _numbered("machine", [node.name for node in nodes])
     names |= _numbered("other", [node.name for node in inventory.nodes if node.name not in names])

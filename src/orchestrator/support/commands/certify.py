@@ -1,0 +1,97 @@
+"""`l40s-deploy certify`: what this cluster is worth with this model, as one file that its owner can show."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+
+from orchestrator.cli.options import (
+    add_examples,
+    add_inventory,
+    add_json,
+    add_layout,
+    add_timeout,
+    open_cluster,
+)
+from orchestrator.cli.progress import counting
+from orchestrator.cli.questions import Questions
+from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.typed import command_line
+from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.model.benchmark import Load
+from orchestrator.model.chosen import the_one_gang
+from orchestrator.model.errors import Exit
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.support.certificate import CertifiedStep, StepVerdict, exit_code
+
+EPILOG = """
+exit status: 0 all is right, 3 a step could not be run, 7 something is wrong, slow or not as planned; an error's own
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Options of this verb."""
+    add_examples(
+        parser,
+        "l40s-deploy certify --model DeepSeek-V3-0324-Block64x64",
+        "l40s-deploy certify gang1 --model DeepSeek-R1-Channel-INT8 --yes --out l40s.json",
+    )
+    parser.epilog = f"{parser.epilog}\n{EPILOG}"
+    add_inventory(parser)
+    parser.add_argument("gang", nargs="*", default=[], metavar="GANG", help="which gang, where there are several")
+    parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
+    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: as `plan` chooses)")
+    add_layout(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the file (default: l40s-deploy-certificate-DATE-TIME.json)"
+    )
+    parser.add_argument("--yes", action="store_true", help="do not ask before the gang is started and a rank killed")
+    add_timeout(parser, "give up if a start or a benchmark takes longer than this")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 all is right, 3 a step could not be run, 7 something is wrong, slow or not as planned; an error's own."""
+    from orchestrator.support.steps import certify
+
+    inventory = open_cluster(args, screen)
+    gang = the_one_gang(inventory, args.gang, command="certify")
+    out = args.out or Path(time.strftime("l40s-deploy-certificate-%Y%m%d-%H%M%S.json"))
+    certify.refuse_to_begin(gang, out)
+    words = (
+        f"test the kernels and the network of {gang.name}, start it, send it requests, kill one of its ranks, stop it?"
+    )
+    if not args.yes and not Questions(screen, "certify").agreed(words, "--yes"):
+        screen.say("nothing was done")
+        return Exit.INPUT
+    options = certify.CertifyOptions(
+        plan=PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=(gang.name,)),
+        out=out,
+        command=command_line(),
+        timeout_s=args.timeout,
+        load=Load(),
+    )
+    told = certify.CertifyScreen(
+        say=screen.say,
+        ended=partial(_say, screen),
+        counting=partial(counting, screen),
+        rising=lambda: RisingProgress(screen),
+    )
+    done = certify.certify(inventory, gang, options, told)
+    if args.json:
+        screen.json(done.document)
+    else:
+        screen.out.print(printable(f"{out}: {done.document['verdict']}, sha256 {done.document['digest']}"))
+        if done.document["stand_in"]:
+            screen.out.print("  something stood in for GPUs or the engine: these figures say nothing about a GPU")
+        screen.say("secrets, names and addresses were replaced; read it before you send it")
+    if done.failure is not None:
+        raise done.failure
+    return exit_code(StepVerdict(done.document["verdict"]))
+
+
+def _say(screen: Screen, step: CertifiedStep) -> None:
+    why = f": {step.error['what']}" if step.error else ""
+    screen.say(f"{step.name}: {step.verdict.value} ({step.seconds:.0f} s){why}")

@@ -1,0 +1,368 @@
+"""`certify`: one gang from the look at its machines to a killed rank and the restart, written down for others.
+
+It starts the gang itself, and stops what it has started, whatever happens. Requests of others never reach it: it is not
+entered into the router.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator import __version__
+from orchestrator.bench.steps import bench
+from orchestrator.bench.verdict import BenchVerdict, gravest
+from orchestrator.doctor.steps.doctor import examine_inventory
+from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
+from orchestrator.gang.steps.raising import UpRequest
+from orchestrator.gang.steps.restart import RestartRequest, restart
+from orchestrator.gang.steps.standing import runs_in
+from orchestrator.gang.steps.status.reports import everything, see
+from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.steps.up import up
+from orchestrator.gang.steps.watcher import Watcher
+from orchestrator.gang.view import GangView
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.benchmark import Load
+from orchestrator.model.deadlines import KERNELS_S
+from orchestrator.model.errors import DeployError, GangFailed, InputError, LockHeld, NodeError, VerificationDiffers
+from orchestrator.model.finding import Severity
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.plan import Plan
+from orchestrator.nettest.steps import nettest
+from orchestrator.nettest.verdict import NettestVerdict
+from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.report import RankReport
+from orchestrator.records.documents import write_document
+from orchestrator.remote.fleet import Fleet
+from orchestrator.support.certificate import CertifiedStep, StepVerdict, certificate, hardware
+from orchestrator.support.steps.bundle import KEY_BYTES, scrubber_of
+from orchestrator.topology.document import topology_json
+from orchestrator.tuning.kernels import KernelVerdict
+from orchestrator.tuning.steps import kernels
+
+AT_ONCE = (1, 4, 32, 128)
+"""Requests: the articles' decode table."""
+ENOUGH = 0.8
+"""As `nettest` judges."""
+SEEN_S, LOOK_S = 120.0, 0.2
+"""How long the failure that a kill is may take to be reported, and how often it is looked for."""
+KILL_S = 10.0
+NOT_TRIED = (InputError, NodeError)
+"""What says that a measurement could not be made on these nodes, rather than what it found."""
+Progress = Callable[[str, int, int], None]
+Found = tuple[StepVerdict, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyOptions:
+    """What to certify. plan: of one gang; timeout_s: for each of its starts; load: of the benchmark, for each number
+    of requests at once"""
+
+    plan: PlanRequest
+    out: Path
+    command: str
+    timeout_s: float
+    load: Load
+    at_once: tuple[int, ...] = AT_ONCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifyScreen:
+    """Who is told: of each step once it has ended, of measurements, of a start, of all else in a line."""
+
+    say: Callable[[str], None]
+    ended: Callable[[CertifiedStep], None]
+    counting: Callable[[str], AbstractContextManager[Progress]]
+    rising: Callable[[], AbstractContextManager[Watcher]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certified:
+    """The file's document, and what ended the run early, None where it went through all steps."""
+
+    document: Mapping[str, Any]
+    failure: DeployError | None
+
+
+def refuse_to_begin(gang: GangSpec, out: Path) -> None:
+    """Raises InputError where the file exists, or anything runs on the gang's nodes; why a node does not answer."""
+    if out.exists():
+        raise InputError("exists already", where=str(out), fix="name another file with --out")
+    with Fleet(gang.machines) as fleet:
+        answers = everything(fleet).all()
+    running = sorted({run.gang for answer in answers.values() for run in runs_in(answer) if run.alive})
+    if running:
+        raise InputError(
+            f"{', '.join(running)} runs on its nodes: measurements would slow it down, and a rank is killed",
+            where=f"gang {gang.name}",
+            fix=f"certify it when it may stop: l40s-deploy down {' '.join(running)}",
+        )
+
+
+def certify(inventory: Inventory, gang: GangSpec, options: CertifyOptions, screen: CertifyScreen) -> Certified:
+    """Take the steps; the file is written anew after each of them. What was started is stopped at the end.
+
+    Raises what `refuse_to_begin` raises, and KeyboardInterrupt with the file written and the gang stopped.
+    """
+    run = _Run(replace(inventory, gangs=(gang,), router=None), gang, options, screen)
+    refuse_to_begin(gang, options.out)
+    try:
+        for name, take in run.steps():
+            if not run.take(name, take):
+                break
+    finally:
+        run.stop()
+    return Certified(document=run.document, failure=run.failure)
+
+
+@dataclass
+class _Run:
+    """inventory: of this gang alone, without the router; mine: id of the run that this command has started; restarts:
+    and of the one after it, which may not be known yet"""
+
+    inventory: Inventory
+    gang: GangSpec
+    options: CertifyOptions
+    screen: CertifyScreen
+    mine: str = ""
+    restarts: bool = False
+    done: list[CertifiedStep] = field(default_factory=list)
+    failure: DeployError | None = None
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._about: dict[str, Any] = {
+            "version": __version__,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "gang": self.gang.name,
+            "model": load_profile(self.options.plan.model).name,
+            "stand_in": any(node.fs_root != "/" for node in self.gang.nodes) or None,
+        }
+        self._scrubber = scrubber_of(self.inventory, self.gang.machines, secrets.token_bytes(KEY_BYTES), os.environ)
+
+    def steps(self) -> tuple[tuple[str, Callable[[], Found]], ...]:
+        """By name, in their order (certificate.STEPS)."""
+        return (
+            ("discover", self._discover),
+            ("stack check", self._kernels),
+            ("nettest", self._nettest),
+            ("up", self._up),
+            ("bench", self._bench),
+            ("kill", self._kill),
+            ("restart", self._restart),
+        )
+
+    def take(self, name: str, step: Callable[[], Found]) -> bool:
+        """Take one, and write down what it came to. False where it is the last one."""
+        began = time.monotonic()
+
+        def ended(verdict: StepVerdict, **more: Any) -> None:
+            self.done.append(CertifiedStep(name=name, verdict=verdict, seconds=time.monotonic() - began, **more))
+            self._write()
+            self.screen.ended(self.done[-1])
+
+        try:
+            verdict, result = step()
+            ended(verdict, result=self._scrubber.value(_by_digest(result)))
+        except KeyboardInterrupt:
+            ended(StepVerdict.INTERRUPTED)
+            raise
+        except DeployError as failure:
+            error = self._scrubber.value(failure.as_json())
+            if isinstance(failure, NOT_TRIED) and name in ("stack check", "nettest"):
+                ended(StepVerdict.NOT_RUN, error=error)
+            else:
+                self.failure = failure
+                ended(StepVerdict.FAILED, error=error)
+        return not self.done[-1].verdict.ends
+
+    def _write(self) -> None:
+        """Raises VerificationDiffers rather than write a secret or a name."""
+        self.document = certificate(self._scrubber.value(self._about), self.done)
+        if left := self._scrubber.left(str(self.document)):
+            raise VerificationDiffers(
+                f"it would still contain {'a secret' if left in self._scrubber.secrets else repr(left)}",
+                where=str(self.options.out),
+                fix="nothing was written. Report this bug without the file",
+            )
+        write_document(self.options.out, self.document)
+        self.options.out.chmod(0o600)
+
+    def stop(self) -> None:
+        """What this command has started. A run of somebody else is left alone."""
+        name = self.gang.name
+        with Fleet(self.gang.machines) as fleet:
+            (view,) = see(fleet, [self.gang])
+        if not view.running or not (self.restarts or view.run_id == self.mine):
+            return
+        self.screen.say(f"{name}: stopping what was started")
+        try:
+            refuse_leftovers(down(self.inventory, DownRequest(gangs=(name,), now=True, command=self.options.command)))
+        except DeployError as failure:
+            self.screen.say(f"{name} may still run: {failure.what}. Stop it with `l40s-deploy down {name}`")
+            self.failure = self.failure or failure
+
+    def _discover(self) -> Found:
+        seen = examine_inventory(self.inventory)
+        if seen.failures:
+            raise next(iter(seen.failures.values()))
+        cluster = seen.cluster
+        self._about["hardware"] = hardware(cluster.topologies.values())
+        nodes = [topology_json(one, cluster.tcp.get(name)) for name, one in cluster.topologies.items()]
+        verdict = StepVerdict.DIFFERS if seen.worst in (Severity.STOP, Severity.SLOW) else StepVerdict.OK
+        return verdict, {"findings": [one.as_json() for one in seen.findings], "nodes": nodes}
+
+    def _kernels(self) -> Found:
+        with self.screen.counting("kernels") as at:
+            found = kernels.run_now(
+                self.inventory, self.options.plan, at, command=self.options.command, timeout_s=KERNELS_S
+            )
+        for failure in (failure for gang in found for failure in gang.lost.values()):
+            raise failure
+        ((verdict, real),) = {(gang.verdict, gang.real) for gang in found}
+        self._stood_in(not real)
+        words = {KernelVerdict.WRONG: StepVerdict.WRONG, KernelVerdict.FAILS: StepVerdict.WRONG}
+        words |= {KernelVerdict.RIGHT: StepVerdict.OK} if real else dict.fromkeys(KernelVerdict, StepVerdict.NOT_RUN)
+        return words.get(verdict, StepVerdict.NOT_RUN), kernels.check_json(found)
+
+    def _nettest(self) -> Found:
+        plan = self.options.plan
+        order = nettest.NettestOptions(
+            gangs=plan.gangs,
+            model=plan.model,
+            stack=plan.stack,
+            enough=ENOUGH,
+            command=self.options.command,
+        )
+        with self.screen.counting("measurements") as at:
+            (found,) = nettest.run_now(self.inventory, order, at)
+        words = {NettestVerdict.FAILED: StepVerdict.WRONG, NettestVerdict.SLOW: StepVerdict.DIFFERS}
+        return words.get(found.result.verdict, StepVerdict.OK), nettest.nettest_json([found])
+
+    def _up(self) -> Found:
+        request = UpRequest(
+            plan=self.options.plan,
+            command=self.options.command,
+            timeout_s=self.options.timeout_s,
+            undo_on_interrupt=True,
+        )
+        with self.screen.rising() as shown:
+            outcome = up(self.inventory, request, shown)
+        (view,) = outcome.views
+        if outcome.ready_before:
+            raise self._somebody_elses()
+        self.mine = view.run_id
+        self._about |= _planned(outcome.plan, view)
+        verdict = StepVerdict.DIFFERS if view.transport else StepVerdict.OK
+        return verdict, {"seconds": round(outcome.seconds, 1), **status_json([view])["gangs"][0]}
+
+    def _bench(self) -> Found:
+        order = bench.BenchOptions(gangs=(self.gang.name,), load=self.options.load, timeout_s=self.options.timeout_s)
+        with self.screen.counting("requests answered") as at:
+            found = bench.sweep_now(self.inventory, order, self.options.at_once, at)
+        self._stood_in(any(one.record["stand_in"] for one in found))
+        slow = gravest([one.verdict for one in found]) is BenchVerdict.SLOW
+        return StepVerdict.DIFFERS if slow else StepVerdict.OK, bench.sweep_json(found)
+
+    def _kill(self) -> Found:
+        """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""
+        with Fleet(self.gang.machines) as fleet:
+            (view,) = see(fleet, [self.gang])
+            if view.run_id != self.mine or not view.serves:
+                raise self._somebody_elses()
+            rank, node = max(((rank, one.name) for one in view.nodes for rank in one.ranks), key=_order)
+            began = time.monotonic()
+            _kill(fleet, node, rank.pid)
+            while not _is_over(view := see(fleet, [self.gang])[0]):
+                if view.run_id != self.mine:
+                    raise self._somebody_elses()
+                if time.monotonic() - began > SEEN_S:
+                    what = f"the gang is {view.state.value} {SEEN_S:.0f} s after TP{rank.tp_rank} was killed"
+                    raise GangFailed(what, where=f"gang {self.gang.name}", fix="l40s-deploy why")
+                time.sleep(LOOK_S)
+        seconds, (gang,) = time.monotonic() - began, status_json([view])["gangs"]
+        cause = view.cause
+        told = cause is not None and (cause.node, cause.tp_rank, cause.signal) == (node, rank.tp_rank, 9)
+        left = [pid for one in view.nodes for pid in one.left_behind]
+        killed = {"node": node, "tp_rank": rank.tp_rank, "signal": 9}
+        verdict = StepVerdict.OK if told and not left else StepVerdict.DIFFERS
+        return verdict, {"killed": killed, "seconds": round(seconds, 1), "cause": gang["cause"], "left_behind": left}
+
+    def _restart(self) -> Found:
+        request = RestartRequest(
+            gangs=(self.gang.name,), command=self.options.command, now=True, timeout_s=self.options.timeout_s
+        )
+        self.restarts = True
+        try:
+            with self.screen.rising() as shown:
+                outcome = restart(self.inventory, request, shown)
+        except LockHeld:
+            self.restarts = False
+            raise
+        (view,) = outcome.views
+        verdict = StepVerdict.OK if view.serves else StepVerdict.DIFFERS
+        return verdict, {"seconds": round(outcome.seconds, 1), **status_json([view])["gangs"][0]}
+
+    def _stood_in(self, seen: bool) -> None:
+        self._about["stand_in"] = bool(self._about["stand_in"] or seen)
+
+    def _somebody_elses(self) -> InputError:
+        return InputError(
+            "somebody else has started or restarted it meanwhile; that run was left alone",
+            where=f"gang {self.gang.name}",
+            fix="see who: l40s-deploy history; stop a guard of this gang while it is certified",
+        )
+
+
+def _is_over(view: GangView) -> bool:
+    return view.state is GangState.FAILED and not view.running
+
+
+def _order(found: tuple[RankReport, str]) -> int:
+    return found[0].tp_rank
+
+
+def _kill(fleet: Fleet, node: str, pid: int) -> None:
+    """With the rights that the agent has. Raises NodeError where that is refused."""
+    done = fleet.on_every(lambda session: session.run(("kill", "-KILL", str(pid)), deadline_s=KILL_S), only=[node])
+    if done.all()[node].status:
+        said = done.values[node].err.decode("utf-8", "replace").strip()
+        raise NodeError(f"process {pid} could not be killed: {said}", where=node, fix="l40s-deploy status")
+
+
+def _planned(plan: Plan, view: GangView) -> dict[str, Any]:
+    """What runs, by the plan."""
+    (gang,) = plan.gangs
+    transports = {node.network.transport.value for node in gang.nodes}
+    return {
+        "model": view.model,
+        "stack": view.stack,
+        "device": gang.device,
+        "layout": gang.layout.key,
+        "transport": ", ".join(sorted(transports)),
+        "plan_id": plan.plan_id,
+        "facts_digest": plan.facts_digest,
+    }
+
+
+def _by_digest(value: Any) -> Any:
+    """A verb's document with the SHA-256 of each file that it names, as it is kept on this machine, in its place."""
+    if isinstance(value, Mapping):
+        return {key: _sha256(one) if key in ("file", "raw_file") else _by_digest(one) for key, one in value.items()}
+    return [_by_digest(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _sha256(path: Any) -> str:
+    try:
+        return hashlib.sha256(Path(str(path)).read_bytes()).hexdigest()
+    except OSError:
+        return ""
