@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.support import preloaded
 from tests.support.waiting import slack
+
+from orchestrator.doctor.netplan import BOND_FILE, RAIL_FILE
 
 from .conftest import RunningLab, needs_root
 
@@ -47,6 +52,48 @@ def test_the_wrong_cluster_gives_its_three_faults_and_nothing_else(labs: Callabl
         *("NIC-NOT-UNDER-SWITCH", "TRAFFIC-ON-TCP", "RDMA-PORT-DOWN")
     }
     assert {one["node"] for one in said["findings"]} <= {"", "node2"}
+
+
+HEAR = """
+import socket
+heard = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+heard.bind(("0.0.0.0", 5999)); heard.settimeout(60)
+seen = set()
+while len(seen) < 4:
+    seen.add(heard.recvfrom(9000)[1][0])
+"""
+SAY = """
+import socket, sys
+for address in sys.argv[1:]:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(bytes(1000), (address, 5999))
+"""
+
+
+def test_the_files_for_netplan_open_every_rail_of_the_wrong_cluster(
+    labs: Callable[[str], RunningLab], tmp_path: Path
+) -> None:
+    """Applied with ip in the nodes' own network: packets pass on all four rails, which were down or without an address.
+    The bond is not: a node's only way in runs over that card. The lab's cables, as a switch, keep their MTU."""
+    lab = labs("doctor-netplan")
+    lab.run("up", "--wiring", "wrong", "--nodes", "2")
+    code, said, _ = doctor(lab, "--netplan", str(tmp_path))
+    assert code == 3 and [one["node"] for one in said["netplan"]] == ["node0", "node1"]
+    addresses: dict[str, list[str]] = {}
+    for node in lab.hosts():
+        document = yaml.safe_load((tmp_path / node / RAIL_FILE).read_text())
+        for name, entry in document["network"]["ethernets"].items():
+            assert entry["match"]["macaddress"] in lab.ssh(node, f"ip link show dev {name}")
+            lab.ssh(node, f"ip link set dev {name} up mtu {entry['mtu']}")
+            for address in entry["addresses"]:
+                lab.ssh(node, f"ip address add {address} dev {name}")
+                addresses.setdefault(node, []).append(address.partition("/")[0])
+        assert (tmp_path / node / BOND_FILE).exists()
+    assert {node: len(found) for node, found in addresses.items()} == {"node0": 4, "node1": 4}
+    with ThreadPoolExecutor(1) as listening:
+        heard = listening.submit(lab.ssh, "node0", "python3 -", HEAR.encode())
+        while not heard.done():  # for a minute at most
+            lab.ssh("node1", f"python3 - {' '.join(addresses['node0'])}", SAY.encode())
+        heard.result()
 
 
 def test_the_right_cluster_has_nothing_wrong(labs: Callable[[str], RunningLab]) -> None:

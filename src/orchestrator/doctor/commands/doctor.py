@@ -11,6 +11,7 @@ from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.commands.findings import show_findings, summary
+from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
@@ -63,6 +64,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_from(parser)
     add_accelerators(parser)
     parser.add_argument("--report", metavar="FILE", help="also write an HTML page with drawings, to send on")
+    parser.add_argument(
+        "--netplan",
+        type=Path,
+        metavar="DIR",
+        help="also write what each node's network lacks to DIR/NODE/, as netplan, sysctl and systemd files, and show"
+        " the difference; applies nothing",
+    )
     parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
     parser.add_argument("--list-rules", action="store_true", help="list every rule")
     parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
@@ -83,12 +91,18 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     examination = _examine_saved(args, screen) if args.saved else _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, screen)
+    files = lacking(examination.cluster) if args.netplan else ()
     if args.json:
-        screen.json(document(examination, expectations))
+        planned = {"netplan": [one.as_json() for one in files]} if args.netplan else {}
+        screen.json({**document(examination, expectations), **planned})
     else:
         if args.example:
             _draw(examination, screen)
         show(examination, expectations, screen)
+        for one in files:
+            screen.verbatim(one.diff.rstrip("\n"))
+    if args.netplan:
+        _write_netplan(files, args.netplan, screen)
     if examination.failures:
         return Exit.UNREACHABLE
     return Exit.FINDINGS if examination.worst else 0
@@ -128,6 +142,27 @@ def _write(
 
         write_report(examination, expectations, Path(args.report), _labels(args, examination))
         screen.say(f"report written to {args.report}")
+
+
+def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> None:
+    """The files, and what is left to a person."""
+    from orchestrator.doctor.steps.recordings import write_netplan
+
+    paths = write_netplan(files, folder)
+    for one in files:
+        for words in one.open:
+            screen.say(f"{one.node}: {words}")
+    if not paths:
+        screen.say("the nodes lack nothing that netplan and sysctl could give them" if not files else "nothing written")
+        return
+    screen.say(f"{len(paths)} files written below {folder}; nothing was applied. New networks are only unused on these"
+               " nodes: compare them with your address plan, and the MTU with the switch")  # fmt: skip
+    screen.say(f"on each node, its gang down: copy {folder}/NODE/etc to /, then `sudo netplan try` and `sudo sysctl"
+               " --system`")  # fmt: skip
+    if any(BOND_FILE in one.wanted for one in files):
+        screen.say(
+            "a bond can't be tried: copy NODE/console/etc from the node's own console, then `sudo netplan apply`"
+        )
 
 
 def _labels(args: argparse.Namespace, examination: Examination) -> Mapping[str, LabelsAnswer]:

@@ -305,22 +305,22 @@ def _carries(node: Node, bond: Interface) -> str:
 ).of_node
 def lossless_unmarked(node: Node) -> Iterator[Finding]:
     """One note a port."""
-    said, given = node.snapshot.host.get("flow_control"), _traffic_class(node)
+    said, given = node.snapshot.host.get("flow_control"), traffic_class(node)
     told, ours = said if isinstance(said, Mapping) else {}, (given or 0) >> 5
     for port in node.rail_ports:
         raw = told.get(port.netdev)
-        pausing = _pausing(raw)
-        if port.link_layer != "Ethernet" or pausing is None or ours in pausing or (given is None and not pausing):
+        paused = pausing(raw)
+        if port.link_layer != "Ethernet" or paused is None or ours in paused or (given is None and not paused):
             continue
-        pauses = f"priority {', '.join(map(str, pausing))}" if pausing else "no priority"
-        wanted = _class(pausing[0]) if pausing else 0
+        pauses = f"priority {', '.join(map(str, paused))}" if paused else "no priority"
+        wanted = _class(paused[0]) if paused else 0
         yield note(
             f"{port.netdev} is lossless for {pauses}, but NCCL's packets have priority {ours}",
             f"{port.netdev}: PFC on for {pauses} (struct ieee_pfc: {raw})",
             f"{_VARIABLE}: {'not set' if given is None else given} (DSCP {(given or 0) >> 2})",
             effect="packets are lost when a switch's queue is full, and RoCE sends entire windows again (not measured)",
             fix=f"set l40s_ib_tc: {wanted} in the inventory (DSCP {wanted >> 2}), if the switches map that DSCP to it"
-            if pausing
+            if paused
             else "turn PFC on for that priority on this card and its switch port (`dcb pfc`), or remove l40s_ib_tc",
             devices=port_devices(port),
         )
@@ -331,7 +331,7 @@ _ENABLED = 1
 _VARIABLE = "NCCL_IB_TC"
 
 
-def _pausing(raw: object) -> tuple[int, ...] | None:
+def pausing(raw: object) -> tuple[int, ...] | None:
     """Priorities that pause; None where nothing was read."""
     try:
         enabled = bytes.fromhex(str(raw))[_ENABLED]
@@ -340,7 +340,7 @@ def _pausing(raw: object) -> tuple[int, ...] | None:
     return tuple(bit for bit in range(8) if enabled >> bit & 1)
 
 
-def _traffic_class(node: Node) -> int | None:
+def traffic_class(node: Node) -> int | None:
     """The one that the plan sets; None for NCCL's own, 0."""
     if node.spec.overrides.ib_tc is not None:
         return node.spec.overrides.ib_tc

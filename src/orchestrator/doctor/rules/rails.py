@@ -131,7 +131,7 @@ def rail_mtu(cluster: Cluster) -> Iterator[Finding]:
 
 
 SMALLEST_FULL = 4200
-_USUAL = 9000
+USUAL_MTU = 9000
 
 
 def _with_mtu(node: Node) -> Iterator[tuple[Slot, RdmaPort, Interface]]:
@@ -146,7 +146,7 @@ def _small_mtu(name: str, ports: Sequence[tuple[RdmaPort, Interface, int]]) -> F
     """Of each port its interface, and the MTU that most of its peers have."""
     parts, fixes = [], []
     for port, interface, peers in ports:
-        wanted = max(peers, interface.mtu) if max(peers, interface.mtu) >= SMALLEST_FULL else _USUAL
+        wanted = max(peers, interface.mtu) if max(peers, interface.mtu) >= SMALLEST_FULL else USUAL_MTU
         differs = f", on the other nodes {peers}" if peers != interface.mtu else ""
         parts.append(f"{interface.name} ({port.device}) is {interface.mtu}{differs}")
         fixes.append(f"run `ip link set {interface.name} mtu {wanted}`")
@@ -216,7 +216,7 @@ def rails_share_subnet(node: Node) -> Iterator[Finding]:
         for text in interface.ipv4 if interface else ():
             subnets.setdefault(str(ip_interface(text).network), []).append(port)
     for subnet, ports in subnets.items():
-        if len({port.netdev for port in ports}) > 1 and not all(_kept_apart(node, port) for port in ports):
+        if len({port.netdev for port in ports}) > 1 and not all(kept_apart(node, port) for port in ports):
             yield note(
                 f"{', '.join(port.device for port in ports)} share the subnet {subnet}",
                 *(
@@ -234,6 +234,6 @@ def rails_share_subnet(node: Node) -> Iterator[Finding]:
 _ARP = ("arp_ignore", "arp_announce", "rp_filter")
 
 
-def _kept_apart(node: Node, port: RdmaPort) -> bool:
+def kept_apart(node: Node, port: RdmaPort) -> bool:
     ignore, announce, rp_filter = (node.ipv4_setting(port.netdev, name) for name in _ARP)
     return ignore >= 1 and announce >= 2 and rp_filter != 1

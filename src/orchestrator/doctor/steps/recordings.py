@@ -8,10 +8,11 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from orchestrator.doctor.netplan import NodeFiles
 from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
@@ -45,6 +46,17 @@ def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ..
     for name, topology in topologies.items():
         paths.append(folder / f"{file_name(name)}.xml")
         write_whole(paths[-1], nccl_xml(topology), folders=0o777, fix="choose another folder with --dump-xml")
+    return tuple(paths)
+
+
+def write_netplan(found: Iterable[NodeFiles], folder: Path) -> tuple[Path, ...]:
+    """A folder of files a node. Raises InputError where they can't be written."""
+    paths = []
+    for node in found:
+        for path, text in node.wanted.items():
+            paths.append(folder / file_name(node.node) / path)
+            write_whole(paths[-1], text, folders=0o777, fix="choose another folder with --netplan")
+            paths[-1].chmod(0o600)
     return tuple(paths)
 
 
