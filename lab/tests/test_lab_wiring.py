@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
+from dataclasses import asdict, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,11 @@ def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     document = copy.deepcopy(wiring.load("right"))
     change(document)
     return document
+
+
+def test_a_wiring_can_be_a_part_of_what_is_written_down() -> None:
+    kept = make_dataclass("Kept", ["wiring"])(wiring.load("right"))
+    assert json.loads(json.dumps(asdict(kept)))["wiring"] == wiring.load("right")
 
 
 @pytest.mark.parametrize(
