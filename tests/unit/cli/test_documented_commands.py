@@ -46,7 +46,7 @@ BOUNDED = {
     "down": ("gang",),
     "restart": ("gang",),
     "rollback": ("gang",),
-    "up": ("gang",),
+    "up": ("gang", "engine_args"),  # the latter: a gang or model by position
     "prepare --remove": ("node",),
     "lock release": ("gang",),
 }

@@ -179,8 +179,14 @@ def suffering(patch: pytest.MonkeyPatch, _: Path) -> None:
     cause = Cause(node="node2", tp_rank=19, text="the engine hangs: no token for 60 s", lines=lines, fix="look at it")
     views = (
         view("degraded", "gang0", trouble="hung", cause=cause, remarks=("node1 has not heard from node2",)),
-        view("ready", "gang1", over_tcp="traffic between the nodes travels over TCP (bond0)", remarks=("a", "b")),
-        view("failed", "gang2", cause=cause, secondary=(cause,)),
+        view(
+            "ready",
+            "gang1",
+            nodes=(),
+            over_tcp="traffic between the nodes travels over TCP (bond0)",
+            remarks=("a", "b"),
+        ),
+        view("failed", "gang2", cause=Cause(node="node1", text="it was killed"), secondary=(cause,)),
         GangView(name="gang3", state=GangState.ABSENT),
     )
     patch.setattr("orchestrator.gang.commands.status.overview", lambda *_: Overview(views=views))
@@ -260,7 +266,8 @@ def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.gang.steps.status.why import Explanation
 
     patch.setattr(
-        "orchestrator.gang.commands.why.why", lambda *_, **__: (Explanation(gang="gang0", verdict=None, failures={}),)
+        "orchestrator.gang.commands.why.why",
+        lambda *_, **__: (Explanation(gang="gang0", verdict=None, now=view("absent"), failures={}),),
     )
 
 
@@ -469,7 +476,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
     ("guard --once", guarding, ("gang0: it has been restarted",)),
     ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
-    ("history", remembering, ("failed  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
+    ("history", remembering, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
     ("history --commands", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", comparing, ("gang0: 0 of 0 answers match the accepted ones",)),
     ("bench", measuring, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
