@@ -37,14 +37,6 @@ class Parser(argparse.ArgumentParser):
         raise InputError(message, where=self.prog, fix=f"run `{self.prog} --help` for the options")
 
 
-def count(text: str) -> int:
-    """The type of an option that takes a number from 1 up."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
-    return number
-
-
 def strange(words: Sequence[str], verb: str, parser: argparse.ArgumentParser) -> InputError:
     """Words that a verb does not know. parser: of that verb, whose actions may have parsers of their own."""
     known = sorted(_options(parser))

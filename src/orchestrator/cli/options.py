@@ -73,6 +73,14 @@ def seconds(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
+def count(text: str) -> int:
+    """The type of an option that takes a number from 1 up."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {number}, wanted 1 or more")
+    return number
+
+
 def add_timeout(
     parser: argparse.ArgumentParser,
     what: str = "give up if a gang takes longer than this to start",

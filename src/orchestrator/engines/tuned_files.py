@@ -28,3 +28,9 @@ class Lookup:
     fuses_qkv_a: bool
     variable: str
     skips_compiled: bool
+
+
+def moe_root(lookup: Lookup, moe_directory: str = "") -> str:
+    """The directory that holds MoE configs, or folders of them by Triton version."""
+    parent = moe_directory.rstrip("/") if moe_directory and lookup.variable else lookup.moe_parent
+    return f"{parent}/configs"

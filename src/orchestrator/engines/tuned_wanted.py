@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_files import Lookup, moe_root
 from orchestrator.engines.tuned_lookup import device_name, linear_name, moe_name, triton_folder, triton_version
 from orchestrator.engines.tuned_shapes import experts, linears
 from orchestrator.model.profile import ModelProfile, Quantisation
@@ -63,12 +63,6 @@ def wanted_files(
         *_moe(profile, layout, lookup, device, moe_folder(lookup, triton, moe_directory)),
         *_linear(profile, layout, lookup, device),
     )
-
-
-def moe_root(lookup: Lookup, moe_directory: str = "") -> str:
-    """The directory that holds MoE configs, or folders of them by Triton version."""
-    parent = moe_directory.rstrip("/") if moe_directory and lookup.variable else lookup.moe_parent
-    return f"{parent}/configs"
 
 
 def moe_folder(lookup: Lookup, triton: str, moe_directory: str = "") -> str:

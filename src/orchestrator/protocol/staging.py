@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -305,3 +307,13 @@ class StagingRequest(Message):
 
 APART = ("secrets", "key", "token", "others", "launch_script")
 """Keys of a staging request that are in separate files, or nowhere."""
+
+
+def launch_digest(script: str) -> str:
+    """SHA-256 of a launch script, in hex."""
+    return hashlib.sha256(script.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def repair(folder: object, node: str = "NODE", good: str = "GOOD_NODE") -> str:
+    """The command that copies files that differ or are missing, and only those, from a node whose copy is good."""
+    return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"

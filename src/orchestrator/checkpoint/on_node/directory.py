@@ -24,11 +24,11 @@ from orchestrator.checkpoint.on_node.header import (
     header_length,
     parse_header,
 )
-from orchestrator.node.agent.weights import repair
 from orchestrator.node.below import plain_path
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened
 from orchestrator.protocol.jobs import Gravity
+from orchestrator.protocol.staging import repair
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

@@ -9,6 +9,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.installed import Installed, installed, release
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, unknown
 from orchestrator.engines.registry import UNLISTED, dialects, unlisted
+from orchestrator.model import packages
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack
 from orchestrator.topology.gpus import capability
@@ -79,7 +80,7 @@ def stack_differs(cluster: Cluster) -> Iterator[Finding]:
         if not found.versions:
             yield unknown(
                 "the installed packages can't be read",
-                f"no *.dist-info of {', '.join(PACKAGES[:2])} below {found.venv}/lib",
+                f"no *.dist-info of {', '.join(packages.ALL[:2])} below {found.venv}/lib",
                 effect="it is not known whether the nodes have the same engine",
                 fix="install the stack with `l40s-deploy prepare`, or let the SSH user read the environment",
                 devices=(found.venv,),
@@ -100,24 +101,21 @@ class _SoftwareKind(NamedTuple):
 
 
 _KINDS = (
-    _SoftwareKind("engine (sglang)", ("sglang",), Severity.STOP,
+    _SoftwareKind("engine (sglang)", packages.ENGINE, Severity.STOP,
           "ranks of different versions may not understand each other's messages; `up` refuses versions that are not"
           " the stack's",
           lambda stack: stack.engine_version, refused=True),
-    _SoftwareKind("torch", ("torch",), Severity.STOP,
+    _SoftwareKind("torch", packages.TORCH, Severity.STOP,
           "torch determines the NCCL and CUDA versions: different ranks may not find each other; `up` refuses"
           " versions that are not the stack's", lambda stack: stack.torch_version, refused=True),
-    _SoftwareKind("NCCL", ("nvidia-nccl-cu12", "nvidia-nccl-cu13"), Severity.STOP,
+    _SoftwareKind("NCCL", packages.NCCL, Severity.STOP,
           "NCCL fails at start if ranks have different versions", lambda stack: stack.nccl_version),
-    _SoftwareKind("kernels (sglang-kernel, sgl-kernel)", ("sglang-kernel", "sgl-kernel"), Severity.SLOW,
+    _SoftwareKind("kernels (sglang-kernel, sgl-kernel)", packages.KERNELS, Severity.SLOW,
           "not measured: ranks use different kernels, and all wait for the slowest", lambda _: ""),
-    _SoftwareKind("Triton", ("triton",), Severity.SLOW,
+    _SoftwareKind("Triton", packages.TRITON, Severity.SLOW,
           "not measured: tuned configs depend on its version, so nodes run different tiles",
           lambda stack: stack.triton_version),
 )  # fmt: skip
-
-PACKAGES = tuple(name for kind in _KINDS for name in kind.names)
-"""What a look must read for this rule."""
 
 
 def _between_nodes(cluster: Cluster, kind: _SoftwareKind, seen: Mapping[str, Installed]) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from orchestrator.doctor.rules.stacks import PACKAGES
 from orchestrator.engines.registry import dialects
-from orchestrator.engines.tuned_wanted import moe_root
+from orchestrator.engines.tuned_files import moe_root
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model import packages
 from orchestrator.model.deadlines import LOOK_S, NVML_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec
@@ -72,9 +72,9 @@ def named_stack(name: object) -> Stack | None:
 
 def _about_the_stack(spec: NodeSpec, stack: Stack | None) -> StackQuestion | None:
     if stack is None:
-        return StackQuestion(venv=spec.venv, packages=tuple(PACKAGES)) if spec.venv else None
+        return StackQuestion(venv=spec.venv, packages=packages.ALL) if spec.venv else None
     question = StackQuestion(
-        venv=venv(spec, stack.name), name=stack.name, packages=tuple(PACKAGES), evidence=dict(stack.evidence)
+        venv=venv(spec, stack.name), name=stack.name, packages=packages.ALL, evidence=dict(stack.evidence)
     )
     family = dialects().get(stack.dialect)
     if family is not None and stack.device == "cuda":

@@ -7,7 +7,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from orchestrator.cli.arguments import count
 from orchestrator.cli.options import (
     add_examples,
     add_gangs,
@@ -16,11 +15,13 @@ from orchestrator.cli.options import (
     add_inventory,
     add_json,
     add_timeout,
+    count,
     open_cluster,
     seconds,
 )
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.typed import command_line, install_unit
+from orchestrator.cli.typed import command_line
+from orchestrator.cli.units import install_unit
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard

@@ -15,7 +15,6 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.node.agent import staged_files, weights
 from orchestrator.planning.redaction import fingerprint, is_secret
 from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.staging import (
@@ -29,6 +28,8 @@ from orchestrator.protocol.staging import (
     Secrets,
     ServiceOrder,
     StagingRequest,
+    launch_digest,
+    repair,
 )
 
 
@@ -90,7 +91,7 @@ def staging_requests(
             api_key=plan.api_key or None,
             secrets=_secrets(gang, plan, node),
             launch_script=scripts[node.name],
-            launch_sha256=staged_files.digest(scripts[node.name]),
+            launch_sha256=launch_digest(scripts[node.name]),
         )
         for node in plan.nodes
     }
@@ -113,7 +114,7 @@ def other_checkpoint(
                 f"{name} is not the one that {good} has: the nodes hold different checkpoints"
                 + (f" ({', '.join(odd[1:])} too)" if odd[1:] else ""),
                 where=f"{odd[0]}: {folder}",
-                fix=weights.repair(Path(requests[good].model_path), odd[0], good),
+                fix=repair(requests[good].model_path, odd[0], good),
             )
     return None
 

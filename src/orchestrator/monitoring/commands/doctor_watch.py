@@ -10,7 +10,8 @@ from typing import Any
 
 from orchestrator.cli.options import add_install, open_inventory, seconds
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.typed import command_line, install_unit
+from orchestrator.cli.typed import command_line
+from orchestrator.cli.units import install_unit
 from orchestrator.gang.steps.guard.unit import DOCTOR
 from orchestrator.model.errors import InputError
 from orchestrator.monitoring.watching import FindingsChange

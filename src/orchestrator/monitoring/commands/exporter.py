@@ -15,7 +15,7 @@ from orchestrator.cli.options import (
     open_inventory,
 )
 from orchestrator.cli.screen import Screen
-from orchestrator.cli.typed import install_unit
+from orchestrator.cli.units import install_unit
 from orchestrator.gang.steps.guard.unit import EXPORTER
 from orchestrator.monitoring.targets import DEFAULT_PORT
 

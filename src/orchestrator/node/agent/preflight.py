@@ -19,6 +19,7 @@ from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
+from orchestrator.protocol.staging import repair
 from orchestrator.protocol.verbs import OtherAgent
 
 SHM = "/dev/shm"  # noqa: S108 - only its size is read, nothing is written
@@ -144,7 +145,7 @@ def _model(run: Run) -> Iterator[Failure]:
     except (OSError, ValueError, RecursionError) as wrong:
         yield Failure("no-model", f"config.json can't be used: {wrong}", str(config), copy)
     good = next((name for name in run.members if name != run.node), "GOOD_NODE")
-    yield from weights.check(folder, weights.repair(folder, run.node, good))
+    yield from weights.check(folder, repair(folder, run.node, good))
 
 
 def _working_dir(run: Run) -> Iterator[Failure]:

@@ -15,21 +15,16 @@ import stat
 from orchestrator.node.agent.run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.staging import StagingRequest, launch_digest
 
 _AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME --gang GANG`"
 _MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
 
 
-def digest(script: str) -> str:
-    """SHA-256 of a launch script, in hex."""
-    return hashlib.sha256(script.encode("utf-8", "surrogateescape")).hexdigest()
-
-
 def digest_of(request: StagingRequest) -> str:
     """Digest of the script in a staging request, also from an older controller. Raises Failure if the request's own
     digest differs."""
-    found = digest(request.launch_script)
+    found = launch_digest(request.launch_script)
     if request.launch_sha256 not in ("", found):
         raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
     return found

@@ -11,12 +11,12 @@ import hashlib
 import json
 import os
 import pathlib
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
+from orchestrator.protocol.staging import repair
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 100_000_000
@@ -26,11 +26,6 @@ NAMED = 3
 INDEX = "model.safetensors.index.json"
 _NOTES = ("_name_or_path", "transformers_version", "_commit_hash")
 """Keys of a config.json that whoever wrote the copy adds (transformers, configuration_utils.py)."""
-
-
-def repair(folder: pathlib.Path, node: str = "NODE", good: str = "GOOD_NODE") -> str:
-    """The command that copies files that differ or are missing, and only those, from a node whose copy is good."""
-    return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"
 
 
 def told_apart(folder: str) -> dict[str, str]:

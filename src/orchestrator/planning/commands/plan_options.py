@@ -9,8 +9,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.arguments import count
-from orchestrator.cli.options import add_gang_option, add_layout, open_inventory
+from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.steps.look import named_stack
 from orchestrator.loading.profiles import profile_names

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.cli.arguments import count
 from orchestrator.cli.options import (
     add_examples,
     add_gang_option,
@@ -15,6 +14,7 @@ from orchestrator.cli.options import (
     add_json,
     add_layout,
     add_time_limit,
+    count,
     open_inventory,
 )
 from orchestrator.cli.progress import WordsInPlace, patience, time_limit

@@ -8,10 +8,10 @@ from typing import Any
 
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_files import Lookup, moe_root
 from orchestrator.engines.tuned_holdings import Holding, judged
 from orchestrator.engines.tuned_lookup import device_name
-from orchestrator.engines.tuned_wanted import Wanted, moe_root, wanted_files
+from orchestrator.engines.tuned_wanted import Wanted, wanted_files
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs

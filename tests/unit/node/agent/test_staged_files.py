@@ -19,6 +19,7 @@ from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import go, stage, staged
+from orchestrator.protocol.staging import launch_digest
 
 USER = "nobody"
 """The engine's user here: one that every Debian has."""
@@ -190,4 +191,4 @@ def test_an_older_controllers_request_gets_its_digest_here(tmp_path: Path) -> No
     cluster = Cluster(tmp_path / "gang")
     stage.answer(cluster.staging(0))
     told = staged.answer(cluster.base(0))
-    assert told["request"]["launch_sha256"] == staged_files.digest(told["launch_script"])
+    assert told["request"]["launch_sha256"] == launch_digest(told["launch_script"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.doctor.rules.stacks import PACKAGES
 from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.rules.support.installed import Installed, installed, release
+from orchestrator.model import packages
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.node.look.patience import read_hardware
@@ -30,7 +30,7 @@ def put(path: Path, text: str = "") -> None:
 
 def read(venv: Path, **asked: Any) -> dict[str, Any]:
     tuned = TunedFolders(device="NVIDIA_L40S", **{name: asked.pop(name) for name in FOLDERS if name in asked})
-    question = StackQuestion(venv=str(venv), packages=tuple(PACKAGES), tuned=tuned, **asked)
+    question = StackQuestion(venv=str(venv), packages=packages.ALL, tuned=tuned, **asked)
     return read_hardware("/", parts=(part(question),))
 
 

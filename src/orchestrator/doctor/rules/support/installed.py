@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.engines.tuned_files import Lookup
-from orchestrator.engines.tuned_wanted import moe_root
+from orchestrator.engines.tuned_files import Lookup, moe_root
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.looks import Holdings
 

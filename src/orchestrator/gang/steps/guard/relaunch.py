@@ -13,10 +13,9 @@ from orchestrator.gang.steps.replay import OfNow
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.topology import NETWORKS, Topology
-from orchestrator.node.agent import staged_files
 from orchestrator.planning.environment import moved_variables
 from orchestrator.planning.facts_of_now import moved
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.staging import StagingRequest, launch_digest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.build import build
@@ -64,7 +63,7 @@ def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Top
             network=found.network,
             env={name: value for name, value in {**request.env, **now}.items() if value is not None},
             launch_script=script,
-            launch_sha256=staged_files.digest(script),
+            launch_sha256=launch_digest(script),
         ),
         found.words,
     )
