@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from dataclasses import asdict, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from l40s_lab.hardware import sysfs, wiring
 from l40s_lab.hardware.infiniband import gid_table
@@ -24,7 +24,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
 
 def test_a_wiring_can_be_a_part_of_what_is_written_down() -> None:
     kept = make_dataclass("Kept", ["wiring"])(wiring.load("right"))
-    assert json.loads(json.dumps(asdict(kept)))["wiring"] == wiring.load("right")
+    assert yaml.safe_load(yaml.safe_dump(asdict(kept)))["wiring"] == wiring.load("right")
 
 
 @pytest.mark.parametrize(

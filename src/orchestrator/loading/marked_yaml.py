@@ -29,9 +29,8 @@ DEEPEST = 100
 class MarkedMapping(dict[Any, Any]):
     """A mapping with the line (from 1) of each of its keys."""
 
-    def __init__(self, *pairs: Any) -> None:
-        """pairs: as of a dict, of which `dataclasses.asdict` makes a copy"""
-        super().__init__(*pairs)
+    def __init__(self) -> None:
+        super().__init__()
         self.lines: dict[Any, int] = {}
 
 

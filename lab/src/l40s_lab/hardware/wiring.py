@@ -87,7 +87,18 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     document = parse_yaml(text, str(path), "see lab/src/l40s_lab/wirings for examples")
     if not isinstance(document, dict):
         raise InputError("a wiring is a mapping", where=str(path), fix="see lab/src/l40s_lab/wirings for examples")
-    return document
+    try:
+        plain: dict[str, Any] = _plain(document)
+    except RecursionError:
+        raise InputError("a part contains itself", where=str(path), fix="write it without that alias") from None
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Without the lines of its keys: it is written down again, in a lab's blueprint."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 def parse(document: dict[str, Any], where: str, index: int = 0) -> Machine:
