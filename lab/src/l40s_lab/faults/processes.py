@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -28,6 +29,7 @@ _BOOTS_S = 60.0
 _MOST_RANKS = 4096
 _SPOILT = "/run/l40s-lab/wrong-token"
 _LIMITS = "/etc/security/limits.d/zz-l40s-lab-fault.conf"
+_REPLACED_S = 0.3
 _LEAST_BLOCKS = 1
 """A tmpfs of size 0 has no limit (tmpfs(5))."""
 _PLACES = (f"/run/l40s-lab/{DISK}", "/tmp", "/root")  # noqa: S108 - the node's own
@@ -185,8 +187,13 @@ def _restore_memlock(node: LivingNode, _: Undo) -> None:
 
 
 def _fill_disk(node: LivingNode, _: Words) -> Undo:
-    """Limit the memory behind the disk to what it uses now."""
-    return {"sizes": _resized(node, {})}
+    """Limit the memory behind the disk to what it uses, more than once: a file that is just being replaced frees room
+    a moment later."""
+    sizes = _resized(node, {})
+    for _look in range(2):
+        time.sleep(_REPLACED_S)
+        _resized(node, {})
+    return {"sizes": sizes}
 
 
 def _restore_disk(node: LivingNode, undo: Undo) -> None:
