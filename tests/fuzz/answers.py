@@ -53,7 +53,7 @@ from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.planning.profile_draft import draft
 from orchestrator.planning.steps import plan
-from orchestrator.protocol import jobs, verbs
+from orchestrator.protocol import jobs, page_cache, verbs
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
@@ -370,7 +370,7 @@ def every_verb() -> Mapping[str, Verb]:
                         every(_digests)),
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
                         every(lambda session: checkpoint.followed(session, ASKED, nothing))),
-        "weights-ahead": Verb(said(*[jobs.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
+        "weights-ahead": Verb(said(*[page_cache.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
                               every(lambda session: weights_ahead._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.jobs import messages as job
-from orchestrator.protocol import gauges, jobs, looks, rails, staging, verbs, ways
+from orchestrator.protocol import gauges, jobs, looks, page_cache, rails, staging, verbs, ways
 from orchestrator.protocol.message import Message
 
 REQUESTS: Mapping[str, type[Message]] = {
@@ -28,7 +28,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     "same-root": jobs.SameRootRequest,
     "inspect": jobs.InspectRequest,
     "digests": jobs.DigestsRequest,
-    "weights-ahead": jobs.WeightsAheadRequest,
+    "weights-ahead": page_cache.WeightsAheadRequest,
     "reblock": jobs.ReblockRequest,
     "download": jobs.HubRequest,
     "push-offer": jobs.OfferRequest,
@@ -52,7 +52,7 @@ LINES: Mapping[str, type[Message]] = {
     "rails": rails.RailsLine,
     "listen": ways.Listening,
     "digests": jobs.DigestsLine,
-    "weights-ahead": jobs.WeightsAheadLine,
+    "weights-ahead": page_cache.WeightsAheadLine,
     "reblock": jobs.ReblockLine,
     "download": jobs.HubLine,
 }

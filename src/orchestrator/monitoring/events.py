@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.gang.degraded import degraded_reason
+from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.rails import restart_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
-from orchestrator.gang.degraded import degraded_reason
+from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -17,8 +16,6 @@ from orchestrator.node.os_failure import FULL, disk_full
 from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 
-LOG_LIMIT = 8 << 20
-"""Bytes of a log that is kept with one predecessor; some 30,000 actions."""
 BEGUN_FILE = "begun.json"
 """In a gang's folder: what a command has begun on the gang and not finished."""
 RUN_FILE = "run.json"
@@ -156,31 +153,6 @@ def remove(path: str) -> None:
     """Take a file away that may be gone already. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-
-
-def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
-    """One more line at the end of a log that several processes write; beyond `limit` bytes the log moves to
-    `<path>.1`, which is replaced. Raises OSError."""
-    while True:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "a", encoding="utf-8") as file:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            now = os.fstat(descriptor)
-            if _moved(path, now):
-                continue
-            if now.st_size + len(text) <= limit or not now.st_size:
-                file.write(text + "\n")
-                return
-            os.replace(path, f"{path}.1")
-
-
-def _moved(path: str, opened: os.stat_result) -> bool:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return True
-    return (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino)
 
 
 @contextlib.contextmanager

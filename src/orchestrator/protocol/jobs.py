@@ -8,8 +8,6 @@ from enum import Enum
 from typing import Any
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.report import PageCache
-from orchestrator.protocol.staging import CacheOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +30,6 @@ class DigestsLine(Message):
     total: int | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
     files: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsAheadRequest(Message):
-    """Weight files to read into the page cache beside a running engine. ranks: of the next one on this node."""
-
-    order: CacheOrder
-    ranks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsAheadLine(Message):
-    """How far that is."""
-
-    cache: PageCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from orchestrator.protocol.message import Message
+from orchestrator.protocol.report import PageCache
+from orchestrator.protocol.staging import CacheOrder
+
 GIB = 1 << 30
 SYSTEM_BYTES = 8 * GIB
 A_RANK_BYTES = 4 * GIB
@@ -19,3 +25,18 @@ def room(total: int, available: int, ranks: int) -> int:
     """
     kept = min(SYSTEM_BYTES + A_RANK_BYTES * ranks, total // 4)
     return max(0, available - kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsAheadRequest(Message):
+    """Weight files to read into the page cache beside a running engine. ranks: of the next one on this node."""
+
+    order: CacheOrder
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsAheadLine(Message):
+    """How far that is."""
+
+    cache: PageCache

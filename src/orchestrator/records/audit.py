@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.errors import InputError
-from orchestrator.node.files import append_line
+from orchestrator.node.bounded_log import append_line
 from orchestrator.records.documents import state_folder, write_whole
 
 FILE = "audit.jsonl"

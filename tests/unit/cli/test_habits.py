@@ -13,7 +13,7 @@ from tests.support.terminal import Terminal
 
 from orchestrator import __version__
 from orchestrator.cli.main import VERBS, main
-from orchestrator.gang.steps.status.overview import Overview
+from orchestrator.gang.overview import Overview
 
 REFERENCE = Path(__file__).resolve().parents[3] / "inventory" / "reference.yml"
 INVENTORY = """

@@ -166,14 +166,14 @@ def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def looking(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.status.overview import Overview
+    from orchestrator.gang.overview import Overview
 
     patch.setattr("orchestrator.gang.commands.status.overview", lambda *_: Overview(views=(view(),)))
 
 
 def suffering(patch: pytest.MonkeyPatch, _: Path) -> None:
     """A gang that hangs, one on TCP with remarks, one that failed, and one that never ran."""
-    from orchestrator.gang.steps.status.overview import Overview
+    from orchestrator.gang.overview import Overview
 
     lines = ("[2026-11-26 01:00:00 TP19] NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.13<40000>",)
     cause = Cause(node="node2", tp_rank=19, text="the engine hangs: no token for 60 s", lines=lines, fix="look at it")

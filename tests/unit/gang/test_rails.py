@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gang.degraded import degraded_reason
 from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
+from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.steps.up import refusal
 from orchestrator.gang.view import GangView, view

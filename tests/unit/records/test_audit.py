@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import files
+from orchestrator.node.bounded_log import append_line
 from orchestrator.records import audit
 from orchestrator.records.audit import KEPT, RunRecord
 
@@ -39,7 +39,7 @@ def test_the_log_is_bounded_and_keeps_one_predecessor(tmp_path: Path) -> None:
 
     def write(writer: int) -> None:
         for number in range(100):
-            files.append_line(path, json.dumps([writer, number, "x" * 80]), limit=30_000)
+            append_line(path, json.dumps([writer, number, "x" * 80]), limit=30_000)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
@@ -54,7 +54,7 @@ def test_the_log_is_bounded_and_keeps_one_predecessor(tmp_path: Path) -> None:
 
 
 def test_the_controllers_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files.append_line, "__kwdefaults__", {"limit": 1000})
+    monkeypatch.setattr(append_line, "__kwdefaults__", {"limit": 1000})
     for _ in range(50):
         audit.note("begins", gang="gang0", holder={}, file=tmp_path / audit.FILE)
     assert sum(one.stat().st_size for one in tmp_path.iterdir()) <= 2000

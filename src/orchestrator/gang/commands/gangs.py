@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.cli.screen import printable
-from orchestrator.gang.commands.loads import NODE_COLUMNS, node_cells
-from orchestrator.gang.degraded import degraded_reason, state_words
 from orchestrator.gang.operations import sentence
+from orchestrator.gang.overview import degraded_reason, state_words
 from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
@@ -20,9 +19,8 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.table import Table
     from rich.text import Text
 
+    from orchestrator.gang.overview import Overview, RouterGlance
     from orchestrator.gang.start_time import TimeLeft
-    from orchestrator.gang.steps.status.loads import NodeLoad
-    from orchestrator.gang.steps.status.overview import Overview, RouterGlance
 
 STYLES = {
     "ready": "green",
@@ -55,10 +53,17 @@ _RANKS = {
 _BAR = 18
 
 
+class NodeColumns(NamedTuple):
+    """More columns of the table of nodes. cells: of a node by its name"""
+
+    titles: Sequence[str]
+    cells: Callable[[str], Sequence[Text]]
+
+
 def gang_block(
     view: GangView,
     router: RouterGlance | None = None,
-    loads: Mapping[str, NodeLoad] | None = None,
+    loads: NodeColumns | None = None,
     busy: str = "",
     *,
     state: str = "",
@@ -66,8 +71,8 @@ def gang_block(
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
-    loads: what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all of them,
-    of a gang that is well too; state: its headline's, of whoever sees more than the gang itself
+    loads: columns of what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all
+    of them, of a gang that is well too; state: its headline's, of whoever sees more than the gang itself
     """
     blocks: list[RenderableType] = [_headline(view, state or state_words(view, degraded_reason(view)))]
     if view.cause is not None:
@@ -180,7 +185,7 @@ def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
     return lines
 
 
-def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> Table:
+def nodes_table(view: GangView, loads: NodeColumns | None = None) -> Table:
     """One row per node: its phase, and a grid of its ranks with their GPU memory; with loads, what is in use there."""
     from rich.table import Table
     from rich.text import Text
@@ -190,7 +195,7 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
     steps = any(node.phase.of for node in view.nodes) and loads is not None
     phases = ["phase"] if any(map(phase_words, nodes)) else []
     titles = ["rank", "node", "state", *phases, *([""] if steps else []), "TP ranks", "GPU memory"]
-    for title in (*titles, *(NODE_COLUMNS if loads is not None else ())):
+    for title in (*titles, *(loads.titles if loads is not None else ())):
         table.add_column(title)
     for node in nodes:
         table.add_row(
@@ -201,7 +206,7 @@ def nodes_table(view: GangView, loads: Mapping[str, NodeLoad] | None = None) -> 
             *([_bar(node)] if steps else []),
             _grid(node.ranks),
             Text(_memory(node.ranks)),
-            *(node_cells(loads.get(node.name)) if loads is not None else ()),
+            *(loads.cells(node.name) if loads is not None else ()),
         )
     return table
 

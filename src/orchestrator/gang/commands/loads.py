@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import printable
+from orchestrator.gang.commands.gangs import NodeColumns
 from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.loads import HOT_C, GangLoad, NodeLoad
 from orchestrator.gang.view import GangView
@@ -16,20 +17,24 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.text import Text
 
 
-def node_cells(load: NodeLoad | None) -> list[Text]:
-    """Cells of `NODE_COLUMNS` for one node."""
+def load_columns(loads: Mapping[str, NodeLoad]) -> NodeColumns:
+    """What is in use, beside each node."""
+    return NodeColumns(_TITLES, lambda name: _cells(loads.get(name)))
+
+
+def _cells(load: NodeLoad | None) -> list[Text]:
     from rich.text import Text
 
     if load is None:
-        return [Text("")] * len(NODE_COLUMNS)
+        return [Text("")] * len(_TITLES)
     if load.gauges is None or (load.gauges.error and not load.ports):
         why = load.failure.what if load.failure else load.gauges.error if load.gauges else ""
-        return [Text(printable(why)[:32], "yellow"), *[Text("")] * (len(NODE_COLUMNS) - 1)]
+        return [Text(printable(why)[:32], "yellow"), *[Text("")] * (len(_TITLES) - 1)]
     gpus = load.gauges.gpus
     return [_temperatures(gpus), Text(_power(gpus)), Text(rail_words(load.ports)), _rail_errors(load.ports)]
 
 
-NODE_COLUMNS = ("GPU °C", "power", "rails in / out", "rail errors")
+_TITLES = ("GPU °C", "power", "rails in / out", "rail errors")
 
 
 def _temperatures(gpus: Sequence[GpuGauges]) -> Text:

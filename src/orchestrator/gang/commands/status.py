@@ -14,7 +14,8 @@ from orchestrator.cli.options import (
     open_inventory,
 )
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.steps.status.overview import Overview, overview, overview_json
+from orchestrator.gang.overview import Overview
+from orchestrator.gang.steps.status.overview import overview, overview_json
 from orchestrator.model.gang_state import GangState
 
 if TYPE_CHECKING:  # only --watch and --wide read gauges
@@ -74,10 +75,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.json(document)
     else:
         from orchestrator.gang.commands.gangs import gang_block, interrupted_block, router_block
-        from orchestrator.gang.commands.loads import gpus_table
+        from orchestrator.gang.commands.loads import gpus_table, load_columns
 
+        columns = load_columns(loads) if loads is not None else None
         for view in seen.views:
-            for block in gang_block(view, seen.router, loads, state=seen.headline(view), remarks=args.remarks):
+            for block in gang_block(view, seen.router, columns, state=seen.headline(view), remarks=args.remarks):
                 screen.out.print(block)
             if loads is not None:
                 screen.out.print(gpus_table(view, loads))

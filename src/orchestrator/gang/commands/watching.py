@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.commands.gangs import gang_block, interrupted_block, node_words, router_block
-from orchestrator.gang.commands.loads import gpus_table, serving_words
+from orchestrator.gang.commands.loads import gpus_table, load_columns, serving_words
 from orchestrator.gang.steps.status.live import Moment, Watching, live_json
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
@@ -144,7 +144,7 @@ def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
     for view in moment.seen.views:
         busy = serving_words(moment.gangs.get(view.name))
         state = moment.seen.headline(view)
-        blocks += gang_block(view, moment.seen.router, moment.nodes, busy, state=state)
+        blocks += gang_block(view, moment.seen.router, load_columns(moment.nodes), busy, state=state)
         if wide:
             blocks.append(gpus_table(view, moment.nodes))
         blocks += [Text(line, "dim") for line in events(moment.events.get(view.name, ()))]

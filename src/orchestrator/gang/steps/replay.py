@@ -14,8 +14,8 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.planning.redaction import shown_env
-from orchestrator.protocol.jobs import WeightsAheadRequest
 from orchestrator.protocol.message import Unreadable, unknown_keys
+from orchestrator.protocol.page_cache import WeightsAheadRequest
 from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.asking import ask_staged

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from orchestrator.protocol.jobs import WeightsAheadLine, WeightsAheadRequest
+from orchestrator.protocol.page_cache import WeightsAheadLine, WeightsAheadRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.background import ahead
 from orchestrator.remote.fleet import Fleet

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.node import itself
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.protocol.jobs import WeightsAheadLine, WeightsAheadRequest
+from orchestrator.protocol.page_cache import WeightsAheadLine, WeightsAheadRequest
 from orchestrator.protocol.report import AgentState, PageCache
 from orchestrator.protocol.staging import CacheOrder
 

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, processes
+from orchestrator.node.bounded_log import append_line
 from orchestrator.node.failure import Failure
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.message import Unreadable
@@ -116,7 +117,7 @@ def _note(path: str, action: str, holder: LockHolder) -> None:
     """Record who did what to this gang; a full disk prevents no work."""
     who = {name: getattr(holder, name) for name in _HOLDER if name != "token"}
     with contextlib.suppress(OSError):
-        files.append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps({"at": time.time(), "action": action, **who}))
+        append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps({"at": time.time(), "action": action, **who}))
 
 
 def _link(fresh: str, path: str) -> bool:

@@ -17,7 +17,7 @@ from orchestrator.gang.steps.weights_ahead import Reads
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.protocol.jobs import WeightsAheadRequest
+from orchestrator.protocol.page_cache import WeightsAheadRequest
 from orchestrator.protocol.staging import CacheOrder
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))

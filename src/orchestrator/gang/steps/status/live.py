@@ -16,20 +16,23 @@ from typing import Any
 
 from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.rates import growth, port_rates
 from orchestrator.gang.steps.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
-from orchestrator.gang.steps.status.overview import Overview, RouterGlance, glance, overview_json
-from orchestrator.gang.steps.status.reports import ask_report, run_events, views_of, where
+from orchestrator.gang.steps.status.overview import glance, overview_json
+from orchestrator.gang.steps.status.reports import ask_report, views_of, where
 from orchestrator.gang.steps.status.unfinished import interrupted
-from orchestrator.gang.timeline import TimelineEvent
+from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_S
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.protocol.verbs import AskRequest, HttpRequest, ReportAnswer
+from orchestrator.protocol.verbs import AskRequest, HistoryAnswer, HistoryRequest, HttpRequest, ReportAnswer
 from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask
+from orchestrator.remote.session import Session
 
 LOOK_S = 0.7
 """Between two questions to a node: a death shows within 2 s, the agent's own look and the drawing included."""
@@ -190,6 +193,20 @@ class Watching:
 
     def _view(self, gang: GangSpec) -> GangView:
         return next(view for view in self._views() if view.name == gang.name)
+
+
+def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[TimelineEvent, ...]:
+    """What the nodes have written down of one run, by our clock; a node that does not answer is left out."""
+
+    def one(session: Session) -> NodeEvents:
+        sent = time.time()
+        request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
+        answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
+        answered = time.time()
+        ahead_s = answer.now - (sent + answered) / 2
+        return NodeEvents(events=answer.events, ahead_s=ahead_s, doubt_s=(answered - sent) / 2)
+
+    return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)
 
 
 def overdue(asked: Mapping[str, float], answered: Collection[str], now: float) -> dict[str, DeployError]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
-from orchestrator.gang.degraded import degraded_reason, state_words
-from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.reports import everything, see, views_of
@@ -20,81 +19,13 @@ from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, named_gangs
 from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S
-from orchestrator.model.errors import DeployError, Exit, NodeError, RunsElsewhere, Unreachable
+from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterGlance:
-    """The router as it was seen. state: of its agent, None where that could not be asked; workers: None where
-    the router does not report them; error: why something could not be read."""
-
-    url: str
-    node: str
-    state: GangState | None = None
-    workers: tuple[Worker, ...] | None = None
-    error: DeployError | None = None
-
-    @property
-    def condition(self) -> GangState | None:
-        """Its state; degraded where it runs and finds none of its workers healthy: every request gets HTTP 503."""
-        sick = self.state is GangState.READY and self.workers and not any(one.healthy for one in self.workers)
-        return GangState.DEGRADED if sick else self.state
-
-    @property
-    def healthy(self) -> bool:
-        """It runs under its agent, answers, and has a gang to send requests to."""
-        return self.state is GangState.READY and any(one.healthy for one in self.workers or ())
-
-    def worker(self, url: str) -> Worker | None:
-        """The gang that serves there, as the router has it."""
-        return next((one for one in self.workers or () if url and one.url == url.rstrip("/")), None)
-
-    def place(self, url: str) -> str | None:
-        """in, unhealthy (the router sends nothing there until it is well) or out; None if unknown."""
-        if self.workers is None:
-            return None if self.error is not None or self.state is GangState.READY else "out"
-        worker = self.worker(url)
-        return "out" if worker is None else "in" if worker.healthy else "unhealthy"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """All gangs; the router where the inventory has one."""
-
-    views: tuple[GangView, ...]
-    router: RouterGlance | None = None
-    interrupted: tuple[GangOperation, ...] = ()
-    """What was begun on these gangs and no command works on any more."""
-
-    def begun(self, view: GangView) -> GangOperation | None:
-        """What was interrupted on this gang."""
-        return next((begun for begun in self.interrupted if begun.gang == view.name), None)
-
-    def reason(self, view: GangView) -> str:
-        """Why this gang is degraded, in one word; '' where it is not."""
-        begun = self.begun(view)
-        place = self.router.place(view.service_url) if self.router else None
-        return degraded_reason(view, place, half_way=begun is not None and begun.turning)
-
-    def headline(self, view: GangView) -> str:
-        """Its state with the reason, as every screen and the page have it: 'degraded (hung)'."""
-        return state_words(view, self.reason(view))
-
-    @property
-    def exit_code(self) -> Exit:
-        """The worst of all gangs: failed, degraded, a node or the router's host that did not answer; else DONE."""
-        if any(view.state is GangState.FAILED for view in self.views):
-            return Exit.GANG_FAILED
-        if any(self.reason(view) for view in self.views):
-            return Exit.FINDINGS
-        lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere)
-        return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE
 
 
 def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:

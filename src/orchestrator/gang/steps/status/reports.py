@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
 from orchestrator.gang.view import Answer, GangView, view
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import DeployError, NodeError, RunsElsewhere
@@ -18,7 +17,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.survivors import in_order
 from orchestrator.protocol.message import Unreadable, is_newer, side
 from orchestrator.protocol.report import Cause, Report
-from orchestrator.protocol.verbs import Because, HistoryAnswer, HistoryRequest, ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import Because, ReportAnswer, ReportRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -190,17 +189,3 @@ def unreadable(node: str, raw: Mapping[str, Any], wrong: Unreadable) -> NodeErro
         where=node,
         fix=f"stop it with `l40s-deploy down {gang}`, then start it again with `up`",
     )
-
-
-def run_events(fleet: Fleet, gang: GangSpec, run_id: str) -> tuple[TimelineEvent, ...]:
-    """What the nodes have written down of one run, by our clock; a node that does not answer is left out."""
-
-    def one(session: Session) -> NodeEvents:
-        sent = time.time()
-        request = HistoryRequest(**where(session.spec, gang.name), run_id=run_id)
-        answer = ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
-        answered = time.time()
-        ahead_s = answer.now - (sent + answered) / 2
-        return NodeEvents(events=answer.events, ahead_s=ahead_s, doubt_s=(answered - sent) / 2)
-
-    return timeline(fleet.on_every(one, only=[node.name for node in gang.nodes]).values)

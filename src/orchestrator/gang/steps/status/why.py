@@ -8,7 +8,8 @@ from typing import Any
 
 from orchestrator.gang.last_failure import FailureVerdict, Kept, last_verdict, of_now, runs_of
 from orchestrator.gang.steps.router.host import gangs_and_router
-from orchestrator.gang.steps.status.reports import refuse_elsewhere, run_events, see, where
+from orchestrator.gang.steps.status.live import run_events
+from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.steps.status.status import cause_json
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView

@@ -14,11 +14,11 @@ from tests.support.certificates import certified_key
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import restart, restart_sequence
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest
 from orchestrator.gang.steps.router import rehearsal, routing
 from orchestrator.gang.steps.router.routing import enrol, rejoin
-from orchestrator.gang.steps.status.overview import Overview, RouterGlance
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
     DeployError,

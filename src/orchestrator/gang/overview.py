@@ -1,0 +1,122 @@
+"""All gangs and their router as `status` saw them: which is degraded, and the word for scripts that says why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.engines.serving import Worker
+from orchestrator.gang.operations import GangOperation
+from orchestrator.gang.view import GangView
+from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable
+from orchestrator.model.finding import Severity
+from orchestrator.model.gang_state import GangState
+
+_OF_TROUBLE = {
+    "hung": "hung",
+    "stopped": "hung",
+    "silent": "silent",
+    "no-memory": "nodes",
+    "nodes": "nodes",
+    "slow": "slow",
+}
+"""A rank stopped by a signal hangs all others. A node that only the controller can't reach does not count."""
+_OFF_THE_RAILS = ("TRANSPORT-NOT-RDMA", "TRANSPORT-DEVICE-UNUSED")
+"""Only with severity slow: TCP between pipeline stages costs next to nothing."""
+_NOT_ROUTED = ("out", "unhealthy")
+
+
+def degraded_reason(view: GangView, router: str | None = None, *, half_way: bool = False) -> str:
+    """silent, slow, hung, nodes (a rank is missing, or it runs without a node), rails (a port failed, or traffic leaves
+    the planned RDMA devices), router (no request is sent there) or interrupted (a command was killed in this gang's
+    turn); '' for a gang that is well, does not serve yet, or has failed.
+
+    router: the gang's state there (in, unhealthy, out), None if there is no router or its state is unknown
+    """
+    if half_way and view.state is not GangState.FAILED:
+        return "interrupted"
+    if view.state is GangState.DEGRADED and view.trouble in _OF_TROUBLE:
+        return _OF_TROUBLE[view.trouble]
+    if not view.serves:
+        return ""
+    if any(node.rails for node in view.nodes):
+        return "rails"
+    if any(one.id in _OFF_THE_RAILS and one.severity is Severity.SLOW for one in view.transport):
+        return "rails"
+    return "router" if router in _NOT_ROUTED else ""
+
+
+def state_words(view: GangView, reason: str = "") -> str:
+    """'ready', 'degraded (hung)', 'degraded (3 of 4 nodes)', 'degraded (unreachable)', 'stopped' for one that ran."""
+    if view.state is GangState.ABSENT and view.plan_id:
+        return "stopped"
+    why = view.share if "nodes" in (reason, view.trouble) and view.share else reason or view.trouble
+    state = GangState.DEGRADED if reason else view.state
+    return f"{state.value} ({why})" if why else state.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterGlance:
+    """The router as it was seen. state: of its agent, None where that could not be asked; workers: None where
+    the router does not report them; error: why something could not be read."""
+
+    url: str
+    node: str
+    state: GangState | None = None
+    workers: tuple[Worker, ...] | None = None
+    error: DeployError | None = None
+
+    @property
+    def condition(self) -> GangState | None:
+        """Its state; degraded where it runs and finds none of its workers healthy: every request gets HTTP 503."""
+        sick = self.state is GangState.READY and self.workers and not any(one.healthy for one in self.workers)
+        return GangState.DEGRADED if sick else self.state
+
+    @property
+    def healthy(self) -> bool:
+        """It runs under its agent, answers, and has a gang to send requests to."""
+        return self.state is GangState.READY and any(one.healthy for one in self.workers or ())
+
+    def worker(self, url: str) -> Worker | None:
+        """The gang that serves there, as the router has it."""
+        return next((one for one in self.workers or () if url and one.url == url.rstrip("/")), None)
+
+    def place(self, url: str) -> str | None:
+        """in, unhealthy (the router sends nothing there until it is well) or out; None if unknown."""
+        if self.workers is None:
+            return None if self.error is not None or self.state is GangState.READY else "out"
+        worker = self.worker(url)
+        return "out" if worker is None else "in" if worker.healthy else "unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All gangs; the router where the inventory has one."""
+
+    views: tuple[GangView, ...]
+    router: RouterGlance | None = None
+    interrupted: tuple[GangOperation, ...] = ()
+    """What was begun on these gangs and no command works on any more."""
+
+    def begun(self, view: GangView) -> GangOperation | None:
+        """What was interrupted on this gang."""
+        return next((begun for begun in self.interrupted if begun.gang == view.name), None)
+
+    def reason(self, view: GangView) -> str:
+        """Why this gang is degraded, in one word; '' where it is not."""
+        begun = self.begun(view)
+        place = self.router.place(view.service_url) if self.router else None
+        return degraded_reason(view, place, half_way=begun is not None and begun.turning)
+
+    def headline(self, view: GangView) -> str:
+        """Its state with the reason, as every screen and the page have it: 'degraded (hung)'."""
+        return state_words(view, self.reason(view))
+
+    @property
+    def exit_code(self) -> Exit:
+        """The worst of all gangs: failed, degraded, a node or the router's host that did not answer; else DONE."""
+        if any(view.state is GangState.FAILED for view in self.views):
+            return Exit.GANG_FAILED
+        if any(self.reason(view) for view in self.views):
+            return Exit.FINDINGS
+        lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere)
+        return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE

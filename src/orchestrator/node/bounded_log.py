@@ -1,0 +1,35 @@
+"""A log that several processes write, which is bounded and has one predecessor."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+LOG_LIMIT = 8 << 20
+"""Bytes of a log that is kept with one predecessor; some 30,000 actions."""
+
+
+def append_line(path: str, text: str, *, limit: int = LOG_LIMIT) -> None:
+    """One more line at the end of a log that several processes write; beyond `limit` bytes the log moves to
+    `<path>.1`, which is replaced. Raises OSError."""
+    while True:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "a", encoding="utf-8") as file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            now = os.fstat(descriptor)
+            if _moved(path, now):
+                continue
+            if now.st_size + len(text) <= limit or not now.st_size:
+                file.write(text + "\n")
+                return
+            os.replace(path, f"{path}.1")
+
+
+def _moved(path: str, opened: os.stat_result) -> bool:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return True
+    return (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino)
