@@ -30,6 +30,7 @@ CASES = (
     KernelCase(id=3, name="decode", kernel="decode", batch=2, heads=4, kv_heads=1, qk=576, v=512, cached=True),
     KernelCase(id=4, name="block", kernel="linear", dtype="fp8_w8a8", batch=4, n=128, k=256, block=(64, 64)),
     KernelCase(id=5, name="moe", kernel="moe", dtype="fp8_w8a8", batch=4, e=4, n=64, k=128, top_k=2, block=(64, 64)),
+    KernelCase(id=11, name="bf16 moe", kernel="moe", batch=4, e=4, n=32, k=128, top_k=2, built_in=True),
     KernelCase(id=6, name="bf16 absorb", kernel="absorb", batch=4, heads=4, n=512, k=128),
     KernelCase(id=8, name="int8", kernel="channel", dtype="int8_w8a8", batch=4, n=128, k=256),
     KernelCase(id=9, name="large", kernel="linear", dtype="fp8_w8a8", batch=1024, n=768, k=1536, block=(64, 64)),
@@ -39,7 +40,7 @@ STAND_IN = """import torch
 def int8_scaled_mm(a, b, a_scale, b_scale, dtype, bias=None):
     return (a.float() @ b.float() * a_scale * b_scale.T).to(dtype)
 """
-TILED = {0, 1, 2, 3, 4, 5, 9}
+TILED = {0, 1, 2, 3, 4, 5, 9, 11}
 
 
 def check(folder: Path, cases: tuple[KernelCase, ...], plant: str = "", *, python: str = "") -> list[KernelResult]:
@@ -66,9 +67,15 @@ def test_every_kernel_is_right_or_says_why_it_was_not_run(tmp_path: Path) -> Non
     (tmp_path / "sgl_kernel.py").write_text(STAND_IN)
     found = {one.case.id: one for one in check(tmp_path, CASES)}
     verdicts = {place: one.verdict.value for place, one in found.items()}
-    assert verdicts == {**dict.fromkeys((0, 1, 2, 3, 4, 5, 6, 8), "right"), 9: "not-run", 10: "not-run"}, found
+    not_run = dict.fromkeys((9, 10, 11), "not-run")
+    assert verdicts == {**dict.fromkeys((0, 1, 2, 3, 4, 5, 6, 8), "right"), **not_run}, found
     assert all(0 <= (one.error or 0) <= 0.02 and one.us is None for one in found.values())
-    assert "interpreter" in found[3].text and "too large" in found[9].text and "how to call" in found[10].text
+    assert (
+        "interpreter" in found[3].text
+        and "too large" in found[9].text
+        and "how to call" in found[10].text
+        and "bfloat16" in found[11].text
+    )
     assert {place for place, one in found.items() if one.shared} == TILED
     assert all(one.shared <= 101376 for one in found.values())
 

@@ -18,7 +18,7 @@ from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.session import CommandResult, Login, command_line, lines, shown
+from orchestrator.remote.session import CommandResult, LoginOutput, command_line, lines, shown
 
 _CHUNK = 65536
 _STDERR_KEPT = 65536
@@ -39,7 +39,7 @@ class LocalSession:
     ) -> CommandResult:
         """As Session.run."""
         deadline = Deadline(deadline_s)
-        login = Login(self.spec, command, deadline)
+        login = LoginOutput(self.spec, command, deadline)
         out, err = bytearray(), bytearray()
         process = _start(command_line(command, self.spec.reach, become), subprocess.PIPE)
         try:
@@ -58,7 +58,7 @@ class LocalSession:
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
         deadline = Deadline(deadline_s)
-        login = Login(self.spec, command, deadline)
+        login = LoginOutput(self.spec, command, deadline)
         with tempfile.TemporaryFile() as errors:
             process = _start(command_line(command, self.spec.reach, None), errors.fileno())
             try:
@@ -91,7 +91,7 @@ class LocalConversation:
         self._command = command
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._login = Login(spec, command, Deadline(None))
+        self._login = LoginOutput(spec, command, Deadline(None))
         self._rest = bytearray()
 
     def ask(
@@ -131,7 +131,7 @@ class LocalConversation:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = _start(command_line(self._command, self._spec.reach, None), subprocess.DEVNULL)
-            self._login = Login(self._spec, self._command, Deadline(None))
+            self._login = LoginOutput(self._spec, self._command, Deadline(None))
             weakref.finalize(self, _dismiss, self._process)
         return self._process
 
@@ -192,7 +192,7 @@ def _dismiss(process: subprocess.Popen[bytes]) -> None:
     _end(process)
 
 
-def _traffic(process: subprocess.Popen[bytes], stdin: bytes, login: Login) -> Iterator[tuple[bool, bytes]]:
+def _traffic(process: subprocess.Popen[bytes], stdin: bytes, login: LoginOutput) -> Iterator[tuple[bool, bytes]]:
     """(is stderr, chunk) of the output that is piped, until its end; feeds the input meanwhile. Raises Passed."""
     left = memoryview(stdin)
     assert process.stdin is not None

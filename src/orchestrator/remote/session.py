@@ -132,7 +132,7 @@ MOST_NOISE = 1 << 20
 """Bytes that a login may print before a command begins."""
 
 
-class Login:
+class LoginOutput:
     """What a node prints before our command begins: its login's start-up files, in any shell, and sudo. It is passed
     over, with or without a newline.
 

@@ -14,7 +14,7 @@ from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.remote import session
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.session import CommandResult, Login, command_line, lines, shown
+from orchestrator.remote.session import CommandResult, LoginOutput, command_line, lines, shown
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.remote.ssh_way import SshConnection, open_way
 
@@ -46,7 +46,7 @@ class SshSession:
     ) -> CommandResult:
         """As Session.run."""
         deadline = Deadline(deadline_s)
-        login = Login(self.spec, command, deadline)
+        login = LoginOutput(self.spec, command, deadline)
         out, err = bytearray(), bytearray()
         with self._bounded(command, deadline):
             channel = self._start(command_line(command, self.spec.reach, become), deadline)
@@ -63,7 +63,7 @@ class SshSession:
     def stream(self, command: str | Sequence[str], *, stdin: bytes = b"", deadline_s: float | None) -> Iterator[bytes]:
         """As Session.stream."""
         deadline = Deadline(deadline_s)
-        login = Login(self.spec, command, deadline)
+        login = LoginOutput(self.spec, command, deadline)
         err = bytearray()
         with self._bounded(command, deadline):
             channel = self._start(command_line(command, self.spec.reach, None), login.deadline)
@@ -141,7 +141,7 @@ class SshConversation:
         self._session = weakref.ref(of)
         self._command = command
         self._channel: paramiko.Channel | None = None
-        self._login = Login(of.spec, command, Deadline(None))
+        self._login = LoginOutput(of.spec, command, Deadline(None))
         self._arrived = _Arrived()
         self._rest = bytearray()
 
@@ -173,7 +173,7 @@ class SshConversation:
         if self._channel is None:
             line = command_line(self._command, ours.spec.reach, None)
             self._channel = ours._start(line, deadline)
-            self._login = Login(ours.spec, self._command, deadline)
+            self._login = LoginOutput(ours.spec, self._command, deadline)
             self._channel.in_buffer.set_event(self._arrived)
             self._channel.in_stderr_buffer.set_event(self._arrived)
         return self._channel
@@ -223,7 +223,7 @@ def _write(channel: paramiko.Channel, stdin: bytes, deadline: Deadline) -> None:
         channel.shutdown_write()
 
 
-def _out_only(channel: paramiko.Channel, login: Login, err: bytearray) -> Iterator[bytes]:
+def _out_only(channel: paramiko.Channel, login: LoginOutput, err: bytearray) -> Iterator[bytes]:
     for is_error, chunk in _output(channel, login):
         if is_error:
             err.extend(chunk)
@@ -232,7 +232,7 @@ def _out_only(channel: paramiko.Channel, login: Login, err: bytearray) -> Iterat
             yield login.past(chunk)
 
 
-def _output(channel: paramiko.Channel, login: Login) -> Iterator[tuple[bool, bytes]]:
+def _output(channel: paramiko.Channel, login: LoginOutput) -> Iterator[tuple[bool, bytes]]:
     """(is stderr, chunk) until both ends are closed and the exit status is there. Raises Passed."""
     arrived = _Arrived()
     channel.in_buffer.set_event(arrived)

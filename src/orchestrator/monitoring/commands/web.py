@@ -16,7 +16,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.status.live import Watching
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import Exit, InputError
-from orchestrator.monitoring.steps.http_server import Answer, serving
+from orchestrator.monitoring.steps.http_server import Page, serving
 from orchestrator.monitoring.steps.pages import Pages
 
 PORT = 8090
@@ -82,29 +82,29 @@ def serve(pages: Pages, host: str, port: int, key: str) -> AbstractContextManage
     Raises InputError where it can't listen.
     """
 
-    def page(_: str) -> Answer:
+    def page(_: str) -> Page:
         nonce = secrets.token_urlsafe(16)
         return _html(pages.page(nonce), f"'nonce-{nonce}'")
 
-    def bench(_: str) -> Answer:
+    def bench(_: str) -> Page:
         try:
             return _html(pages.bench())
         except InputError as none:
-            return Answer(f"{none.what}; {none.fix}\n", status=404, headers=_HEADERS)
+            return Page(f"{none.what}; {none.fix}\n", status=404, headers=_HEADERS)
 
     answers = {
         "/": page,
         "/part": lambda _: _html(pages.part()),
-        "/live.json": lambda _: Answer(json.dumps(pages.document()), "application/json", headers=_HEADERS),
+        "/live.json": lambda _: Page(json.dumps(pages.document()), "application/json", headers=_HEADERS),
         "/doctor": lambda _: _html(pages.doctor()),
         "/bench": bench,
     }
     return serving(answers, host, port, key=key, names=() if key else _LOCAL_NAMES)
 
 
-def _html(text: str, script: str = "'none'") -> Answer:
+def _html(text: str, script: str = "'none'") -> Page:
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {script}; connect-src 'self';"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Answer(text, "text/html; charset=utf-8", headers={**_HEADERS, "Content-Security-Policy": policy})
+    return Page(text, "text/html; charset=utf-8", headers={**_HEADERS, "Content-Security-Policy": policy})

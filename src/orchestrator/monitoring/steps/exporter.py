@@ -38,7 +38,7 @@ from orchestrator.monitoring.scene import (
     phases,
     restarts,
 )
-from orchestrator.monitoring.steps.http_server import Answer
+from orchestrator.monitoring.steps.http_server import Page
 from orchestrator.monitoring.steps.http_server import serving as serving_pages
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
@@ -58,9 +58,9 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
         registry = CollectorRegistry()
         registry.register(_SceneCollector(scraper))
 
-        def page(accept: str) -> Answer:
+        def page(accept: str) -> Page:
             encode, kind = choose_encoder(accept)
-            return Answer(encode(registry), kind)
+            return Page(encode(registry), kind)
 
         with serving_pages(dict.fromkeys(("/", "/metrics"), page), host, port) as listening:
             yield listening

@@ -46,7 +46,7 @@ _PRESSED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Page:
     """kind: its Content-Type."""
 
     body: str | bytes
@@ -55,7 +55,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Pages = Mapping[str, Callable[[str], Answer]]
+Pages = Mapping[str, Callable[[str], Page]]
 """By path: the answer for the request's Accept header; called in a thread of its own."""
 
 
@@ -165,26 +165,26 @@ class _Desk:
             await request.connection.write_headers(start, headers, body)
             request.connection.finish()
 
-    async def _answer(self, request: HTTPServerRequest) -> Answer:
+    async def _answer(self, request: HTTPServerRequest) -> Page:
         refused = await self._refused(request)
         if refused is not None:
             return refused
         page = self._pages.get(request.path)
         if request.method != "GET":
-            return Answer("only GET\n", status=405, headers={"Allow": "GET"})
+            return Page("only GET\n", status=405, headers={"Allow": "GET"})
         if page is None:
-            return Answer("no such page\n", status=404)
+            return Page("no such page\n", status=404)
         try:
             accept = request.headers.get("Accept", "")
             return await asyncio.get_running_loop().run_in_executor(self._threads, page, accept)
         except Exception:
             logging.getLogger(__name__).exception("%s could not be answered", request.path)
-            return Answer("this is a defect of l40s-deploy; its terminal says more\n", status=500)
+            return Page("this is a defect of l40s-deploy; its terminal says more\n", status=500)
 
-    async def _refused(self, request: HTTPServerRequest) -> Answer | None:
+    async def _refused(self, request: HTTPServerRequest) -> Page | None:
         # a name that leads to loopback is how another site's page would read this one (DNS rebinding)
         if self._names and request.headers.get("Host", "").rpartition(":")[0] not in self._names:
-            return Answer("ask for it by 127.0.0.1 or localhost\n", status=403)
+            return Page("ask for it by 127.0.0.1 or localhost\n", status=403)
         if not self._key:
             return None
         given, who = request.headers.get("Authorization", ""), request.remote_ip or ""
@@ -198,7 +198,7 @@ class _Desk:
             self._wrong = {one: at for one, at in self._wrong.items() if at > since} | {who: time.monotonic()}
             if not slow:
                 await _sleep(WRONG_KEY_S)
-        return Answer("the key is missing or wrong\n", status=401, headers={"WWW-Authenticate": "Basic realm=l40s"})
+        return Page("the key is missing or wrong\n", status=401, headers={"WWW-Authenticate": "Basic realm=l40s"})
 
 
 class _Threads(Executor):

@@ -193,11 +193,12 @@ class ProcessTree:
 
     def step(self, now: float, ready: set[int]) -> list[ProcessDeath]:
         """Check at every call for ranks and others that have died, and from time to time for new ones."""
+        began = clock.now()
         self._look_above()
         over = [part for part in self.parts if part.pidfd in ready]
         found = [self._reap(part, over=part in over) for part in self.parts if part in over or dying(part)]
         died = [death for death in found if death is not None]
-        self._note_alive()
+        self._note_alive(began)
         pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
         if now - self._looked_at >= pause:
             self._looked_at = now
@@ -212,10 +213,10 @@ class ProcessTree:
     def some_die(self) -> bool:
         """Whether a main thread has ended, or begins to above the ranks. Its process may not have: CUDA delays the exit
         by 200 to 400 ms."""
-        begins = self._look_above()
+        began, begins = clock.now(), self._look_above()
         if any(dying(part) for part in self.parts):
             return True
-        self._note_alive()
+        self._note_alive(began)
         return begins
 
     def living(self) -> list[processes.Process]:
@@ -332,8 +333,9 @@ class ProcessTree:
             part.ending = True
         return bool(begins)
 
-    def _note_alive(self) -> None:
-        self.alive_at = clock.now()
+    def _note_alive(self, began: float) -> None:
+        """began: before they were looked at; one may have been killed since, while this process had to wait."""
+        self.alive_at = began
         for part in self.parts:
             part.outlived = part.lives and any(one.ending for one in part.above)
 

@@ -19,14 +19,14 @@ from tests.support.waiting import until
 
 from orchestrator.model.errors import InputError
 from orchestrator.monitoring.steps import http_server
-from orchestrator.monitoring.steps.http_server import Answer, serving
+from orchestrator.monitoring.steps.http_server import Page, serving
 
 HERE = "127.0.0.1"
 MOST = 16
 MOST_MEMORY = 32 << 20
 BIG = b"x" * (8 << 20)
 """More than the buffers of both sockets take."""
-PAGES: http_server.Pages = {"/": lambda _: Answer("hello"), "/big": lambda _: Answer(BIG)}
+PAGES: http_server.Pages = {"/": lambda _: Page("hello"), "/big": lambda _: Page(BIG)}
 KEY = "correct-horse"
 
 NEVER_ENDING = {
@@ -155,7 +155,7 @@ def test_it_ends_at_once_whatever_it_is_asked(capfd: pytest.CaptureFixture[str])
     def waits(_: str) -> Answer:
         asking.set()
         end.wait(30)
-        return Answer("late")
+        return Page("late")
 
     with serving({"/": waits}, HERE, 0) as port:
         threading.Thread(target=asked, args=(port,), daemon=True).start()
