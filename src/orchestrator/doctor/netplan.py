@@ -59,7 +59,7 @@ class NodeFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rail:
+class _PlacedPort:
     """A port of one node, and the interface that has its addresses."""
 
     node: Node
@@ -85,7 +85,7 @@ def _unread(node: Node) -> NodeFiles:
     return NodeFiles(node.name, {}, open=(f"nothing is said of its network: not read: {why}",))
 
 
-def _rails(node: Node) -> dict[Slot, _Rail]:
+def _rails(node: Node) -> dict[Slot, _PlacedPort]:
     """Ethernet rails by the place where they are or, where their card is to be moved behind a switch, will be."""
     homes = {switch.key: number for number, switch in enumerate(node.gpu_switches, 1)}
     empty = iter([homes[switch.key] for switch in node.roles.lonely if switch.key in homes])
@@ -97,11 +97,11 @@ def _rails(node: Node) -> dict[Slot, _Rail]:
         if interface is not None and port.link_layer == "Ethernet":
             switch = moved.get(card_of(port), place.switch)
             card = 1 if card_of(port) in moved else place.card
-            found[Slot(switch, card, place.port)] = _Rail(node, port, interface)
+            found[Slot(switch, card, place.port)] = _PlacedPort(node, port, interface)
     return found
 
 
-def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _Rail]]) -> dict[Slot, IPv4Network]:
+def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> dict[Slot, IPv4Network]:
     """Of each place the network that most nodes have there, else one that no node has an address in."""
     met: dict[Slot, Counter[IPv4Network]] = {}
     for places in rails.values():
@@ -118,7 +118,7 @@ def _networks(cluster: Cluster, rails: Mapping[str, Mapping[Slot, _Rail]]) -> di
 def _of_node(
     node: Node,
     number: int,
-    rails: Mapping[str, Mapping[Slot, _Rail]],
+    rails: Mapping[str, Mapping[Slot, _PlacedPort]],
     networks: Mapping[Slot, IPv4Network],
     taken: set[IPv4Address],
 ) -> NodeFiles:
@@ -150,7 +150,7 @@ def _of_node(
     return NodeFiles(node.name, files, now, tuple(unknown))
 
 
-def _mtu(place: Slot, rails: Mapping[str, Mapping[Slot, _Rail]]) -> int:
+def _mtu(place: Slot, rails: Mapping[str, Mapping[Slot, _PlacedPort]]) -> int:
     """The largest on any node in that place, if full packets fit into it."""
     largest = max(places[place].interface.mtu for places in rails.values() if place in places)
     return largest if largest >= SMALLEST_FULL else USUAL_MTU
@@ -223,7 +223,7 @@ def _settings(node: Node, ports: Sequence[RdmaPort], unknown: list[str]) -> Iter
         yield "rp_filter", 2
 
 
-def _lossless(rails: Mapping[str, Mapping[Slot, _Rail]], node: Node) -> str:
+def _lossless(rails: Mapping[str, Mapping[Slot, _PlacedPort]], node: Node) -> str:
     """A unit that turns PFC on where it is off: for the priority of `l40s_ib_tc`, else those of most other nodes."""
     starts = []
     for place, rail in rails[node.name].items():
@@ -239,7 +239,7 @@ def _lossless(rails: Mapping[str, Mapping[Slot, _Rail]], node: Node) -> str:
     return f"{head}{''.join(starts)}\n[Install]\nWantedBy=multi-user.target\n" if starts else ""
 
 
-def _pauses(rail: _Rail) -> tuple[int, ...] | None:
+def _pauses(rail: _PlacedPort) -> tuple[int, ...] | None:
     said = rail.node.snapshot.host.get("flow_control")
     return pausing(said.get(rail.port.netdev)) if isinstance(said, Mapping) else None
 

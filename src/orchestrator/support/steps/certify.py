@@ -113,7 +113,7 @@ def certify(inventory: Inventory, gang: GangSpec, options: CertifyOptions, scree
 
     Raises what `refuse_to_begin` raises, and KeyboardInterrupt with the file written and the gang stopped.
     """
-    run = _Run(replace(inventory, gangs=(gang,), router=None), gang, options, screen)
+    run = _Certification(replace(inventory, gangs=(gang,), router=None), gang, options, screen)
     refuse_to_begin(gang, options.out)
     try:
         for name, take in run.steps():
@@ -125,7 +125,7 @@ def certify(inventory: Inventory, gang: GangSpec, options: CertifyOptions, scree
 
 
 @dataclass
-class _Run:
+class _Certification:
     """inventory: of this gang alone, without the router; mine: id of the run that this command has started; restarts:
     and of the one after it, which may not be known yet"""
 

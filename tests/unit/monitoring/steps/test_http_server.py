@@ -138,7 +138,7 @@ def test_wrong_keys_are_slowed_down_and_a_right_one_still_comes_in(monkeypatch: 
 
 
 def test_what_is_no_page_or_fails_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
-    def breaks(_: str) -> Answer:
+    def breaks(_: str) -> Page:
         raise ValueError("broken")
 
     with serving({"/": breaks}, HERE, 0, names=("localhost",)) as port:
@@ -152,7 +152,7 @@ def test_what_is_no_page_or_fails_is_an_answer(caplog: pytest.LogCaptureFixture)
 def test_it_ends_at_once_whatever_it_is_asked(capfd: pytest.CaptureFixture[str]) -> None:
     asking, end = threading.Event(), threading.Event()
 
-    def waits(_: str) -> Answer:
+    def waits(_: str) -> Page:
         asking.set()
         end.wait(30)
         return Page("late")

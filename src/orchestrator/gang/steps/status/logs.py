@@ -63,8 +63,8 @@ def logs(
     Raises InputError for an unknown gang or node.
     """
     with Fleet(_chosen(inventory, gangs, nodes)) as fleet:
-        together = _Arrived()
-        arrived = {name: together if follow else _Arrived() for name in fleet.nodes}
+        together = _LineQueue()
+        arrived = {name: together if follow else _LineQueue() for name in fleet.nodes}
 
         def one(session: Session) -> None:
             request = LogsRequest(**where(session.spec), lines=lines, follow=follow, since_s=wanted.since_s)
@@ -86,7 +86,7 @@ def logs(
             yield from iter(lines_of.get, None)
 
 
-class _Arrived(queue.Queue[LogLine | None]):
+class _LineQueue(queue.Queue[LogLine | None]):
     """Lines not yet taken, and at the end None; who puts waits where they are more than MOST_WAITING bytes."""
 
     def __init__(self) -> None:
