@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +23,14 @@ from orchestrator.loading.ansible_yaml import (
     refuse_shared_names,
 )
 from orchestrator.loading.marked_yaml import Vaulted
+from orchestrator.loading.which import load_config
 from orchestrator.model.errors import InputError
 
 _INI_SECTION = re.compile(r"\[[\w.-]+(:(children|vars|hosts))?\]\s*([#;].*)?")
 _PLUGIN = re.compile(rb"^plugin\s*:", re.MULTILINE)
 _TEMPLATE = re.compile(r"\{[{%#]")
+_LOOKUP = re.compile(r"\{[{%].*\b(lookup|query|q)\b", re.DOTALL)
+"""Any use of the functions' names inside a template, called or not: `{% set f = lookup %}` is one."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]*")
 """A host's name that means only itself where Ansible takes a pattern."""
 
@@ -69,9 +72,13 @@ def read_source(path: Path, ranked: Iterable[str]) -> AnsibleInventory:
 def evaluated(source: AnsibleInventory, hosts: Collection[str], names: Collection[str]) -> dict[str, Values]:
     """The variables of these hosts, with the values that Ansible gives to templates and vaulted values of these names.
 
-    Raises InputError at the variable for which Ansible finds no value.
+    Raises InputError at the variable for which Ansible finds no value, or, with nothing evaluated, at one with a lookup
+    where the operator's config.yml forbids them.
     """
     found: dict[str, Values] = {host: source.variables_of(host) for host in hosts}
+    config = load_config()
+    if not config.lookups:
+        _refuse_lookups(found, str(config.path))
     wanted: dict[tuple[str, ...], list[str]] = {}
     for host, variables in found.items():
         unknown = tuple(name for name in names if name in variables and _for_ansible(variables[name].value))
@@ -140,11 +147,30 @@ def _listed(path: Path, document: Mapping[str, Any]) -> ListedInventory:
 
 
 def _for_ansible(value: object) -> bool:
+    return any(isinstance(one, Vaulted) or (isinstance(one, str) and _TEMPLATE.search(one)) for one in _leaves(value))
+
+
+def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, Mapping):
-        return any(_for_ansible(inner) for inner in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_for_ansible(inner) for inner in value)
-    return isinstance(value, Vaulted) or (isinstance(value, str) and _TEMPLATE.search(value) is not None)
+        for key, inner in value.items():
+            yield from (key, *_leaves(inner))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+def _refuse_lookups(found: Mapping[str, Values], config: str) -> None:
+    """All variables, as a template of one that we read may name any other."""
+    for host, variables in found.items():
+        for variable in variables.values():
+            if any(isinstance(one, str) and _LOOKUP.search(one) for one in _leaves(variable.value)):
+                raise InputError(
+                    f"its template uses a lookup on {host}, which {config} forbids",
+                    where=str(variable.origin),
+                    fix=f"write the value itself, or allow lookups: `lookups: true` in {config}",
+                )
 
 
 def _no_value(

@@ -57,11 +57,13 @@ def choose_inventory(option: str | None) -> InventoryChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """path: where it was read, None where there is no such file; options: {verb: {option without --: value}}."""
+    """path: where it was read, None where there is no such file; options: {verb: {option without --: value}}; lookups:
+    whether an inventory's templates may call Ansible's lookups, which can run programs here."""
 
     path: Path | None = None
     inventory: Path | None = None
     quiet: bool = False
+    lookups: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -89,6 +91,7 @@ def load_config() -> Config:
         path=path,
         inventory=(path.parent / Path(inventory).expanduser()) if inventory else None,
         quiet=top.flag("quiet"),
+        lookups=top.flag("lookups", default=True),
         options={verb: options.section(verb).all() for verb in options.names()},
     )
     top.done()

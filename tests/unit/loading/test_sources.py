@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -227,3 +228,31 @@ def test_any_ansible_cfg_is_read_or_left_to_ansible(text: str, tmp_path_factory:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANSIBLE_CONFIG", str(path))
         assert isinstance(reading_settings(), dict)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{{ lookup('pipe', 'touch ran; echo me') }}",
+        "{% set r = query('pipe', 'touch ran; echo me') %}{{ r[0] }}",
+        "{{ other }}",
+        "plain",
+    ],
+)
+@pytest.mark.parametrize("allowed", [True, False])
+def test_lookups_run_nothing_where_the_operator_forbids_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, allowed: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("L40S_CONFIG", str(tmp_path / "config.yml"))
+    (tmp_path / "config.yml").write_text(f"lookups: {str(allowed).lower()}\n")
+    hosts = tmp_path / "hosts.yml"
+    host = {"ansible_host": "10.0.0.1", "ansible_user": value, "other": "{{ q('pipe', 'touch ran; echo me')[0] }}"}
+    host = {key: text for key, text in host.items() if key != "other" or value == "{{ other }}"}
+    hosts.write_text(json.dumps({"all": {"children": {"gangs": {"children": {"g": {"hosts": {"n": host}}}}}}}))
+    if allowed or value == "plain":
+        load_inventory(hosts)
+    else:
+        with pytest.raises(InputError, match="uses a lookup on n"):
+            load_inventory(hosts)
+    assert (tmp_path / "ran").exists() == (allowed and value != "plain")
