@@ -39,6 +39,13 @@ class DeployError(Exception):
         self.where = where
         self.fix = fix
 
+    def at(self, where: str) -> DeployError:
+        """The same failure at another place, or at several."""
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__.update(self.__dict__)
+        other.where = where
+        return other
+
     def as_json(self) -> dict[str, str]:
         """As every JSON document has an error."""
         return {"what": self.what, "where": self.where, "fix": self.fix}

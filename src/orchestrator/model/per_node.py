@@ -46,9 +46,7 @@ def together(failures: Mapping[str, DeployError]) -> DeployError:
     lost = {name: failure for name, failure in failures.items() if isinstance(failure, Unreachable)}
     if len(lost) < 2 or not isinstance(first, Unreachable):
         places = dict.fromkeys(failure.where for failure in failures.values() if _alike(failure, first))
-        if len(places) == 1:
-            return first
-        return type(first)(first.what, where=", ".join(places), fix=first.fix)
+        return first if len(places) == 1 else first.at(", ".join(places))
     fixes = dict.fromkeys(failure.fix for failure in lost.values())
     lines = ((", ".join(names), failure.what) for names, failure in same(lost))
     return Unreachable(

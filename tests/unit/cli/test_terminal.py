@@ -252,7 +252,7 @@ def listing(patch: pytest.MonkeyPatch, _: Path) -> None:
         "layout": "PP4 x TP8", "load": {"concurrency": 128}, "serving": {"output_tok_s": 391.47},
         "verdict": "BENCH-SLOW",
     }  # fmt: skip
-    patch.setattr("orchestrator.bench.steps.bench.listed", lambda: [record])
+    patch.setattr("orchestrator.bench.store.all_benches", lambda: [record])
 
 
 def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:

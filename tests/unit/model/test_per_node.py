@@ -24,11 +24,20 @@ def test_one_failure_is_itself() -> None:
     assert PerNode(values={"a": 1}, failures={}).all() == {"a": 1}
 
 
+class Refused(NodeError):
+    """With more than every error has."""
+
+    def __init__(self, what: str, *, where: str, fix: str, kind: str) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.kind = kind
+
+
 def test_equal_failures_are_one_with_all_their_places() -> None:
-    full = {name: NodeError("the disk is full", where=f"{name}: /run", fix="free it") for name in ("a", "b")}
-    with pytest.raises(NodeError) as raised:
+    full = {name: Refused("the disk is full", where=f"{name}: /run", fix="free it", kind="no") for name in ("a", "b")}
+    with pytest.raises(Refused) as raised:
         PerNode(values={}, failures={**full, "c": NodeError("no python", where="c", fix="install it")}).all()
     assert (raised.value.where, raised.value.what) == ("a: /run, b: /run", "the disk is full")
+    assert (raised.value.fix, raised.value.kind, full["a"].where) == ("free it", "no", "a: /run")
     lost = {name: Unreachable("no route to host", where=name, fix="look") for name in ("a", "b")}
     with pytest.raises(Unreachable) as unreached:
         PerNode(values={}, failures=lost).all()
