@@ -17,8 +17,8 @@ _PLACES = (
     (Area.PCI, "PCI", rf"/sys/.*/{_FUNCTION}/(class|vendor|device|subsystem_vendor|subsystem_device|physfn)"),
     (Area.LINKS, "PCI", rf"/sys/.*/{_FUNCTION}/(current|max)_link_(speed|width)"),
     (Area.NUMA, "processors", rf"/sys/.*/{_FUNCTION}/numa_node|/sys/devices/system/node(/node[0-9]+)?|/proc/cpuinfo"),
-    (Area.INTERFACES, "network interfaces", r"/sys/class/net(/.*)?|/sys/devices/.*/net/.*"),
-    (Area.RDMA, "RDMA devices", r"/sys/class/infiniband|/sys/.*/infiniband/[^/]+(/device|/ports)?"),
+    (Area.INTERFACES, "network interfaces", r"/sys/class/net(/.*)?|/sys/devices/.*/net(/.*)?"),
+    (Area.RDMA, "RDMA devices", r"/sys/class/infiniband|/sys/.*/infiniband(/[^/]+(/device|/ports)?)?"),
     (Area.PORTS, "RDMA devices", r"/sys/.*/infiniband/[^/]+/ports/[0-9]+(/(state|phys_state|rate|link_layer))?"),
     (Area.PORTS, "RDMA devices", r"/sys/.*/infiniband/[^/]+/ports/[0-9]+/(gids|gid_attrs)(/.*)?"),
 )  # fmt: skip

@@ -69,6 +69,12 @@ def costly(changed: Mapping[str, Snapshot]) -> list[Finding]:
     return found
 
 
+def test_any_one_folder() -> None:
+    for folder in FOLDERS:
+        found = run_rules(with_snapshots({"node0": without(WHOLE.snapshots["node0"], [folder], "ETIMEDOUT")}))
+        assert [one for one in found if one.severity in COSTLY] == [], folder
+
+
 @settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.data())
 def test_any_files_folders_and_parts(data: st.DataObject) -> None:
