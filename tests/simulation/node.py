@@ -33,6 +33,8 @@ from orchestrator.protocol.staging import ServiceOrder
 KEY = b"k" * 32
 LOADS_S = 1.0
 """From the engine's start until its ranks' processes exist."""
+PROBE_S = 20.0
+"""More seldom than a service does it, and often enough for a view of it."""
 ANSWERS_S = 2.0
 """From the start of the leader's engine until it answers, if all others have loaded."""
 DRAINS_S = 0.7
@@ -173,6 +175,9 @@ class NoMemory:
     def take(self, now: float) -> bool:
         return False
 
+    def waiting(self) -> tuple[str, ...]:
+        return ()
+
     def close(self) -> None: ...
 
 
@@ -222,7 +227,7 @@ class SimulatedService:
 
     node: Node
     wake: int = -1
-    healthy: bool = False
+    probed: float | None = None
     accepted: bool = False
 
     def start(self) -> None: ...
@@ -234,10 +239,11 @@ class SimulatedService:
         if engine is None or now - engine.began < ANSWERS_S or not self.node.everybody_loaded():
             return []
         found: list[Health | CanaryResult] = []
-        if not self.healthy:
-            self.healthy = True
+        first = self.probed is None
+        if self.probed is None or now - self.probed >= PROBE_S:
+            self.probed = now
             found.append(Health(Probe(True, now, now), now))
-        elif not self.accepted:
+        if not first and not self.accepted:
             self.accepted = True
             found.append(CanaryResult("Paris"))
         return found
