@@ -147,7 +147,8 @@ def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_n
             )
             assert (seen["state"], seen["run_id"]) == ("ready", before["run_id"])
             down = f"RDMA port {rail['port']} is down"
-            until(lambda: down in lab.deploy("status", "--remarks", check=False).stdout.replace("\n", " "), 30, "status says so")
+            words = ("status", "--remarks")
+            until(lambda: down in lab.deploy(*words, check=False).stdout.replace("\n", " "), 30, "status says so")
         finally:
             strike(lab, "heal", "node1")
         (back,) = until(lambda: [one for one in lab.gang()["rails"] if one["up"]], 30, "the port is back")
