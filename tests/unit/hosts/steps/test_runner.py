@@ -56,7 +56,8 @@ def test_a_failed_host_and_an_unreachable_one_stand_beside_a_good_one(playbooks:
     assert isinstance(bad, NodeError)
     assert (bad.where, bad.what) == ("bad", "'Say it' failed: no space (exit status 3)")
     assert isinstance(away, Unreachable)
-    assert "Connection refused" in away.what
+    # where ssh has ended before Ansible has written to it, Ansible tells of its own pipe
+    assert "Connection refused" in away.what or "Broken pipe" in away.what
 
 
 def test_an_inventory_file_and_a_choice_of_hosts(playbooks: Path, tmp_path: Path) -> None:
