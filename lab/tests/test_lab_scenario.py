@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.odd_yaml import ODD_YAML
 
 from l40s_lab.rehearsal import scenario
 from orchestrator.model.errors import InputError
@@ -41,16 +42,7 @@ def test_a_file_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
         scenario.load(str(tmp_path / "none.yml"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: " + "[" * 3000, "{" * 90 + "}" * 90, "a: !!int x", "a: !!bool x", "a: 2001-99-99", "!!timestamp x: 1",
-        "? [a]\n: b",
-        "a: !vault x", "!!set {a, b}", "&a [*a]", "steps: &a [*a]\nsummary: x",
-        "a: !!python/object:os.system x", "a: \x9b",
-        "base: &a {b: *a}", "nodes: &a [*a]", "gpus: !!binary x",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ODD_YAML)
 def test_yaml_of_any_shape_is_refused_without_a_defect(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.yml").write_text(text)
     with pytest.raises(InputError):

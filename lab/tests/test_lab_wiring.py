@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.odd_yaml import ODD_YAML
 
 from l40s_lab.hardware import sysfs, wiring
 from l40s_lab.hardware.infiniband import gid_table
@@ -182,16 +183,7 @@ def test_a_cluster_without_rdma_shows_none(node: Callable[..., NodeMachine]) -> 
     assert any(target.endswith("/drivers/ice") for target in tree.links.values())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: " + "[" * 3000, "{" * 90 + "}" * 90, "a: !!int x", "a: !!bool x", "a: 2001-99-99", "!!timestamp x: 1",
-        "? [a]\n: b",
-        "a: !vault x", "!!set {a, b}", "&a [*a]", "steps: &a [*a]\nsummary: x",
-        "a: !!python/object:os.system x", "a: \x9b",
-        "base: &a {b: *a}", "nodes: &a [*a]", "gpus: !!binary x",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", ODD_YAML)
 def test_yaml_of_any_shape_is_refused_without_a_defect(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.yml").write_text(text)
     with pytest.raises(InputError):
