@@ -109,6 +109,12 @@ def opened(path: str | os.PathLike[str]) -> int:
     raise OSError(errno.ENXIO, "not a regular file", os.fspath(path))
 
 
+def json_of(path: str | os.PathLike[str]) -> Any:
+    """What a regular file of somebody else's says. Raises OSError and ValueError."""
+    with open(opened(path), "rb") as file:
+        return json.load(file)
+
+
 def size(path: str | os.PathLike[str]) -> int:
     """Bytes, -1 where there is no such file."""
     try:

@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
@@ -34,7 +33,7 @@ def told_apart(folder: str) -> dict[str, str]:
     found = {}
     for name, part in (("config.json", None), (INDEX, "weight_map")) if folder else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            said = _json(pathlib.Path(folder, name))
+            said = files.json_of(pathlib.Path(folder, name))
             told = said[part] if part else {key: value for key, value in said.items() if key not in _NOTES}
             found[name] = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
     return found
@@ -50,7 +49,7 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
     if not index.is_file():
         return
     try:
-        weight_map = _json(index)["weight_map"]
+        weight_map = files.json_of(index)["weight_map"]
         named = sorted({below.plain_path(name, hidden=True) for name in weight_map.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         yield Failure("no-model", f"the weights' index can't be used: {wrong!r:.200}", str(index), fix)
@@ -87,11 +86,6 @@ def _wanted_bytes(path: pathlib.Path, size: int) -> int:
         header = json.loads(file.read(length))
     ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
     return LENGTH_BYTES + length + max(ends, default=0)
-
-
-def _json(path: pathlib.Path) -> Any:
-    with open(files.opened(path), "rb") as file:
-        return json.loads(file.read())
 
 
 def _some(names: list[str]) -> str:

@@ -143,8 +143,7 @@ def of_checkpoint(folder: str, first: int = 0, last: int = 0, stages: int = 1) -
     everybody's.
     """
     try:
-        with open(files.opened(f"{folder}/{INDEX}"), "rb") as file:
-            weight_map = json.load(file)["weight_map"]
+        weight_map = files.json_of(f"{folder}/{INDEX}")["weight_map"]
         held = _layers(folder, first, last, stages)
         names = sorted({below.plain_path(name, hidden=True) for name in _wanted(weight_map, held)})
     except FileNotFoundError:
@@ -175,8 +174,7 @@ def _layers(folder: str, first: int, last: int, stages: int) -> range | None:
     distributed/utils.py: get_pp_indices)."""
     if stages <= 1:
         return None
-    with open(files.opened(f"{folder}/config.json"), "rb") as file:
-        config = json.load(file)
+    config = files.json_of(f"{folder}/config.json")
     text = config.get("text_config")
     count = int((text if isinstance(text, dict) else config)["num_hidden_layers"])
     each, more = divmod(count, stages)
