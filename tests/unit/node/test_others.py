@@ -1,4 +1,4 @@
-"""Agents of other users and state directories, found by their command lines."""
+"""Agents of other users and state directories, found by the names that they show."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ import pytest
 from tests.support.gang import Cluster
 from tests.support.waiting import until
 
-from orchestrator.node import others
+from orchestrator.node import others, processes
 from orchestrator.node.agent import preflight
 from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 from orchestrator.protocol.verbs import OtherAgent
 
 PORT = 7
-LISTENS = (
-    "import os, socket, sys, time; s = socket.create_server(('127.0.0.1', 0)); child = os.fork();"
-    " child or (print(s.getsockname()[1], flush=True), time.sleep(600)); s.close(); time.sleep(600)"
-)
-"""A process whose child holds a port; its other arguments are an agent's."""
+LISTENS = """
+import os, socket, sys, time
+from orchestrator.node import others, processes
+shown = others.announce(*sys.argv[1:4], int(sys.argv[4])) if sys.argv[1:] else []
+s = socket.create_server(('127.0.0.1', 0))
+child = os.fork()
+child or (print(s.getsockname()[1], flush=True), time.sleep(600))
+s.close()
+time.sleep(600)
+"""
+"""A process whose child holds a port, shown as the agent that its arguments say."""
 
 
 @pytest.fixture
@@ -45,8 +51,8 @@ def start() -> Iterator[Callable[..., tuple[int, int]]]:
         process.communicate()
 
 
-def run_folder(state: Path, gang: str = "gang0") -> str:
-    return f"{state}/gangs/{gang}/runs/r1"
+def run_folder(state: Path) -> str:
+    return f"{state}/gangs/gang0/runs/r1"
 
 
 def found(state: Path, others_of: Path) -> list[OtherAgent]:
@@ -57,16 +63,13 @@ def found(state: Path, others_of: Path) -> list[OtherAgent]:
 def test_an_agent_of_another_directory_is_found_and_ours_is_not(
     tmp_path: Path, start: Callable[..., tuple[int, int]]
 ) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    pid, _ = start(*others.agent_words(run_folder(there), "node0", PORT))
-    start(*others.agent_words(run_folder(here), "node0", PORT))
-    start("agent", run_folder(tmp_path / "older"))
-    start("agent", "/not/a/run", "node0", str(PORT))
+    here, there = tmp_path / "here", tmp_path / ("there/" + "and further/" * 20 + "é")
+    pid, _ = start(str(there), "gang0", "node0", str(PORT))
+    start(str(here), "gang0", "node0", str(PORT))
     mine = OtherAgent(gang="gang0", node="node0", port=PORT, state_dir=str(there), user=getpass.getuser())
     assert found(here, there) == [mine] and found(there, there) == []
-    (older,) = found(here, tmp_path / "older")
-    assert (older.gang, older.node, older.port) == ("gang0", "", 0)
     assert others.agent_above(pid) == mine and others.agent_above(os.getpid()) is None
+    there.parent.mkdir(parents=True)
     (tmp_path / "link").symlink_to(there)
     assert found(tmp_path / "link", there) == []
 
@@ -91,7 +94,7 @@ def test_nobody_is_told_to_kill_what_belongs_to_a_gang(
 ) -> None:
     one = Cluster(tmp_path / "gang", nodes=1)
     where = Path(one.state_dir(0)) if same_state else tmp_path / "there"
-    pid, port = start(*others.agent_words(run_folder(where, "gang1"), "node9", PORT))
+    pid, port = start(str(where), "gang1", "node9", str(PORT))
     gpu = GpuUse(index=0, used=2 << 30, processes=((pid, 2 << 30),))
     asked = {"ports": {"check_free": [{"port": port}]}, "device": "cuda", "gpus": [0]}
     run = run_of({**one.staging(0), **asked}, run_folder(Path(one.state_dir(0))))
@@ -114,7 +117,7 @@ def test_the_same_part_of_a_gang_is_recognised_before_anything_else(
     tmp_path: Path, start: Callable[..., tuple[int, int]]
 ) -> None:
     one = Cluster(tmp_path / "gang", nodes=1)
-    start(*others.agent_words(run_folder(tmp_path / "there"), one.name(0), one.agent_port))
+    start(str(tmp_path / "there"), "gang0", one.name(0), str(one.agent_port))
     run = run_of(one.staging(0), run_folder(Path(one.state_dir(0))))
     first = preflight.check(run, GpuMemory("", ()))[0]
     assert first.kind == "runs-elsewhere" and str(tmp_path / "there") in first.fix
@@ -125,3 +128,23 @@ def test_a_listener_that_is_not_shown_is_nobody_to_be_stopped(monkeypatch: pytes
     with socket.create_server(("127.0.0.1", 0)) as taken:
         failure = until(lambda: preflight.port_failure("127.0.0.1", taken.getsockname()[1], "/x"))
     assert failure.kind == "port-taken" and "stop" not in failure.fix
+
+
+def test_whose_ancestors_are_hidden_is_not_told_to_be_stopped(
+    tmp_path: Path, start: Callable[..., tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with /proc mounted with hidepid, which shows a user's own processes alone."""
+    _, port = start()
+    said = until(lambda: preflight.port_failure("127.0.0.1", port, "/x"))
+    assert "stop that process" in said.fix
+    read = processes.read
+    monkeypatch.setattr(processes, "read", lambda one: None if one == os.getpid() else read(one))
+    hidden = preflight.port_failure("127.0.0.1", port, "/x")
+    assert hidden is not None and "stop" not in hidden.fix
+
+
+@pytest.mark.parametrize("name", [b"", b" ", b" 1", b" 1 0 ", b" 1 0 x node u g /s", b" \xff \xfe"])
+def test_odd_names_are_nobodys(tmp_path: Path, name: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(b"\0l40s-agent" + name)
+        assert others.agent_above(1) is None and found(tmp_path, Path("/s")) == []

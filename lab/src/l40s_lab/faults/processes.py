@@ -30,6 +30,7 @@ _MOST_RANKS = 4096
 _SPOILT = "/run/l40s-lab/wrong-token"
 _LIMITS = "/etc/security/limits.d/zz-l40s-lab-fault.conf"
 _REPLACED_S = 0.3
+_LOOKS_FULL = 4
 _LEAST_BLOCKS = 1
 """A tmpfs of size 0 has no limit (tmpfs(5))."""
 _PLACES = (f"/run/l40s-lab/{DISK}", "/tmp", "/root")  # noqa: S108 - the node's own
@@ -187,12 +188,15 @@ def _restore_memlock(node: LivingNode, _: Undo) -> None:
 
 
 def _fill_disk(node: LivingNode, _: Words) -> Undo:
-    """Limit the memory behind the disk to what it uses, more than once: a file that is just being replaced frees room
-    a moment later."""
-    sizes = _resized(node, {})
-    for _look in range(2):
+    """Limit the memory behind the disk to what it uses, until it has used all of that for a while: a file that is just
+    being replaced frees room a moment later, on a busy machine a long one."""
+    sizes = limits = _resized(node, {})
+    looks = 0
+    while looks < _LOOKS_FULL:
         time.sleep(_REPLACED_S)
-        _resized(node, {})
+        looks, before, limits = looks + 1, limits, _resized(node, {})
+        if limits != before:
+            looks = 0
     return {"sizes": sizes}
 
 

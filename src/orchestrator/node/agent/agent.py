@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.node import files, itself, kernel, processes
+from orchestrator.node import files, itself, kernel, others, processes
 from orchestrator.node.agent import causes, clock, lifecycle, preflight, verdicts
 from orchestrator.node.agent.disk import Disk, Now
 from orchestrator.node.agent.ending import end
@@ -77,9 +77,10 @@ SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Role `agent`. Its first argument is the run's folder, others are for who reads /proc. Returns at its end."""
-    folder = arguments[0]
-    agent = _begin(staged_in(folder))
+    """Role `agent` of the run in the folder that is its argument. Returns at its end."""
+    asked = staged_in(arguments[0])
+    _shown = others.announce(asked.state, asked.gang, asked.node, asked.leader.port)
+    agent = _begin(asked)
     try:
         agent.live()
     except Exception as defect:

@@ -199,13 +199,12 @@ def _port_taken(address: str, port: int, error: OSError, holder: int, state: str
         )
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
-    if not holder:
-        fix = "find out as root whose it is (`ss -ltnp`), or choose another port in the inventory"
-        return Failure("port-taken", "in use by a process that is not visible to the agent", where, fix)
-    if (agent := others.agent_above(holder)) is not None:
+    if holder and (agent := others.agent_above(holder)) is not None:
         return _ours(agent, "port-taken", where, state)
-    by = f"pid {holder} ({processes.title(holder)[:120]})"
-    return Failure("port-taken", f"in use by {by}", where, "stop that process, or choose another port in the inventory")
+    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that is not visible to the agent"
+    hidden = not holder or others.hidden_above(holder)
+    fix = "find out as root whose it is (`ss -ltnp`)" if hidden else "stop that process"
+    return Failure("port-taken", f"in use by {by}", where, f"{fix}, or choose another port in the inventory")
 
 
 def _listeners(port: int) -> set[int]:
@@ -288,12 +287,13 @@ def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
         if (agent := others.agent_above(pid)) is not None:
             yield _ours(agent, "gpu-busy", where, state)
             return
+        hidden = others.hidden_above(pid)
         yield Failure(
             "gpu-busy",
             f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
             f"holds {_gib(held or use.used)} on it",
             where,
-            "stop that process, or use another node",
+            f"{'find out as root whose it is' if hidden else 'stop that process'}, or use another node",
         )
     elif not use.processes and use.used > gpus.IDLE_BYTES and use.index not in own.gpus:
         yield Failure(

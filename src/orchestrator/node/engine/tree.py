@@ -51,6 +51,8 @@ class EngineProcess:
     """Its main thread was seen ending."""
     outlived: bool = False
     """It was seen alive after a process above it was ending."""
+    alive_at: float = 0.0
+    """When it was last seen whole, by the agent's clock."""
 
     @property
     def number(self) -> int | None:
@@ -126,7 +128,7 @@ class Rank(EngineProcess):
 class ProcessDeath:
     """A process of the engine ended.
 
-    alive_at: when it was last seen alive, by the agent's clock
+    alive_at: when it was last seen whole, by the agent's clock
     follows:  whether a process above it was ending first: True where it was seen to live on, False where all above it
               were whole when it was dead, None where both happened between two looks. A dying process kills its
               children (PR_SET_PDEATHSIG) within milliseconds, and its own end may show 0.4 s after theirs.
@@ -162,8 +164,6 @@ class ProcessTree:
     """Those of COMPILERS that the engine runs now."""
     ever: set[int] = field(default_factory=set)
     """Process ids of all processes that the engine has ever had."""
-    alive_at: float = 0.0
-    """When the ranks that are not dead were last seen alive, by the agent's clock."""
     _title: re.Pattern[str] | None = None
     _looked_at: float = 0.0
     _known: frozenset[tuple[int, int]] = frozenset()
@@ -334,10 +334,12 @@ class ProcessTree:
         return bool(begins)
 
     def _note_alive(self, began: float) -> None:
-        """began: before they were looked at; one may have been killed since, while this process had to wait."""
-        self.alive_at = began
+        """began: before they were looked at; one may have been killed since, while this process had to wait. One that
+        is ending may have closed its connections, and others end by that."""
         for part in self.parts:
             part.outlived = part.lives and any(one.ending for one in part.above)
+            if not _ending(part):
+                part.alive_at = began
 
     def _reap(self, part: EngineProcess, *, over: bool) -> ProcessDeath | None:
         """over: the process has ended; else only its main thread has, which counts only if it was killed."""
@@ -353,7 +355,7 @@ class ProcessTree:
         elif not failed:
             return None
         doomed = any(processes.doomed(one.pid, one.start) for one in part.above)
-        return ProcessDeath(part, death, self.alive_at, part.outlived or (None if doomed else False))
+        return ProcessDeath(part, death, part.alive_at, part.outlived or (None if doomed else False))
 
     def _remember(self, living: list[processes.Process]) -> None:
         """Write down our processes, for a `stop` that finds no agent."""

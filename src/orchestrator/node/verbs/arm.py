@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from orchestrator.node import files, itself, others, processes
+from orchestrator.node import files, itself, processes
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.failure import Failure
@@ -56,7 +56,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def _start(run: Run) -> None:
     with contextlib.suppress(FileNotFoundError):
         pathlib.Path(run.path(GOAL_FILE)).unlink()
-    command = itself.command(itself.copy_beside(run.folder), *others.agent_words(run.folder, run.node, run.leader.port))
+    command = itself.command(itself.copy_beside(run.folder), "agent", run.folder)
     if os.geteuid() == 0 and SYSTEMD.is_dir():
         _start_unit(run, command)
     else:

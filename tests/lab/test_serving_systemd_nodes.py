@@ -1,12 +1,14 @@
-"""All power fails at once and comes back: nodes boot from their disks, and a guard does the rest."""
+"""A gang that serves on nodes that boot systemd: seen by another inventory, and after all power was gone."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -24,6 +26,29 @@ def lab() -> Iterator[SmallLab]:
             pytest.skip("nodes that boot systemd can't be had here")
         made.serve()
         yield made
+
+
+@pytest.mark.parametrize("proc", ["defaults", "hidepid=2"])
+@pytest.mark.parametrize("other", [{"ansible_become": False}, {"l40s_state_dir": "/srv/other-state"}])
+def test_another_inventory_neither_stops_nor_denies_what_serves(
+    lab: SmallLab, proc: str, other: dict[str, Any]
+) -> None:
+    for node in lab.hosts():
+        lab.on(node, f"mount -o remount,{proc} /proc")
+    written = lab.inventory.read_text()
+    document = yaml.safe_load(written)
+    document["all"]["vars"] |= other
+    lab.inventory.write_text(yaml.safe_dump(document))
+    try:
+        seen = lab.deploy("status", check=False)
+        assert seen.returncode == 4 and "gang0 unknown" in seen.stdout
+        for verb in (("up", lab.model), ("restart",), ("down",), ("why",)):
+            refused = lab.deploy(*verb, check=False)
+            assert refused.returncode == 3 and "its state in /var/lib/l40s-deploy as root" in refused.stderr, verb
+            assert "that process" not in refused.stderr, verb
+    finally:
+        lab.inventory.write_text(written)
+    assert lab.gang()["state"] == "ready"
 
 
 def test_a_guard_has_the_gang_serving_again_once_its_nodes_are_back(lab: SmallLab) -> None:
