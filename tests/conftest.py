@@ -16,10 +16,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.support import schedule
 
+from orchestrator.remote.app_archive import application
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import App
 
-Fleet.opener = connect  # as `main` does
+Fleet.opener, App.made = connect, application  # as `main` does
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -26,8 +26,10 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
+from orchestrator.remote.app_archive import application
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import App
 
 NODES = 4
 LEASE_S = 14
@@ -109,7 +111,7 @@ class Stage:
             return self.lab.gang()
         if self._fleet is None:
             inventory = load_inventory(self.lab.inventory)
-            Fleet.opener = connect
+            Fleet.opener, App.made = connect, application
             self._fleet, self._gangs = Fleet(inventory.nodes), inventory.gangs
         gang: dict[str, Any] = status_json(see(self._fleet, self._gangs, seen=self._seen))["gangs"][0]
         return gang

@@ -26,7 +26,7 @@ from orchestrator.jobs.messages import JobOrder
 from orchestrator.loading.resources import template
 from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
-from orchestrator.node import processes
+from orchestrator.node import supervision
 from orchestrator.node.agent.run import run_of
 from orchestrator.protocol.layout import Layout
 from orchestrator.rendering import launch_script, launch_template
@@ -220,7 +220,7 @@ def test_what_takes_the_engines_place_runs_in_its_image_and_leaves_nothing(
 def test_agent_and_guardian_killed_at_once_leave_nothing(gang: Cluster, podman: Path) -> None:
     gang.ready(60)
     agent, _ = gang.agent(0)
-    guardians = [process.pid for process in processes.everything() if process.parent == agent]
+    guardians = [process.pid for process in supervision.everything() if process.parent == agent]
     for pid in (agent, *guardians):
         os.kill(pid, signal.SIGKILL)
     _nothing_left(gang, podman)
@@ -254,7 +254,7 @@ def _listed(podman: Path) -> str:
 
 
 def _command_lines() -> bytes:
-    return b"\n".join(processes.title(process.pid).encode() for process in processes.everything())
+    return b"\n".join(supervision.title(process.pid).encode() for process in supervision.everything())
 
 
 def _log(gang: Cluster) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-from orchestrator.node import itself, processes
+from orchestrator.node import itself, processes, supervision
 from orchestrator.node.verbs import go, report, stage, stop
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -193,7 +193,7 @@ class Cluster:
         return int(raw.get("pid", 0)), int(raw.get("start", 0))
 
     def signal_agent(self, rank: int, number: int) -> None:
-        assert processes.send(*self.agent(rank), number)
+        assert supervision.send(*self.agent(rank), number)
 
     def log(self, rank: int) -> Path:
         """The engine's log of one node."""
@@ -217,8 +217,8 @@ class Cluster:
         if which == "guardian":
             found = processes.read(engine)
             return found.parent if found else 0
-        below = processes.descendants([engine], processes.everything())
-        named = {processes.title(one.pid).split(" ")[0]: one.pid for one in below}
+        below = supervision.descendants([engine], supervision.everything())
+        named = {supervision.title(one.pid).split(" ")[0]: one.pid for one in below}
         return {"launcher": engine, "agent": self.agent(rank)[0], **named}[which]
 
     def watches(self, rank: int, pid: int) -> bool:
@@ -232,7 +232,7 @@ class Cluster:
 
     def _marked(self) -> Iterator[int]:
         mark = self.mark.encode()
-        for process in processes.everything():
+        for process in supervision.everything():
             if process.gone:
                 continue
             try:
@@ -251,7 +251,7 @@ class Cluster:
         for rank in range(self.nodes):
             pid, start = self.agent(rank)
             if pid:
-                processes.send(pid, start, signal.SIGCONT)
-                processes.send(pid, start, signal.SIGKILL)
+                supervision.send(pid, start, signal.SIGCONT)
+                supervision.send(pid, start, signal.SIGKILL)
         for pid in self.engine_processes():
-            processes.send(pid, processes.start_of(pid), signal.SIGKILL)
+            supervision.send(pid, processes.start_of(pid), signal.SIGKILL)

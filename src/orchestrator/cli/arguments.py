@@ -27,7 +27,10 @@ _LEAST = 20
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors are ours: one message with a fix, one document with --json."""
+    """Its errors are ours: one message with a fix, one document with --json; its help too."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raises InputError."""

@@ -11,15 +11,17 @@ from contextlib import suppress
 from types import ModuleType
 
 from orchestrator import __version__
-from orchestrator.cli.arguments import HelpFormatter, Parser, added, apart, arranged, in_groups, strange, without_quiet
+from orchestrator.cli.arguments import Parser, added, apart, arranged, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.which import choose_inventory, load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.inventory import Inventory
+from orchestrator.remote.app_archive import application
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import App
 
 GROUPS = {
     "most used": {
@@ -123,7 +125,7 @@ def _answered(words: list[str], screen: Screen) -> int:
     if unknown:
         raise strange(unknown, args.verb, verbs_of(parser)[args.verb])
     args.typed, args.read_inventory = words, _read_inventory
-    Fleet.opener = connect
+    Fleet.opener, App.made = connect, application
     with detaching():
         return int(modules[args.verb].run(args, screen))
 
@@ -148,7 +150,6 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
         prog="l40s-deploy",
         usage="l40s-deploy VERB [OPTION ...]",
         description="Serve one very large model on PCIe GPU servers, all ranks as one gang.",
-        formatter_class=HelpFormatter,
         epilog=in_groups(groups, "l40s-deploy up --model DeepSeek-V3-0324-Block64x64"),
     )
     parser.add_argument("--version", action="version", version=f"l40s-deploy {__version__}")
@@ -163,7 +164,7 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
     modules: dict[str, ModuleType] = {}
     summaries = {name: words for verbs in groups.values() for name, words in verbs.items()}
     for name, summary in {verb: summaries[verb]}.items() if verb in summaries else summaries.items():
-        sub = verbs.add_parser(name, help=summary, description=summary, formatter_class=HelpFormatter)
+        sub = verbs.add_parser(name, help=summary, description=summary)
         if verb in (name, None):
             modules[name] = others.get(name) or importlib.import_module(module_of(name))
             modules[name].configure(sub)

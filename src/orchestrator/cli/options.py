@@ -6,14 +6,12 @@ import argparse
 import re
 from collections.abc import Callable
 
-from orchestrator.cli.arguments import HelpFormatter
 from orchestrator.cli.screen import Screen
 from orchestrator.model.inventory import Inventory
 
 
 def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
     """Lines at the end of --help that a user can copy."""
-    parser.formatter_class = HelpFormatter
     parser.epilog = "\n".join(["examples:" if len(lines) > 1 else "example:", *(f"  {line}" for line in lines)])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.gang.last_failure import last_verdict
-from orchestrator.gang.start_time import StartDuration, took
+from orchestrator.gang.pace import StartDuration, took
 from orchestrator.gang.view import view
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, Report

@@ -1,4 +1,4 @@
-"""How far each node of a starting gang is, which is behind, and when that is too far. Pure.
+"""How far each node of a starting gang is, which is behind, and when that is too far; how long a start took. Pure.
 
 A phase's deadline depends on the model: reading 640 GB from a cold disk takes an hour, and is no fault. A node whose
 counter still moves is never late.
@@ -6,7 +6,10 @@ counter still moves is never late.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from orchestrator.protocol.report import Cause, Phase, Report
 
@@ -123,3 +126,39 @@ def _where(phase: Phase) -> str:
 def _names(reports: Sequence[Report]) -> str:
     names = [report.node for report in reports]
     return ", ".join(names) if len(names) <= _NAMED else f"{names[0]} and {len(names) - 1} more"
+
+
+@dataclass(frozen=True, slots=True)
+class StartDuration:
+    """Duration of a start that reached ready. seconds: from staging until ready; phases: of each, in order; the slowest
+    node counts."""
+
+    seconds: float
+    phases: Mapping[str, float]
+
+    @property
+    def longest(self) -> str:
+        """The phase that took the most time."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+    @property
+    def words(self) -> str:
+        """'weights 212 s of 260 s'."""
+        return f"{self.longest} {self.phases[self.longest]:.0f} s of {self.seconds:.0f} s"
+
+    def as_json(self) -> dict[str, Any]:
+        """In the form of `status`, `up` and `history`."""
+        return {"seconds": self.seconds, "longest": self.longest, "phases": dict(self.phases)}
+
+
+def took(began: Iterable[Mapping[str, float]]) -> StartDuration | None:
+    """began: for each node; None for a start that did not reach ready, or whose agents did not record it."""
+    slowest: dict[str, float] = {}
+    for node in began:
+        for name, at in node.items():
+            slowest[name] = max(at, slowest.get(name, 0.0))
+    order = [name for name in PHASES if name in slowest]
+    if PHASES[-1] not in order or len(order) < 2:
+        return None
+    phases = {name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in pairwise(order)}
+    return StartDuration(slowest[PHASES[-1]], phases)

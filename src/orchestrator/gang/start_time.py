@@ -1,17 +1,14 @@
-"""How long a start takes and how far it is, by what is known of the last one; the downtime of a restart. Pure."""
+"""How long a start will take, by its pace and by what is known of the last one; the downtime of a restart. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
 
 from orchestrator.gang.pace import PHASES
 from orchestrator.gang.view import GangView, NodeView
 
 WEIGHTS = "weights"
-READY = "ready"
 _TELLING = 3
 """Shards after which the pace can be used."""
 
@@ -53,42 +50,6 @@ def left_s(node: NodeView, now: ReadProgress | None, last: Mapping[str, float]) 
     if ready is None or node.phase.name not in last:
         return None
     return max(0.0, ready - last[node.phase.name] - node.phase_s)
-
-
-@dataclass(frozen=True, slots=True)
-class StartDuration:
-    """Duration of a start that reached ready. seconds: from staging until ready; phases: of each, in order; the slowest
-    node counts."""
-
-    seconds: float
-    phases: Mapping[str, float]
-
-    @property
-    def longest(self) -> str:
-        """The phase that took the most time."""
-        return max(self.phases, key=lambda name: self.phases[name])
-
-    @property
-    def words(self) -> str:
-        """'weights 212 s of 260 s'."""
-        return f"{self.longest} {self.phases[self.longest]:.0f} s of {self.seconds:.0f} s"
-
-    def as_json(self) -> dict[str, Any]:
-        """In the form of `status`, `up` and `history`."""
-        return {"seconds": self.seconds, "longest": self.longest, "phases": dict(self.phases)}
-
-
-def took(began: Iterable[Mapping[str, float]]) -> StartDuration | None:
-    """began: for each node; None for a start that did not reach ready, or whose agents did not record it."""
-    slowest: dict[str, float] = {}
-    for node in began:
-        for name, at in node.items():
-            slowest[name] = max(at, slowest.get(name, 0.0))
-    order = [name for name in PHASES if name in slowest]
-    if READY not in order or len(order) < 2:
-        return None
-    phases = {name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in pairwise(order)}
-    return StartDuration(slowest[READY], phases)
 
 
 @dataclass

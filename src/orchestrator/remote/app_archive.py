@@ -14,8 +14,9 @@ import marshal
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from orchestrator.remote.node_app import App
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _WITH_ON_NODE = ("__init__", "messages")
@@ -23,18 +24,6 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date that a zip file can hold: no c
 _FORMAT = b"2"  # counts up when the archive is made in another way from the same sources
 _UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: byte code that is valid whatever its source looks like
 _NO_REFERENCES = 2  # of marshal: later versions write what depends on who else holds an object
-
-
-@dataclass(frozen=True, slots=True)
-class App:
-    """digest: SHA-256 of the archive in hex; name: its file name on every node."""
-
-    content: bytes
-    digest: str
-
-    @property
-    def name(self) -> str:
-        return f"l40s-node-{self.digest[:32]}.pyz"
 
 
 _made: list[App] = []

@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import Exit, NodeError
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
 from orchestrator.remote import session as session_limits
-from orchestrator.remote.app_archive import App, application
 from orchestrator.remote.session import CommandFailed, CommandResult, Conversant, Conversation, Session
 
 _ABSENT = 121
@@ -42,6 +41,22 @@ _UPLOAD_DEADLINE_S = 60.0
 _REFUSAL = b'{"ok":false,"error":'
 
 
+@dataclass(frozen=True, slots=True)
+class App:
+    """digest: SHA-256 of the archive in hex; name: its file name on every node.
+
+    made: the one of this version (`app_archive.application`), set where a process starts: who asks nodes packs nothing
+    """
+
+    content: bytes
+    digest: str
+    made: ClassVar[Callable[[], App]]
+
+    @property
+    def name(self) -> str:
+        return f"l40s-node-{self.digest[:32]}.pyz"
+
+
 class NodeRefusal(NodeError):
     """An error that the node application reported. kind: its word for programs, for example port-taken."""
 
@@ -59,7 +74,7 @@ def call(session: Session, verb: str, request: Message, *, deadline_s: float) ->
     Raises NodeRefusal for an error that the node tells (its place prefixed by the node's name), NodeError for a
     node that cannot run the application, Unreachable as Session.run does.
     """
-    app = application()
+    app = App.made()
     answer = _staying(app, session).ask(app, session, verb, request, deadline_s)
     if answer is not None:
         return _told(session, answer)
@@ -93,7 +108,7 @@ def stream(session: Session, verb: str, request: Message, *, endless: bool = Fal
 
     endless: no bound on all of them together, for a caller that keeps none.
     """
-    app = application()
+    app = App.made()
     stdin = _request(request)
     most = None if endless else session_limits.MOST_OUTPUT
 

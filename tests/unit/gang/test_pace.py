@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gang.pace import allowed_s, late, progress
+from orchestrator.gang.pace import allowed_s, late, progress, took
 from orchestrator.protocol.report import AgentState, Phase, Report
 
 NOW = 50_000.0
@@ -108,3 +108,21 @@ def test_a_small_model_has_little_time_for_its_weights_and_all_for_the_rest() ->
     assert {name: value for name, value in small.items() if name != "weights"} == {
         name: value for name, value in large.items() if name != "weights"
     }
+
+
+def test_the_phase_that_took_the_most_time_is_that_of_the_slowest_nodes() -> None:
+    faster = {"rendezvous": 8.0, "nccl": 20.0, "weights": 25.0, "kv-cache": 100.0, "ready": 250.0}
+    slower = {"rendezvous": 10.0, "weights": 30.0, "kv-cache": 242.0, "warm-up": 250.0, "ready": 260.0}
+    start = took([faster, slower])
+    assert start is not None
+    assert start.words == "weights 212 s of 260 s"
+    assert start.as_json() == {
+        "seconds": 260.0,
+        "longest": "weights",
+        "phases": {"rendezvous": 10.0, "nccl": 10.0, "weights": 212.0, "kv-cache": 8.0, "warm-up": 10.0},
+    }
+
+
+@pytest.mark.parametrize("began", [[], [{}], [{"weights": 3.0, "graphs": 9.0}], [{"ready": 9.0}]])
+def test_a_start_that_never_was_ready_or_was_not_noted_has_no_longest_phase(began: list[dict[str, float]]) -> None:
+    assert took(began) is None

@@ -8,8 +8,8 @@ import pytest
 from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 
-from orchestrator.gang.commands.gangs import left_words
-from orchestrator.gang.start_time import PhaseTimes, ReadProgress, TimeLeft, left_s, reading, took
+from orchestrator.gang.commands.start_progress import left_words
+from orchestrator.gang.start_time import PhaseTimes, ReadProgress, TimeLeft, left_s, reading
 from orchestrator.gang.steps.start_clock import StartClock
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
@@ -109,21 +109,3 @@ def test_a_gang_that_was_ready_already_and_a_damaged_record_tell_nothing(
     for text in ("", "[]", '{"began": {"ready": "x"}}', '{"began": [1]}'):
         kept.write_text(text)
         assert documents.last_start("g", "m", "s") == {}
-
-
-def test_the_phase_that_took_the_most_time_is_that_of_the_slowest_nodes() -> None:
-    faster = {"rendezvous": 8.0, "nccl": 20.0, "weights": 25.0, "kv-cache": 100.0, "ready": 250.0}
-    slower = {"rendezvous": 10.0, "weights": 30.0, "kv-cache": 242.0, "warm-up": 250.0, "ready": 260.0}
-    start = took([faster, slower])
-    assert start is not None
-    assert start.words == "weights 212 s of 260 s"
-    assert start.as_json() == {
-        "seconds": 260.0,
-        "longest": "weights",
-        "phases": {"rendezvous": 10.0, "nccl": 10.0, "weights": 212.0, "kv-cache": 8.0, "warm-up": 10.0},
-    }
-
-
-@pytest.mark.parametrize("began", [[], [{}], [{"weights": 3.0, "graphs": 9.0}], [{"ready": 9.0}]])
-def test_a_start_that_never_was_ready_or_was_not_noted_has_no_longest_phase(began: list[dict[str, float]]) -> None:
-    assert took(began) is None

@@ -25,8 +25,8 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.protocol.message import Message
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
-from orchestrator.remote.app_archive import App
 from orchestrator.remote.connect import connect
+from orchestrator.remote.node_app import App
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
@@ -100,7 +100,7 @@ class Counting:
 def app(monkeypatch: pytest.MonkeyPatch) -> App:
     content = app_archive.build({"__main__.py": ANSWERS.encode()})
     app = App(content, hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(node_app, "application", lambda: app)
+    monkeypatch.setattr(App, "made", lambda: app)
     return app
 
 
@@ -246,7 +246,7 @@ def test_what_arrives_damaged_is_never_put_in_place(
     session: Counting, sshd: Sshd, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = App(app.content, "0" * 64)
-    monkeypatch.setattr(node_app, "application", lambda: other)
+    monkeypatch.setattr(App, "made", lambda: other)
     with pytest.raises(NodeError, match="SHA-256"):
         node_app.call(session, "echo", Raw({}), deadline_s=20)
     assert not [path for path in (sshd.cache / "l40s-deploy").iterdir() if other.name in path.name]
@@ -316,7 +316,7 @@ else:
 def staying(monkeypatch: pytest.MonkeyPatch) -> None:
     content = app_archive.build({"__main__.py": STAYING.encode()})
     made = App(content, hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(node_app, "application", lambda: made)
+    monkeypatch.setattr(App, "made", lambda: made)
 
 
 @pytest.mark.usefixtures("staying")

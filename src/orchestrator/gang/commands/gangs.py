@@ -1,4 +1,4 @@
-"""Gangs on the screen: the table of nodes, the grid of ranks, progress while one starts."""
+"""Gangs on the screen: the table of nodes, the grid of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from orchestrator.cli.screen import printable
 from orchestrator.gang.operations import sentence
 from orchestrator.gang.overview import degraded_reason, state_words
-from orchestrator.gang.start_time import took
+from orchestrator.gang.pace import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause, RankReport, RankState
@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
     from rich.text import Text
 
     from orchestrator.gang.overview import Overview, RouterGlance
-    from orchestrator.gang.start_time import TimeLeft
 
 STYLES = {
     "ready": "green",
@@ -203,7 +202,7 @@ def nodes_table(view: GangView, loads: NodeColumns | None = None) -> Table:
             Text(printable(node.name)),
             Text(node.state, STYLES.get(node.state, "")),
             *([Text(phase_words(node))] if phases else []),
-            *([_bar(node)] if steps else []),
+            *([bar(node)] if steps else []),
             _grid(node.ranks),
             Text(_memory(node.ranks)),
             *(loads.cells(node.name) if loads is not None else ()),
@@ -226,48 +225,8 @@ def phase_words(node: NodeView) -> str:
     return printable(words)
 
 
-def left_words(left: TimeLeft) -> str:
-    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
-    words = []
-    if left.reading is not None:
-        words.append(f"{left.reading.done / 1e9:.1f} of {left.reading.total / 1e9:.1f} GB")
-        words += [f"{left.reading.rate / 1e9:.2f} GB/s"] if left.reading.rate else []
-    if left.seconds is not None and left.seconds >= 1:
-        minutes = round(left.seconds / 60)
-        words.append(f"about {minutes} min left" if minutes > 1 else f"about {left.seconds:.0f} s left")
-    return ", ".join(words)
-
-
-def progress(
-    views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
-) -> RenderableType:
-    """Starting gangs, shown while the command waits. left: a node's remaining time as text, as far as it is known"""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    blocks: list[RenderableType] = []
-    for view in views:
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for _ in range(7):
-            table.add_column()
-        for node in view.nodes:
-            table.add_row(
-                Text(printable(node.name), "bold"),
-                Text(node.state, STYLES.get(node.state, "")),
-                Text(phase_words(node)),
-                _bar(node),
-                Text(f"{sum(rank.state == 'alive' for rank in node.ranks)}/{len(node.ranks)} ranks"),
-                Text(f"{node.started_s:.0f} s" if node.started_s else "", "dim"),
-                Text(left(view.name, node)),
-            )
-        blocks += [Text(f"{printable(view.name)}: {view.state.value}"), table]
-        if view.progress:
-            blocks.append(Text(printable(view.progress), "yellow"))
-    return Group(*blocks)
-
-
-def _bar(node: NodeView) -> Text:
+def bar(node: NodeView) -> Text:
+    """How far it is in a phase that has steps."""
     from rich.text import Text
 
     if not node.phase.of:

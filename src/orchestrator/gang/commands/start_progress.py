@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.progress import LivePicture
-from orchestrator.cli.screen import Screen
+from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.grouping import grouped, who
-from orchestrator.gang.commands.gangs import left_words, node_words, phase_words, progress
+from orchestrator.gang.commands.gangs import STYLES, bar, node_words, phase_words
+from orchestrator.gang.start_time import TimeLeft
 from orchestrator.gang.steps.start_clock import StartClock
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
 from orchestrator.planning.layout import degrees_of
+
+if TYPE_CHECKING:  # rich costs 60 ms: lines do without
+    from rich.console import RenderableType
 
 _LINE_EVERY_S = 30.0
 """Between two lines about one node where stderr is no terminal."""
@@ -73,3 +78,44 @@ class RisingProgress(LivePicture):
         if now - self._told.setdefault((gang, node.name), now) >= _LINE_EVERY_S and (words := self._left(gang, node)):
             self._told[gang, node.name] = now
             self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")
+
+
+def left_words(left: TimeLeft) -> str:
+    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
+    words = []
+    if left.reading is not None:
+        words.append(f"{left.reading.done / 1e9:.1f} of {left.reading.total / 1e9:.1f} GB")
+        words += [f"{left.reading.rate / 1e9:.2f} GB/s"] if left.reading.rate else []
+    if left.seconds is not None and left.seconds >= 1:
+        minutes = round(left.seconds / 60)
+        words.append(f"about {minutes} min left" if minutes > 1 else f"about {left.seconds:.0f} s left")
+    return ", ".join(words)
+
+
+def progress(
+    views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
+) -> RenderableType:
+    """Starting gangs, shown while the command waits. left: a node's remaining time as text, as far as it is known"""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    blocks: list[RenderableType] = []
+    for view in views:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for _ in range(7):
+            table.add_column()
+        for node in view.nodes:
+            table.add_row(
+                Text(printable(node.name), "bold"),
+                Text(node.state, STYLES.get(node.state, "")),
+                Text(phase_words(node)),
+                bar(node),
+                Text(f"{sum(rank.state == 'alive' for rank in node.ranks)}/{len(node.ranks)} ranks"),
+                Text(f"{node.started_s:.0f} s" if node.started_s else "", "dim"),
+                Text(left(view.name, node)),
+            )
+        blocks += [Text(f"{printable(view.name)}: {view.state.value}"), table]
+        if view.progress:
+            blocks.append(Text(printable(view.progress), "yellow"))
+    return Group(*blocks)

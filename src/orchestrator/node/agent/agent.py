@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.node import files, itself, kernel, others, processes
+from orchestrator.node import files, itself, kernel, others, processes, supervision
 from orchestrator.node.agent import causes, clock, lifecycle, preflight, verdicts
 from orchestrator.node.agent.disk import Disk, Now
 from orchestrator.node.agent.ending import end
@@ -399,7 +399,7 @@ class Agent:
         messages = self.guardian.messages()
         if messages is None:
             self.guardian.channel.close()
-            how = Death.of_child(processes.exit_code(self.guardian.pid, TOLD_S))
+            how = Death.of_child(supervision.exit_code(self.guardian.pid, TOLD_S))
             self.happened(
                 lifecycle.PartFailed(causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now()))
             )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator.node import others, processes
+from orchestrator.node import others, processes, supervision
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
@@ -201,7 +201,7 @@ def _port_taken(address: str, port: int, error: OSError, holder: int, state: str
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
     if holder and (agent := others.agent_above(holder)) is not None:
         return _ours(agent, "port-taken", where, state)
-    by = f"pid {holder} ({processes.title(holder)[:120]})" if holder else "a process that is not visible to the agent"
+    by = f"pid {holder} ({supervision.title(holder)[:120]})" if holder else "a process that is not visible to the agent"
     hidden = not holder or others.hidden_above(holder)
     fix = "find out as root whose it is (`ss -ltnp`)" if hidden else "stop that process"
     return Failure("port-taken", f"in use by {by}", where, f"{fix}, or choose another port in the inventory")
@@ -216,7 +216,7 @@ def _listeners(port: int) -> set[int]:
         if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }
     wanted, found = {f"socket:[{inode}]" for inode in inodes}, set()
-    for process in processes.everything():
+    for process in supervision.everything():
         with contextlib.suppress(OSError):
             for name in os.listdir(f"/proc/{process.pid}/fd"):
                 with contextlib.suppress(OSError):
@@ -290,7 +290,7 @@ def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
         hidden = others.hidden_above(pid)
         yield Failure(
             "gpu-busy",
-            f"busy: pid {pid} ({processes.title(pid)[:120] or 'not in our PID namespace'}) "
+            f"busy: pid {pid} ({supervision.title(pid)[:120] or 'not in our PID namespace'}) "
             f"holds {_gib(held or use.used)} on it",
             where,
             f"{'find out as root whose it is' if hidden else 'stop that process'}, or use another node",

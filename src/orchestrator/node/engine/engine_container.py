@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.node import processes
+from orchestrator.node import processes, supervision
 from orchestrator.node.agent.run import Run
 from orchestrator.node.processes import Process
 from orchestrator.protocol.staging import ContainerOrder
@@ -114,7 +114,7 @@ class EngineContainer:
             self._ask()
             pid, start = self._first
         first = [process for process in everything if (process.pid, process.start) == (pid, start)]
-        return [*first, *processes.descendants([pid], everything)] if first else []
+        return [*first, *supervision.descendants([pid], everything)] if first else []
 
     def removal(self) -> subprocess.Popen[str] | None:
         """Begin to remove the container through the daemon; None if the program can't be run."""

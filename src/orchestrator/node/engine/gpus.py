@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import itself, processes
+from orchestrator.node import itself, supervision
 
 FIRST_ANSWER_S = 20.0
 """Without persistence mode the driver initializes every GPU at the first query."""
@@ -202,7 +202,7 @@ def _holders(use: GpuUse) -> str:
     gib = use.used / (1 << 30)
     if not use.processes:
         return f"{gib:.1f} GiB are in use by a process that NVML does not show"
-    pids = ", ".join(f"{pid} ({processes.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
+    pids = ", ".join(f"{pid} ({supervision.title(pid)[:80] or 'gone'})" for pid, _ in use.processes)
     return f"{gib:.1f} GiB are in use by process {pids}"
 
 

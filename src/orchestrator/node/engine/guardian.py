@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import kernel, processes
+from orchestrator.node import kernel, processes, supervision
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import engine_container, scratch
@@ -202,12 +202,12 @@ class _Parent:
     def _kill_everything(self) -> None:
         deadline = time.monotonic() + KILL_FOR_S
         while time.monotonic() < deadline:
-            below = processes.descendants([os.getpid()], processes.everything())
+            below = supervision.descendants([os.getpid()], supervision.everything())
             if not below:
                 return
             for process in below:
                 if not process.gone:
-                    processes.send(process.pid, process.start, signal.SIGKILL)
+                    supervision.send(process.pid, process.start, signal.SIGKILL)
             self._reap()
             time.sleep(_KILL_EVERY_S)
 

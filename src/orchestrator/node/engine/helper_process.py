@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-from orchestrator.node import kernel, processes
+from orchestrator.node import kernel, supervision
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine.guardian import change_user
 
@@ -44,11 +44,11 @@ def end(child: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + KILL_FOR_S
     while time.monotonic() < deadline:
         child.poll()
-        below = [one for one in processes.descendants([os.getpid()], processes.everything()) if not one.gone]
+        below = [one for one in supervision.descendants([os.getpid()], supervision.everything()) if not one.gone]
         if not below:
             break
         for process in below:
-            processes.send(process.pid, process.start, signal.SIGKILL)
+            supervision.send(process.pid, process.start, signal.SIGKILL)
         time.sleep(0.02)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(1.0)

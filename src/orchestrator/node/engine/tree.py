@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.disk import Now
 from orchestrator.node.agent.run import Run
@@ -221,8 +221,8 @@ class ProcessTree:
 
     def living(self) -> list[processes.Process]:
         """The engine's processes that still run, freshly read from /proc."""
-        everything = processes.everything()
-        found = processes.descendants([os.getpid(), self.guardian_pid], everything)
+        everything = supervision.everything()
+        found = supervision.descendants([os.getpid(), self.guardian_pid], everything)
         helpers = {self.guardian_pid, *self.memory.helpers, *(self.ahead.helpers if self.ahead else ())}
         if self.container is not None:
             helpers |= self.container.helpers
@@ -233,12 +233,12 @@ class ProcessTree:
         """Send SIGKILL to all processes of the engine; returns how many still existed."""
         living = self.living()
         for process in living:
-            processes.send(process.pid, process.start, signal.SIGKILL)
+            supervision.send(process.pid, process.start, signal.SIGKILL)
         return len(living)
 
     def signal_parent(self, parent: tuple[int, int], number: int) -> None:
         """Send a signal to the engine's parent process: (process id, start time)."""
-        processes.send(*parent, number)
+        supervision.send(*parent, number)
 
     @property
     def parents_end(self) -> bool:
@@ -248,7 +248,7 @@ class ProcessTree:
     def dying_launcher(self) -> Death | None:
         """How the uppermost process above the ranks dies, if it does and the kernel shows it; None otherwise."""
         for part in self.above:  # a parent comes before its children
-            if processes.doomed(part.pid, part.start):
+            if supervision.doomed(part.pid, part.start):
                 return deaths.death_of(part.pid, part.start, part.pidfd)
         return None
 
@@ -284,7 +284,7 @@ class ProcessTree:
         for process in living:
             if process.pid in known:
                 continue
-            title = processes.title(process.pid)
+            title = supervision.title(process.pid)
             if self._title.search(title) is None:
                 self._take_other(process, title, living)
                 continue
@@ -321,7 +321,7 @@ class ProcessTree:
                 rank.state = RankState.STOPPED if states.get(rank.pid) == "T" else RankState.ALIVE
         of_ranks = {rank.pid for rank in self.ranks}
         self.stopped = {
-            pid: processes.title(pid)[:_LONGEST_NAME]
+            pid: supervision.title(pid)[:_LONGEST_NAME]
             for pid, state in states.items()
             if state == "T" and pid not in of_ranks
         }
@@ -354,7 +354,7 @@ class ProcessTree:
             part.gpu_memory = 0
         elif not failed:
             return None
-        doomed = any(processes.doomed(one.pid, one.start) for one in part.above)
+        doomed = any(supervision.doomed(one.pid, one.start) for one in part.above)
         return ProcessDeath(part, death, part.alive_at, part.outlived or (None if doomed else False))
 
     def _remember(self, living: list[processes.Process]) -> None:
@@ -374,7 +374,7 @@ def dying(part: EngineProcess) -> bool:
 
 def _ending(part: EngineProcess) -> bool:
     state, flags = _main_thread(part)
-    return state in _GONE or bool(flags & processes.PF_EXITING)
+    return state in _GONE or bool(flags & supervision.PF_EXITING)
 
 
 def _main_thread(part: EngineProcess) -> tuple[bytes, int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from orchestrator.node import processes
+from orchestrator.node import supervision
 from orchestrator.node.look.patience import POLL_S, StallTimer
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
@@ -73,8 +73,8 @@ class NvmlChild:
     def _end(self) -> int | None:
         """Its exit code. A child that sleeps in the driver can't be ended; it is left, with no descriptor of ours."""
         os.close(self._descriptor)
-        status = processes.exit_code(self._child, END_S)
-        return processes.kill_child(self._child) if status is None else status
+        status = supervision.exit_code(self._child, END_S)
+        return supervision.kill_child(self._child) if status is None else status
 
 
 def _reply(writing: int, query: Callable[[], object]) -> None:

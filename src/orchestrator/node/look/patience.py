@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.node import processes
+from orchestrator.node import processes, supervision
 from orchestrator.node.look.hardware import PARTS, HardwarePart
 from orchestrator.node.look.reading import SnapshotReader
 
@@ -66,7 +66,7 @@ class StallTimer:
     def begin(self, place: object) -> None:
         """It moved: count anew."""
         self._place, self._last = place, time.monotonic()
-        self._used, self._asleep_s = processes.processor_s(self._pid), 0.0
+        self._used, self._asleep_s = supervision.processor_s(self._pid), 0.0
 
     def spent_s(self, place: object) -> float:
         """Seconds that count against it at this place."""
@@ -77,7 +77,7 @@ class StallTimer:
         if process is None or process.state in "DST":
             self._asleep_s += min(now - self._last, 2 * self._pause_s)
         self._last = now
-        return self._asleep_s + processes.processor_s(self._pid) - self._used
+        return self._asleep_s + supervision.processor_s(self._pid) - self._used
 
 
 def read_hardware(
@@ -148,7 +148,7 @@ def _one_child(
                 break
     finally:
         os.close(reading)
-        processes.kill_child(child)
+        supervision.kill_child(child)
     lines = bytes(buffer).split(b"\n")[:-1]
     for line in lines:
         for key, values in json.loads(line).items():

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from orchestrator.node import files, itself, processes
+from orchestrator.node import files, itself, processes, supervision
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.failure import Failure
@@ -119,7 +119,7 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
             checked = checked or time.monotonic()
             if now.state is not AgentState.STAGED or time.monotonic() - checked > REACH_S:
                 return StateAnswer(state=now.state).as_json()
-        if processes.stopped(report.agent(folder)[0]) and time.monotonic() - begin > START_S:
+        if supervision.stopped(report.agent(folder)[0]) and time.monotonic() - begin > START_S:
             raise Failure("agent-stopped", "the agent was stopped by a signal", folder, "run `up` again")
         if not alive and time.monotonic() - begin > START_S:
             raise Failure(

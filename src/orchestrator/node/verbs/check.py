@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, itself, processes
+from orchestrator.node import files, itself, processes, supervision
 from orchestrator.node.agent import preflight, weights
 from orchestrator.node.agent.preflight import NOTHING, OwnRun
 from orchestrator.node.agent.run import Run, run_of
@@ -43,9 +43,9 @@ def _of_agents(run: Run) -> tuple[Endpoint, ...]:
 
 
 def _own(folder: str) -> OwnRun:
-    everything = processes.everything()
+    everything = supervision.everything()
     known = [pid for pid, start in (report.agent(folder), *report.left_over(folder)) if processes.alive(pid, start)]
-    pids = {*known, *(one.pid for one in processes.descendants(known, everything))}
+    pids = {*known, *(one.pid for one in supervision.descendants(known, everything))}
     run = files.read_as(StagingRequest, f"{folder}/{files.RUN_FILE}")
     if run is None:
         return OwnRun(pids=frozenset(pids))

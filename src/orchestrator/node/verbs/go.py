@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from orchestrator.node import files, processes
+from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent import staged_files
 from orchestrator.node.agent.run import staged_in
 from orchestrator.node.failure import Failure
@@ -51,7 +51,7 @@ def tell(folder: str, goal: str, because: Because | None = None) -> bool:
         if goal not in SIGNALS:
             with files.state_failures(folder):
                 raise
-    if not processes.send(pid, start, number) and processes.alive(pid, start):
+    if not supervision.send(pid, start, number) and processes.alive(pid, start):
         raise Failure(
             "no-rights",
             f"the agent (pid {pid}) belongs to another user and can't be signalled",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.node import files, itself, processes
+from orchestrator.node import files, itself, processes, supervision
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.ending import MEMORY_FREE_S
 from orchestrator.node.agent.run import staged_in
@@ -80,11 +80,11 @@ def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
         if not processes.alive(*agent):
             return False
         silent_s = told.now - told.updated_at if told else STUCK_S
-        return processes.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
+        return supervision.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
 
     told = go.wait(folder, lambda told: not processes.alive(*agent) or stuck(told), deadline_s)
     if stuck(told):
-        processes.send(*agent, signal.SIGKILL)
+        supervision.send(*agent, signal.SIGKILL)
         go.wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)
 
 
@@ -98,7 +98,7 @@ def _end_orphans(folder: str) -> list[int]:
         if not left or time.monotonic() > end:
             return [pid for pid, _ in left]
         for pid, start in left:
-            processes.send(pid, start, signal.SIGKILL)
+            supervision.send(pid, start, signal.SIGKILL)
         time.sleep(POLL_S)
 
 

@@ -22,7 +22,7 @@ from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
-from orchestrator.node import processes
+from orchestrator.node import supervision
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
@@ -79,7 +79,7 @@ def slow_weights(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loca
 
 def _readers(gang: LocalGang) -> list[int]:
     """Processes that read the gang's weight files ahead."""
-    found = (process.pid for process in processes.everything())
+    found = (process.pid for process in supervision.everything())
     return [pid for pid in found if str(gang.model) in (line := _command_line(pid)) and "read-ahead" in line]
 
 

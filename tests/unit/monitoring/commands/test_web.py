@@ -25,7 +25,7 @@ from orchestrator.cli.main import main
 from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.last_failure import FailureVerdict
-from orchestrator.gang.start_time import StartDuration
+from orchestrator.gang.pace import StartDuration
 from orchestrator.gang.steps.status.history import GangHistory
 from orchestrator.gang.steps.status.live import Moment
 from orchestrator.gang.steps.status.why import Explanation

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.node import processes
+from orchestrator.node import processes, supervision
 from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine import deaths
 from orchestrator.node.failure import Failure
@@ -216,7 +216,7 @@ def test_how_a_process_died(reaped: bool, number: int, words: str) -> None:
     if death != deaths.UNKNOWN or not reaped:  # before Linux 6.15 the status of a reaped process is lost
         assert death.words().startswith(words)
     assert not processes.alive(child.pid, start)
-    assert not processes.send(child.pid, start, signal.SIGTERM)
+    assert not supervision.send(child.pid, start, signal.SIGTERM)
 
 
 def test_a_report_waits_for_news_and_no_longer_than_asked(gang: Gang) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.waiting import until
 from tests.unit.node.cache.test_reader import checkpoint
 
-from orchestrator.node import itself, processes
+from orchestrator.node import itself, supervision
 
 
 def _asked(folder: Path) -> subprocess.Popen[bytes]:
@@ -30,7 +30,7 @@ def _line(child: subprocess.Popen[bytes]) -> Any:
 
 
 def _readers(folder: Path) -> list[int]:
-    return [one.pid for one in processes.everything() if str(folder) in processes.title(one.pid)]
+    return [one.pid for one in supervision.everything() if str(folder) in supervision.title(one.pid)]
 
 
 def test_it_reads_everything_and_says_so(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.waiting import slack
 
-from orchestrator.node import processes
+from orchestrator.node import processes, supervision
 from orchestrator.node.look.nvml import NvmlChild, everything
 
 
@@ -48,7 +48,7 @@ def test_a_child_without_a_processor_tells_nothing_of_the_driver(monkeypatch: py
     runnable = processes.Process(pid=1, parent=0, start=0, state="R", exit_code=0)
     with monkeypatch.context() as busy:
         busy.setattr(processes, "read", lambda _: runnable)
-        busy.setattr(processes, "processor_s", lambda _: 0.0)
+        busy.setattr(supervision, "processor_s", lambda _: 0.0)
         said = question.answer(0.2)
     assert said == {"error": "NVML did not respond within 0.2 s: the machine is too busy", "unread": "ETIMEDOUT"}
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.machine_files import reference_machine
 from tests.support.waiting import slack
 
-from orchestrator.node import processes
+from orchestrator.node import processes, supervision
 from orchestrator.node.look import patience as patience_of
 from orchestrator.node.look.hardware import HardwarePart
 from orchestrator.node.look.patience import ProgressPage, StallTimer, read_hardware
@@ -96,7 +96,7 @@ def test_only_sleep_and_processor_time_count(
     monkeypatch.setattr(patience_of, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(processes, "read", lambda _: process_in(state))
     had = iter([0.0, used, used])
-    monkeypatch.setattr(processes, "processor_s", lambda _: next(had))
+    monkeypatch.setattr(supervision, "processor_s", lambda _: next(had))
     patience = StallTimer(1)
     assert patience.spent_s(None) == pytest.approx(counted)
     assert patience.spent_s("/the/next/path") == 0.0
@@ -105,7 +105,7 @@ def test_only_sleep_and_processor_time_count(
 def test_a_reader_without_a_processor_does_not_hang_at_a_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)  # all that can be seen of it: runnable, and no processor time
     monkeypatch.setattr(processes, "read", lambda _: process_in("R"))
-    monkeypatch.setattr(processes, "processor_s", lambda _: 0.0)
+    monkeypatch.setattr(supervision, "processor_s", lambda _: 0.0)
     hung: dict[str, str] = {}
     parts = [HardwarePart("first", last), HardwarePart("second", plain)]
     read = read_hardware(str(root), parts=parts, file_deadline_s=0.1, deadline_s=0.5, hung=hung)
@@ -137,7 +137,7 @@ def descriptors() -> set[str]:
 
 def ours() -> set[int]:
     """Children of this process, including those of other tests."""
-    return {process.pid for process in processes.everything() if process.parent == os.getpid()}
+    return {process.pid for process in supervision.everything() if process.parent == os.getpid()}
 
 
 def test_no_child_and_no_descriptor_is_left(root: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orchestrator.gang.pace import took
 from orchestrator.gang.rails import sentence
-from orchestrator.gang.start_time import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node import processes
+from orchestrator.node import supervision
 
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 
@@ -291,8 +291,8 @@ def test_a_repair_of_nothing_makes_the_directory(verbs: Verbs, source: Path, tmp
 
 def daemons(process: subprocess.Popen[bytes]) -> int:
     """Living rsyncs below a giver."""
-    below = processes.descendants([process.pid], processes.everything())
-    return sum("rsync" in processes.title(one.pid) for one in below if not one.gone)
+    below = supervision.descendants([process.pid], supervision.everything())
+    return sum("rsync" in supervision.title(one.pid) for one in below if not one.gone)
 
 
 def test_strangers_get_no_daemon_no_thread_and_no_patience_and_do_not_keep_a_push_from_its_work(
