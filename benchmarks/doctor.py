@@ -17,6 +17,8 @@ from common import command, lab, report, timed
 
 from orchestrator.doctor.steps.given import Given, examine_given
 from orchestrator.doctor.steps.recordings import load_saved
+from orchestrator.loading.library import Library
+from orchestrator.loading.stacks import load_stack
 from orchestrator.model.snapshot import Snapshot
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
@@ -24,6 +26,7 @@ RUNS = 3
 
 
 def main() -> None:
+    Library.stack = load_stack
     with tempfile.TemporaryDirectory() as scratch, lab("bench-doctor") as inventory:
         hosts = ["-i", str(inventory)]
         timed(command("discover", *hosts, "--save", scratch), runs=1)

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from orchestrator import __version__
 from orchestrator.cli.arguments import Parser, added, apart, arranged, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen, answering
+from orchestrator.loading.library import Library
 from orchestrator.loading.which import choose_inventory, load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.inventory import Inventory
@@ -22,6 +24,9 @@ from orchestrator.remote.app_archive import application
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import App
+
+if TYPE_CHECKING:  # most verbs name no model
+    from orchestrator.model.profile import ModelProfile, Stack
 
 GROUPS = {
     "most used": {
@@ -126,6 +131,7 @@ def _answered(words: list[str], screen: Screen) -> int:
         raise strange(unknown, args.verb, verbs_of(parser)[args.verb])
     args.typed, args.read_inventory = words, _read_inventory
     Fleet.opener, App.made = connect, application
+    Library.profile, Library.models, Library.stack = _load_profile, _profile_names, _load_stack
     with detaching():
         return int(modules[args.verb].run(args, screen))
 
@@ -137,6 +143,24 @@ def _read_inventory(option: str | None, say: Callable[[str], None]) -> Inventory
     choice = choose_inventory(option)
     say(f"cluster: {choice.path} ({choice.reason})")
     return load_inventory(choice.path)
+
+
+def _load_profile(name: str) -> ModelProfile:
+    from orchestrator.loading.profiles import load_profile
+
+    return load_profile(name)
+
+
+def _profile_names() -> tuple[str, ...]:
+    from orchestrator.loading.profiles import profile_names
+
+    return profile_names()
+
+
+def _load_stack(name: str) -> Stack:
+    from orchestrator.loading.stacks import load_stack
+
+    return load_stack(name)
 
 
 def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:

@@ -1,40 +1,22 @@
-"""What takes long: a sign of life on stderr, a picture drawn anew, sizes, rates and durations, a limit."""
+"""What takes long: a sign of life on stderr, a line or a picture drawn anew."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.screen import Screen, printable
 
 if TYPE_CHECKING:  # rich costs 60 ms to import
-    from rich.status import Status
-
-
-import argparse
-from collections import deque
-from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # rich costs 60 ms to import
     from rich.live import Live
-    from rich.table import Table
+    from rich.status import Status
     from typing_extensions import Self
 
-
-import signal
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
-
-from orchestrator.model.errors import Unreachable
-
 PATIENCE_S = 2.0
-LINES_S = 30.0
-"""Between two lines on one thing, where lines can't be changed in their place."""
 
 
 @contextlib.contextmanager
@@ -104,93 +86,6 @@ class WordsInPlace:
             self._screen.say(words)
 
 
-@contextlib.contextmanager
-def counting(screen: Screen, words: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A function (name, done, of) that shows how far each of several is, how fast, and how long the rest takes at that
-    rate: in place on a terminal, a line now and then where something takes long elsewhere."""
-    began = time.monotonic()
-    announced: dict[str, NowAndThen] = {}
-    paces: dict[str, TransferRate] = {}
-    with contextlib.ExitStack() as stack:
-        drawn = stack.enter_context(screen.err.status(printable(words))) if screen.draws else None
-
-        def at(name: str, done: int, of: int) -> None:
-            said = f"{name}: {words}, {done} of {of}{_pace(paces.setdefault(name, TransferRate()), done, of)}"
-            if drawn is not None:
-                drawn.update(printable(said))
-            elif name in announced:
-                if announced[name].due():
-                    screen.say(f"{said} ...")
-            elif time.monotonic() - began > PATIENCE_S:
-                announced[name] = NowAndThen(LINES_S)
-                screen.say(f"{said} ...")
-
-        yield at
-
-
-def _pace(pace: TransferRate, done: int, of: int) -> str:
-    """', 12.3 a second, 0:40 left'; '' until two figures allow it."""
-    rate = pace.at(done)
-    if rate <= 0:
-        return ""
-    return f", {rate:.3g} a second" + (f", {duration((of - done) / rate)} left" if done < of else "")
-
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_WINDOW_S = 15.0
-
-
-def size(count: int) -> str:
-    """Bytes in the unit that suits."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.2f} GiB"
-
-
-def duration(seconds: float) -> str:
-    """Minutes and seconds, hours where there are any."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
-
-
-def rate(text: str) -> int:
-    """Bytes a second from 500K, 100M or 1.5G, for argparse."""
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in ("K", "M", "G") else (text, "")
-    try:
-        found = int(float(number) * _UNITS[unit])
-    except (ValueError, OverflowError):
-        found = 0
-    if found < 1024:
-        raise argparse.ArgumentTypeError(f"found {text!r}, wanted bytes per second, at least 1K: 500K, 100M, 1.5G")
-    return found
-
-
-def port(text: str) -> int:
-    """A TCP port, 0 for any free one, for argparse."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"found {text!r}, wanted a port: 1 to 65535, or 0 for any free one")
-    return int(text)
-
-
-class TransferRate:
-    """Bytes a second over the last quarter of a minute."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def at(self, done: int) -> float:
-        """Record how much is done; returns the rate, 0 if unknown."""
-        now = time.monotonic()
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW_S:
-            self._seen.popleft()
-        began, before = self._seen[0]
-        return max(0.0, (done - before) / (now - began)) if now > began else 0.0
-
-
 class LivePicture:
     """A context in which `_live` takes renderables, or is None and lines have to do.
 
@@ -221,83 +116,3 @@ class LivePicture:
             self._screen.err.print(printable(words))
         else:
             self._screen.say(words)
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """One row of a TransferPicture: bytes done of total. words: of its line, with {} for how many of how many; state:
-    shown in place of rate and time left, '' while it moves"""
-
-    name: str
-    done: int
-    total: int
-    words: str = "{}"
-    state: str = ""
-
-
-class TransferPicture(LivePicture):
-    """Bytes, rate and time left of several transfers: a table on a terminal, else a line now and then for each that
-    moves. May be told from several threads."""
-
-    def __init__(self, screen: Screen) -> None:
-        super().__init__(screen)
-        self._paces: dict[str, TransferRate] = {}
-        self._lines = NowAndThen()
-        self._lock = threading.Lock()
-
-    def show(self, transfers: Iterable[Transfer]) -> None:
-        """How far each is now."""
-        with self._lock:
-            rows = [(one, self._paces.setdefault(one.name, TransferRate()).at(one.done)) for one in transfers]
-            if self._live is not None:
-                self._live.update(_table(rows))
-            elif self._lines.due():
-                for one, pace in rows:
-                    if not one.state:
-                        left = f", {_left(one, pace)} left" if pace > 0 else ""
-                        much = one.words.format(f"{size(one.done)} of {size(one.total)}")
-                        self._screen.say(f"{one.name}: {much}, {size(int(pace))}/s{left}")
-
-
-def _left(one: Transfer, pace: float) -> str:
-    return duration((one.total - one.done) / pace)
-
-
-def _table(rows: Iterable[tuple[Transfer, float]]) -> Table:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("", "", "here", "rate", "left"):
-        table.add_column(column, justify="right" if column else "left")
-    for one, pace in rows:
-        moving = () if one.state else (f"{size(int(pace))}/s", _left(one, pace) if pace > 0 else "")
-        bar = ProgressBar(total=max(1, one.total), completed=one.done, width=30)
-        table.add_row(Text(printable(one.name)), bar, one.state or size(one.done), *moving)
-    return table
-
-
-class _Over(BaseException):
-    """Not a DeployError, so that no caller mistakes it for a node's failure."""
-
-
-@contextmanager
-def time_limit(seconds: float, *, fix: str) -> Iterator[None]:
-    """Raises Unreachable in the block once it took longer; 0: never. Only in the main thread, as signals are."""
-
-    def over(_: int, __: FrameType | None) -> None:
-        raise _Over
-
-    if seconds <= 0:
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    except _Over:
-        raise Unreachable(f"not finished within {seconds:g} s", where="--timeout", fix=fix) from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import LOOPBACK
-from orchestrator.cli.progress import port
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.transfers import port
 from orchestrator.model.inventory import Inventory
 
 if TYPE_CHECKING:

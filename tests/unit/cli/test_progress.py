@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.cli import progress
-from orchestrator.cli import progress as checkpoint_sizes
-from orchestrator.cli.progress import WordsInPlace, counting
+from orchestrator.cli import progress, transfers
+from orchestrator.cli.progress import WordsInPlace
 from orchestrator.cli.screen import Screen
+from orchestrator.cli.transfers import counting
 
 
 class Clock:
@@ -33,7 +33,7 @@ def test_what_is_counted_says_how_fast_and_how_long_the_rest_takes(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    monkeypatch.setattr(checkpoint_sizes, "time", clock)
+    monkeypatch.setattr(transfers, "time", clock)
     with counting(Screen(), "requests answered") as at:
         for clock.now, done in ((100.0, 0), (104.0, 8), (110.0, 20), (140.0, 80), (145.0, 100)):
             at("run", done, 100)

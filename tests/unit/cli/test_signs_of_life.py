@@ -16,7 +16,7 @@ from orchestrator.checkpoint.commands import download as checkpoint_download
 from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.checkpoint.commands import verify as checkpoint_verify
 from orchestrator.checkpoint.steps.chain import Hop
-from orchestrator.cli import progress
+from orchestrator.cli import progress, transfers
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.hosts.steps.bundle import StackBundle
@@ -32,7 +32,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reblocking() -> None:
-    with progress.TransferPicture(Screen()) as picture:
+    with transfers.TransferPicture(Screen()) as picture:
         for done in (1, 2, 3):
             checkpoint._show_pace(
                 picture, "re-blocking", Progress(total=4 * GIB, done=done * GIB, shards=163, shards_done=40 * done)
@@ -41,7 +41,7 @@ def reblocking() -> None:
 
 
 def downloading() -> None:
-    with progress.TransferPicture(Screen()) as picture:
+    with transfers.TransferPicture(Screen()) as picture:
         for done in (1, 2, 3):
             checkpoint_download._show_pace(
                 picture, "node0", HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.cli.every_parser import every_parser, verbs_of
-from orchestrator.cli.progress import time_limit
+from orchestrator.cli.transfers import time_limit
 from orchestrator.model.errors import Unreachable
 
 DRY = {

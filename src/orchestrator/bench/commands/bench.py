@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     from orchestrator.bench import store
     from orchestrator.bench.steps import bench
     from orchestrator.bench.steps import page as bench_page
-    from orchestrator.cli.progress import counting
+    from orchestrator.cli.transfers import counting
 
     if args.html:
         bench_page.refuse_unwritable(args.html)

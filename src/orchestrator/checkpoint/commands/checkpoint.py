@@ -21,8 +21,8 @@ from orchestrator.checkpoint.steps.checkpoint import (
     survey_there,
 )
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import Transfer, TransferPicture, size, time_limit
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import Transfer, TransferPicture, size, time_limit
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import Transfer, TransferPicture, duration, size, time_limit
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import Transfer, TransferPicture, duration, size, time_limit
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.model.chosen import chosen_nodes
 

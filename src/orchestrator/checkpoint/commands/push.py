@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
-from orchestrator.cli.progress import Transfer, TransferPicture, duration, port, rate, size, time_limit
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port, rate, size, time_limit
 
 if TYPE_CHECKING:
     from orchestrator.checkpoint.steps.chain import Hop

@@ -13,7 +13,7 @@ from orchestrator.doctor.steps.look import look, named_stack
 from orchestrator.gang.replicas import layout_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
-from orchestrator.loading.profiles import load_profile
+from orchestrator.loading.library import Library
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
@@ -105,7 +105,7 @@ def _to_read(view: GangView, layout: Layout) -> dict[str, int]:
     """Bytes by node: what its agent found there to read ahead, or what the profile says of the checkpoint."""
     counted = {node.name: node.cache.of + node.cache.skipped for node in view.nodes if node.cache is not None}
     with suppress(InputError):  # a profile that is gone since
-        plain = page_cache.to_read(checkpoint_bytes(load_profile(view.model)), layout)
+        plain = page_cache.to_read(checkpoint_bytes(Library.profile(view.model)), layout)
         return {node.name: counted.get(node.name) or plain for node in view.nodes}
     return counted
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from orchestrator.engines.registry import dialects
 from orchestrator.engines.tuned_files import moe_root
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.library import Library
 from orchestrator.model import packages
 from orchestrator.model.deadlines import LOOK_S, NVML_S
 from orchestrator.model.errors import InputError, NodeError
@@ -65,7 +65,7 @@ def named_stack(name: object) -> Stack | None:
     if not isinstance(name, str) or not name:
         return None
     try:
-        return load_stack(name)
+        return Library.stack(name)
     except InputError:
         return None
 

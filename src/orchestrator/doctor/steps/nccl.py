@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.library import Library
 from orchestrator.model.errors import InputError
 from orchestrator.topology.gpu_groups import Groups, gpu_groups, nccl_log
 from orchestrator.topology.stated import TEXT
@@ -63,7 +63,7 @@ def _expected(gang: Sequence[Node], version: str) -> NcclExpectation:
 def _versions(stack: str | None) -> tuple[str, ...]:
     if stack:
         with contextlib.suppress(InputError):
-            version = load_stack(stack).nccl_version
+            version = Library.stack(stack).nccl_version
             if version and all(part.isdecimal() for part in version.split(".")):
                 return (version,)
     return VERSIONS

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
+from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
@@ -168,7 +168,7 @@ def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:
 def _packages(name: str) -> dict[str, str]:
     """Versions that the node must find installed; a stack that was made for a plan and is gone can't be judged."""
     try:
-        stack = load_stack(name)
+        stack = Library.stack(name)
     except InputError:
         return {}
     versions = {"sglang": stack.engine_version, "torch": stack.torch_version}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cli.progress import counting
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import counting
 from orchestrator.gang.view import GangView
 from orchestrator.golden.steps.check import GoldenCheck, after_start
 from orchestrator.model.errors import Exit

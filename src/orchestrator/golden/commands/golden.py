@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when all answers are the accepted ones, 7 when one differs, 2 when nothing was accepted to check against."""
-    from orchestrator.cli.progress import counting
+    from orchestrator.cli.transfers import counting
     from orchestrator.golden.steps import golden
 
     inventory = open_cluster(args, screen)

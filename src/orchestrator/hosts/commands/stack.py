@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from orchestrator.cli.options import add_examples, add_json, add_timeout
-from orchestrator.cli.progress import WordsInPlace, duration
+from orchestrator.cli.progress import WordsInPlace
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import duration
 from orchestrator.rooms import answers
 
 _LINE_EVERY_S = 5.0

@@ -72,7 +72,7 @@ def _percent(text: str) -> float:
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when nothing is slow or wrong, 7 when something is."""
-    from orchestrator.cli.progress import counting
+    from orchestrator.cli.transfers import counting
     from orchestrator.nettest.steps import nettest
 
     inventory = open_inventory(args, screen)

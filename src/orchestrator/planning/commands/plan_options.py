@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.steps.look import named_stack
-from orchestrator.loading.profiles import profile_names
+from orchestrator.loading.library import Library
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
@@ -75,7 +75,7 @@ def take_names(args: argparse.Namespace) -> None:
     if not names:
         return
     gangs = {gang.name for gang in open_inventory(args, None).gangs}
-    models = profile_names()
+    models = Library.models()
     for name in names:
         if name in gangs or re.sub(r"-\d+$", "", name) in gangs:  # one of its replicas
             args.gang.append(name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.node.verbs.arm import PROPERTIES
 from orchestrator.planning.redaction import shown
@@ -16,7 +16,7 @@ def compose_files(plan: Plan) -> Mapping[str, str]:
     """A compose file for every node, by node name."""
     text = template("compose.yml.j2")
     return {
-        node.name: compose_file(node, gang, load_stack(gang.stack), text)
+        node.name: compose_file(node, gang, Library.stack(gang.stack), text)
         for gang in shown(plan).gangs
         for node in gang.nodes
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.library import Library
 from orchestrator.model.benchmark import ExpectedSpeeds
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -71,7 +71,7 @@ def measured_words(model: str) -> str:
     """What others measured of this profile, beside the same architecture in other formats under the same load; ''
     where there is no such measurement, or no such profile here."""
     try:
-        own = load_profile(model)
+        own = Library.profile(model)
     except DeployError:  # another operator's
         return ""
     mine = _served(own)
@@ -79,7 +79,7 @@ def measured_words(model: str) -> str:
         return ""
     asked = (mine.stack, mine.layout, mine.gpu, mine.load)
     others = []
-    for profile in (load_profile(name) for name in profile_names() if name != own.name):
+    for profile in (Library.profile(name) for name in Library.models() if name != own.name):
         one = _served(profile)
         if one and profile.dimensions == own.dimensions and (one.stack, one.layout, one.gpu, one.load) == asked:
             others.append(f"{profile.quantisation} {_rate(one):g} (other weights: {profile.name})")

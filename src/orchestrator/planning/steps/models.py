@@ -9,9 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.loading import resources
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
@@ -39,8 +38,8 @@ class ModelListing:
 def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None = None) -> tuple[ModelListing, ...]:
     """Every profile, by name, or this one. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
-    for profile in map(load_profile, profile_names() if name is None else (name,)):
-        offers = [_offered(profile, load_stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
+    for profile in map(Library.profile, Library.models() if name is None else (name,)):
+        offers = [_offered(profile, Library.stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
         listed.append(ModelListing(profile, tuple(offers)))
     return tuple(listed)
 
@@ -148,5 +147,5 @@ def add_model(
     if file is None:
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text, over=over)
-    load_profile(str(path))
+    Library.profile(str(path))
     return path, dict(made.unknown)

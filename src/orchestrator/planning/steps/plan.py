@@ -9,10 +9,9 @@ from typing import Any
 
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import dialect, newest
-from orchestrator.loading.profiles import load_profile, profile_names
+from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import read_api_key
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
 from orchestrator.model.errors import InputError
@@ -78,8 +77,8 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     holds, and the failure of the first node that can't be read.
     """
     gangs = chosen_gangs(inventory, request.gangs)
-    profile = load_profile(request.model)
-    stack = load_stack(stack_name(gangs, profile, request.stack))
+    profile = Library.profile(request.model)
+    stack = Library.stack(stack_name(gangs, profile, request.stack))
     nodes = [node for gang in gangs for node in gang.nodes]
     told = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
     snapshots = look(fleet, nodes, stack).all()
@@ -191,7 +190,7 @@ def _text(value: object) -> str | None:
 
 
 def _built_in() -> Iterator[ModelProfile]:
-    return map(load_profile, profile_names())
+    return map(Library.profile, Library.models())
 
 
 def launch_scripts(plan: Plan) -> dict[str, str]:

@@ -15,9 +15,9 @@ from orchestrator.cli.options import (
     add_timeout,
     open_cluster,
 )
-from orchestrator.cli.progress import counting
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.model.benchmark import Load

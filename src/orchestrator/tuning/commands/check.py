@@ -13,8 +13,8 @@ from orchestrator.cli.options import (
     add_timeout,
     open_inventory,
 )
-from orchestrator.cli.progress import counting
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
 from orchestrator.model.deadlines import KERNELS_S
 from orchestrator.model.errors import Exit

@@ -17,8 +17,9 @@ from orchestrator.cli.options import (
     count,
     open_inventory,
 )
-from orchestrator.cli.progress import WordsInPlace, patience, time_limit
+from orchestrator.cli.progress import WordsInPlace, patience
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.transfers import time_limit
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.engines.tuned_holdings import Holding, State

@@ -34,9 +34,9 @@ from orchestrator.gang.steps.router.host import (
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
+from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
 from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError
@@ -380,7 +380,7 @@ def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]
 def _engine(stack: str) -> Engine | None:
     """None for a stack whose file is gone: what runs by it is asked."""
     try:
-        return engine_of(load_stack(stack))
+        return engine_of(Library.stack(stack))
     except InputError:
         return None
 
