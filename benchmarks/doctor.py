@@ -15,10 +15,9 @@ from pathlib import Path
 
 from common import command, lab, report, timed
 
+from orchestrator.cli.main import equip
 from orchestrator.doctor.steps.given import Given, examine_given
 from orchestrator.doctor.steps.recordings import load_saved
-from orchestrator.loading.library import Library
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.snapshot import Snapshot
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)
@@ -26,7 +25,7 @@ RUNS = 3
 
 
 def main() -> None:
-    Library.stack = load_stack
+    equip()
     with tempfile.TemporaryDirectory() as scratch, lab("bench-doctor") as inventory:
         hosts = ["-i", str(inventory)]
         timed(command("discover", *hosts, "--save", scratch), runs=1)

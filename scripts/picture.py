@@ -12,13 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrator.cli.main import equip
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.steps.status.overview import overview
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.remote.app_archive import application
-from orchestrator.remote.connect import connect
-from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import App
 
 WIDTH = 100
 
@@ -26,7 +23,7 @@ WIDTH = 100
 def main(inventory: str, target: str) -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), markup=False, highlight=False, force_terminal=True)
     console.print("$ l40s-deploy status", style="bold")
-    Fleet.opener, App.made = connect, application
+    equip()
     for view in overview(load_inventory(Path(inventory))).views:
         for block in gang_block(view):
             console.print(block)

@@ -16,17 +16,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.support import schedule
 
-from orchestrator.loading.library import Library
-from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.loading.stacks import load_stack
-from orchestrator.remote.app_archive import application
-from orchestrator.remote.connect import connect
-from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import App
+from orchestrator.cli.main import equip
 
-# as `main` does
-Fleet.opener, App.made = connect, application
-Library.profile, Library.models, Library.stack = load_profile, profile_names, load_stack
+equip()
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

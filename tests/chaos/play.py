@@ -22,14 +22,12 @@ from tests.support.waiting import slack
 
 from l40s_lab.breaking.breaking import break_node, heal_node
 from l40s_lab.processes import wait_until
+from orchestrator.cli.main import equip
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.steps.status.status import status_json
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
-from orchestrator.remote.app_archive import application
-from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import App
 
 NODES = 4
 LEASE_S = 14
@@ -111,7 +109,7 @@ class Stage:
             return self.lab.gang()
         if self._fleet is None:
             inventory = load_inventory(self.lab.inventory)
-            Fleet.opener, App.made = connect, application
+            equip()
             self._fleet, self._gangs = Fleet(inventory.nodes), inventory.gangs
         gang: dict[str, Any] = status_json(see(self._fleet, self._gangs, seen=self._seen))["gangs"][0]
         return gang

@@ -130,10 +130,15 @@ def _answered(words: list[str], screen: Screen) -> int:
     if unknown:
         raise strange(unknown, args.verb, verbs_of(parser)[args.verb])
     args.typed, args.read_inventory = words, _read_inventory
-    Fleet.opener, App.made = connect, application
-    Library.profile, Library.models, Library.stack = _load_profile, _profile_names, _load_stack
+    equip()
     with detaching():
         return int(modules[args.verb].run(args, screen))
+
+
+def equip() -> None:
+    """Give who asks nodes what opens connections and packs the node application, and who plans what reads YAML."""
+    Fleet.opener, App.made = connect, application
+    Library.profile, Library.models, Library.stack = _load_profile, _profile_names, _load_stack
 
 
 def _read_inventory(option: str | None, say: Callable[[str], None]) -> Inventory:
