@@ -90,7 +90,7 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     first.communicate()
     kept = {result["job"] for result in results(lab)}
     until(lambda: not lab.in_place_processes(), 60.0, lambda: str(lab.in_place_processes()))
-    lab.deploy("lock", "release", "--force", check=False)
+    lab.deploy("lock", "--release", "--force", check=False)
 
     done = lab.deploy(*run(lab, pack, "--json"), check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -81,7 +81,7 @@ def killed(stage: Stage, words: list[str]) -> tuple[int, float]:
     if not wait_until(lambda: not _tuners(stage), deadline_s=30.0, step_s=0.2):
         raise Otherwise(f"tuners outlive their controller: {_tuners(stage)}")
     gone_s = round(time.monotonic() - began, 1)
-    stage.run("lock", "release", "--force")
+    stage.run("lock", "--release", "--force")
     return len(_kept(stage)), gone_s
 
 

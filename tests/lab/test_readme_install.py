@@ -148,7 +148,7 @@ def run(root: Path, script: str, *, user: str = USER) -> subprocess.CompletedPro
 def test_its_commands_install_it(root: Path) -> None:
     (managed,) = root.glob("usr/lib/python3*/EXTERNALLY-MANAGED")
     assert managed.is_file(), "else it is no system that the step is about"
-    script = "\n".join([*typed(), "l40s-deploy --version", "l40s-deploy doctor --list-rules >/dev/null"])
+    script = "\n".join([*typed(), "l40s-deploy --version", "l40s-deploy doctor --explain >/dev/null"])
     done = run(root, f"export DEBIAN_FRONTEND=noninteractive\n{script}")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "l40s-deploy 0." in done.stdout

@@ -198,7 +198,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     forget(lab, "gang0")
     forget(lab, "gang2")
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
-        lab.deploy("restart", "--maintenance", "gang1", "--run", f"sh {cycle}", "--reboots", "--wait-s", "90")
+        lab.deploy("restart", "--maintenance", "gang1", "--run", f"sh {cycle}", "--reboots", "--timeout", "90")
     assert load.bad == [] and load.good > 50
     after = lab.json("status")["gangs"]
     assert [gang["state"] for gang in after] == ["ready"] * 3

@@ -227,9 +227,7 @@ def test_a_spare_takes_the_place_of_a_dead_node_and_gives_it_back(operator: Oper
         assert (gang["state"], gang["degraded_reason"], gang["missing"]) == ("ready", None, [lost]), said.read_text()
         assert (gang["serving_nodes"], gang["spares"][0]["state"]) == (3, "serving")
         assert "Paris" in completion(gang["service"]["url"])
-        assert {one["node"] for one in json.loads(three.type("lock", "show", "--json", code=None).stdout)["locks"]} >= {
-            "node3"
-        }
+        assert {one["node"] for one in json.loads(three.type("lock", "--json", code=None).stdout)["locks"]} >= {"node3"}
 
         three.lab.run("heal", lost, "power-off")
         gang = three.until(

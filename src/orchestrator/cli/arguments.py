@@ -120,7 +120,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 _ADVANCED = (
     *("--timeout", "--drain-timeout", "--hung-after", "--undo-on-interrupt", "--no-golden", "--nettest-min", "--ep"),
-    *("--attn-dp", "--max-unavailable", "--without-router", "--run", "--reboots", "--wait-s", "--check-kernels"),
+    *("--attn-dp", "--max-unavailable", "--without-router", "--run", "--reboots", "--check-kernels"),
 )
 _MANY = 12
 

@@ -48,7 +48,7 @@ BOUNDED = {
     "rollback": ("gang",),
     "up": ("gang", "engine_args"),  # the latter: a gang or model by position
     "prepare --remove": ("node",),
-    "lock release": ("gang",),
+    "lock --release": ("gang",),
 }
 """What may end or change something that serves, or start what an operator has stopped; and what bounds it. `up`
 without a model finishes only what was begun."""

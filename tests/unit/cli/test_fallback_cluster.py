@@ -18,7 +18,7 @@ CHANGING = (
     "router up",
     "router down",
     "guard --once",
-    "lock release",
+    "lock --release",
     "prepare",
     "nettest",
     "tuning run --model DeepSeek-V3-0324-Block64x64 out.tar",

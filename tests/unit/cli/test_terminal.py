@@ -496,7 +496,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
     ("down", stopping, ("gang0: stopped on node0, node1, node2, node3",)),
     ("why", asking_why, ("gang0: no recorded run has failed",)),
     ("logs", reading_logs, (r"l40s-1 | ready\x1b[2J to serve",)),
-    ("lock show", locking, ("no locks are held",)),
+    ("lock", locking, ("no locks are held",)),
     ("models", nothing, ("*: the default of `plan`",)),
     ("doctor --from {seen}", saved, ("4 nodes, 32 GPUs examined",)),
     ("discover --from {seen}", saved, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),

@@ -19,7 +19,7 @@ DRY = {
 """Verbs that change nodes or gangs, and can rehearse it."""
 READS = {
     *("status", "web", "logs", "history", "why", "plan", "models", "doctor", "discover", "version"),
-    *("router status", "lock show", "golden show", "golden check", "checkpoint inspect", "checkpoint verify"),
+    *("router status", "golden show", "golden check", "checkpoint inspect", "checkpoint verify"),
     *("tuning status", "exporter"),
 }
 WRITES_HERE = {
@@ -38,7 +38,7 @@ WRITES_HERE = {
 """Files of this machine that the operator names; none is overwritten silently."""
 SEEN_OTHERWISE = {
     "guard": "it decides anew at every moment; `status` shows what it goes by",
-    "lock release": "`lock show` shows what it would release",
+    "lock": "without --release it shows what that would release",
     "nettest": "it leaves nothing; `plan` shows the environment that it measures in",
     "bench": "it leaves nothing on a node; its load is what its options say",
     "tuning run": "`tuning status` shows the files that it would find",

@@ -57,8 +57,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     adding.add_argument("directory", metavar="DIR", help="checkpoint directory on this machine, or NODE:/path")
     adding.add_argument("-i", "--inventory", default=argparse.SUPPRESS, metavar="FILE", help="for NODE:/path")
-    adding.add_argument("--name", metavar="NAME", help="the profile's name (default: the directory's)")
-    adding.add_argument("--out", type=Path, metavar="FILE", help="default: models/NAME.yml beside the inventory")
+    adding.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="NAME.yml, named like the profile (default: models/ beside the inventory, the directory's name)",
+    )
     adding.add_argument("--force", action="store_true", help="overwrite an existing profile")
     adding.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
     names = _NameOrAction(actions.choices or {})
@@ -179,7 +183,7 @@ def _add(args: argparse.Namespace, screen: Screen) -> int:
     if ":" not in place.partition("/")[0]:
         place = str(Path(place).expanduser().absolute())
     judgement = inspect_at(args, place, screen)
-    path, unknown = add_model(judgement, place, name=args.name, file=args.out, over=args.force)
+    path, unknown = add_model(judgement, place, file=args.out, over=args.force)
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})
         return 0

@@ -72,8 +72,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " the difference; applies nothing",
     )
     parser.add_argument("--dump-xml", metavar="DIR", help="also write each node's NCCL topology XML to DIR/NODE.xml")
-    parser.add_argument("--list-rules", action="store_true", help="list every rule")
-    parser.add_argument("--explain", metavar="ID", help="explain a finding or cause, and where it comes from")
+    parser.add_argument(
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="ID",
+        help="explain a finding or cause, and where it comes from; without ID: list every rule",
+    )
     answers("options", "doctor", parser)
     parser.epilog = EXAMPLE
 
@@ -82,7 +87,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 no finding of severity stop or slow, 3 otherwise, 4 where a node did not answer."""
     from orchestrator.doctor.steps.nccl import expected
 
-    if args.list_rules or args.explain:
+    if args.explain is not None:
         return _rules(args, screen)
     for code in answers("instead", "doctor", args, screen):
         return int(code)

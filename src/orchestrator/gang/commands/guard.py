@@ -51,7 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=usual.limit,
         metavar="N",
-        help=f"give up after N restarts in a row ({usual.limit})",
+        help=f"give up after N restarts in a row, and only print the command after N returns (--restore auto) in a row"
+        f" that did not last --stable ({usual.limit})",
     )
     parser.add_argument(
         "--pause",
@@ -81,14 +82,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="ask",
         help="once all nodes of such a gang are back and doctor allows it: print the command that returns to all of"
         " them (ask), or return, with one restart (auto)",
-    )
-    parser.add_argument(
-        "--restore-limit",
-        type=count,
-        default=usual.return_limit,
-        metavar="N",
-        help="with --restore auto: after N returns in a row that did not last --stable, only print the command"
-        f" ({usual.return_limit}); the wait before the next return doubles from --degrade-after",
     )
     add_hung_after(parser)
     parser.add_argument(
@@ -122,7 +115,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             first_pause_s=args.pause,
             stable_s=args.stable,
             degrade_after_s=args.degrade_after,
-            return_limit=args.restore_limit,
+            return_limit=args.limit,
         ),
         restores=args.restore == "auto",
         on_ready=_hook("--on-ready", args.on_ready),

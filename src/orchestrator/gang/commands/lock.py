@@ -8,37 +8,32 @@ from collections.abc import Sequence
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.lock_keeping import NodeLock, locks, locks_json, release
-from orchestrator.model.errors import Exit
+from orchestrator.model.errors import Exit, InputError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The words after `lock`."""
-    add_examples(parser, "l40s-deploy lock show", "l40s-deploy lock release gang0 --force")
-    verbs = parser.add_subparsers(dest="lock_verb", required=True, metavar="show | release")
-    for name, summary, example in (
-        ("show", "show holder, host, command and last heartbeat for each node", "l40s-deploy lock show"),
-        ("release", "release locks whose holder is gone", "l40s-deploy lock release gang0 --force"),
-    ):
-        verb = verbs.add_parser(name, help=summary, description=summary)
-        add_examples(verb, example)
-        add_inventory(verb)
-        add_gangs(verb)
-        add_json(verb)
-        if name == "release":
-            verb.add_argument("--force", action="store_true", help="release even if the holder seems to be alive")
+    """Options of this verb."""
+    add_examples(parser, "l40s-deploy lock", "l40s-deploy lock --release --force gang0")
+    add_inventory(parser)
+    add_gangs(parser)
+    parser.add_argument("--release", action="store_true", help="release locks whose holder is gone")
+    parser.add_argument("--force", action="store_true", help="with --release: even if the holder seems to be alive")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, 4 otherwise, 6 where a lock to be given back has a living holder."""
+    if args.force and not args.release:
+        raise InputError("--force releases nothing by itself", where="command line", fix="add --release")
     inventory = open_cluster(args, screen)
-    if args.lock_verb == "show":
-        found = locks(inventory, tuple(args.gang))
-    else:
+    if args.release:
         found = release(inventory, tuple(args.gang), force=args.force)
+    else:
+        found = locks(inventory, tuple(args.gang))
     if args.json:
         screen.json(locks_json(found))
     else:
-        _show(found, screen, given_back=args.lock_verb == "release")
+        _show(found, screen, given_back=args.release)
     return Exit.UNREACHABLE if any(lock.error for lock in found) else 0
 
 

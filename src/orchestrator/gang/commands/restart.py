@@ -15,7 +15,6 @@ from orchestrator.cli.options import (
     add_json,
     add_timeout,
     open_cluster,
-    seconds,
 )
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
@@ -40,8 +39,6 @@ from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.rooms import answers
 
-WAIT_S = 3600.0
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
@@ -58,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     add_all(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for running requests")
-    add_timeout(parser)
+    add_timeout(parser, "give up if a gang takes longer than this to start, or its nodes to come back")
     add_hung_after(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
@@ -84,13 +81,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reboots", action="store_true", help="with --run: COMMAND reboots the node; wait until it is back"
-    )
-    parser.add_argument(
-        "--wait-s",
-        type=seconds,
-        default=WAIT_S,
-        metavar="TIME",
-        help="with --maintenance: how long to wait for the nodes to come back (1h)",
     )
     parser.add_argument("--without-router", action="store_true", help="with --rolling: you redirect requests yourself")
     add_accept(parser)
@@ -129,9 +119,9 @@ def interrupted(screen: Screen) -> int:
 
 
 def _refuse_strays(args: argparse.Namespace) -> None:
-    if not args.maintenance and (args.run or args.reboots or args.wait_s != WAIT_S):
+    if not args.maintenance and (args.run or args.reboots):
         raise InputError(
-            "--run, --reboots and --wait-s are only valid with --maintenance",
+            "--run and --reboots are only valid with --maintenance",
             where="command line",
             fix="add --maintenance",
         )
@@ -169,7 +159,7 @@ def _request(args: argparse.Namespace, verb: RestartVerb) -> RestartRequest:
         without_router=args.without_router,
         run=args.run,
         reboots=args.reboots,
-        wait_s=args.wait_s,
+        wait_s=args.timeout,
     )
 
 

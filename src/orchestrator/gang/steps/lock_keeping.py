@@ -1,4 +1,4 @@
-"""`lock show` and `lock release`: which command holds a gang, by node, and releasing a dead command's lock."""
+"""`lock` and `lock --release`: which command holds a gang, by node, and releasing a dead command's lock."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
 
 
 def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
-    """The document of `lock show --json`."""
+    """The document of `lock --json`."""
     return {
         "locks": [
             {

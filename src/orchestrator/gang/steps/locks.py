@@ -200,7 +200,7 @@ class GangLock:
                 f"the lock file of gang {self.gang.name} can't be read (a full disk, or a power cut?); it was touched "
                 f"{holder.age_s:.0f} s ago",
                 where=node,
-                fix=f"run the command again after a minute, or now: l40s-deploy lock release --force {self.gang.name}",
+                fix=f"repeat the command after a minute, or now: l40s-deploy lock --release --force {self.gang.name}",
             )
         return LockHeld(
             f"{holder.name} holds gang {self.gang.name} with `{holder.command}`, "

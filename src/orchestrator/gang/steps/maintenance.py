@@ -155,7 +155,7 @@ def _late(gang: GangSpec, late: Sequence[str], known: Mapping[str, ReturnState],
     return GangFailed(
         f"{', '.join(late)} answers but has not rebooted {waited}",
         where=f"gang {gang.name}",
-        fix=f"reboot {', '.join(late)} (`sudo systemctl reboot` there), or use `--wait-s` where a reboot takes longer",
+        fix=f"reboot {', '.join(late)} (`sudo systemctl reboot` there), or use `--timeout` where a reboot takes longer",
     )
 
 

@@ -124,22 +124,21 @@ def speeds_json(fit: LayoutFit) -> dict[str, Any]:
     }
 
 
-def add_model(
-    checkpoint: Judgement, place: str, *, name: str | None, file: Path | None, over: bool
-) -> tuple[Path, dict[str, str]]:
+def add_model(checkpoint: Judgement, place: str, *, file: Path | None, over: bool) -> tuple[Path, dict[str, str]]:
     """Write a profile for a checkpoint directory; returns the file and what is marked in it.
 
-    place: where the checkpoint is, as the profile's source names it
+    place: where the checkpoint is, as the profile's source names it; file: named like the profile, by default as the
+    directory
 
     Raises InputError where there is no checkpoint, where it can't become a profile, and where the file exists.
     """
     directory = PurePosixPath(place).name
-    name = name or directory
+    name = file.stem if file else directory
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is None:
         raise InputError(
             f"{name!r} is not a valid model name",
-            where="command line: --name",
-            fix="use only letters, digits, and . _ + -",
+            where=f"{file or place}",
+            fix="name one with --out NAME.yml, of letters, digits, and . _ + - only",
         )
     made = draft(checkpoint, name=name, directory=directory, source=f"the checkpoint in {place}")
     text = profile_file(made.profile, known_dimensions(made.profile.dimensions), made.unknown, template("model.yml.j2"))

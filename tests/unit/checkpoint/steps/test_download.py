@@ -251,8 +251,9 @@ def test_a_profile_is_made_from_a_checkpoint_of_a_node(
     (place / "config.json").write_text(json.dumps(small | more))
     (place / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     words = _typed(node, tmp_path, "unused")[2:]
-    out = tmp_path / "two.yml"
+    out = tmp_path / "like-this.yml"
     code = main(["models", "add", f"node0:{place}", "--out", str(out), *words, "--json"])
     told = capsys.readouterr()
     assert code == 0, told.err
     assert f"node0:{place}" in out.read_text() and json.loads(told.out)["file"] == str(out)
+    assert "name: like-this" in out.read_text() and "directory: two" in out.read_text()

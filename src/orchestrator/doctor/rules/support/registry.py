@@ -25,7 +25,7 @@ _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE
 
 
 NOT_RECORDED = "NOT-RECORDED"
-LISTED_BY = "l40s-deploy doctor --list-rules"
+LISTED_BY = "l40s-deploy doctor --explain"
 """The command that shows every rule."""
 
 

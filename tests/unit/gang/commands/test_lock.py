@@ -1,0 +1,30 @@
+"""`lock` shows who holds a gang; it takes two words to take a living command's lock away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.reference_cluster import gang as reference
+
+from orchestrator.cli.main import main
+from orchestrator.gang.commands import lock
+from orchestrator.model.inventory import Inventory
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "asked"),
+    [
+        ("", 0, ["show"]),
+        ("--release gang0", 0, ["release", ("gang0",), False]),
+        ("--release --force gang0", 0, ["release", ("gang0",), True]),
+        ("--force gang0", 2, []),
+    ],
+)
+def test_what_is_asked_of_the_nodes(words: str, code: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(lock, "open_cluster", lambda *_: Inventory(path="hosts.yml", gangs=(reference(),)))
+    monkeypatch.setattr(lock, "locks", lambda *_: [seen.append("show")][1:])
+    monkeypatch.setattr(lock, "release", lambda _, gangs, force: [seen.extend(["release", gangs, force])][1:])
+    assert main(["lock", *words.split()]) == code
+    assert seen == asked
