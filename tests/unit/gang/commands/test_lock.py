@@ -24,7 +24,12 @@ from orchestrator.model.inventory import Inventory
 def test_what_is_asked_of_the_nodes(words: str, code: int, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(lock, "open_cluster", lambda *_: Inventory(path="hosts.yml", gangs=(reference(),)))
-    monkeypatch.setattr(lock, "locks", lambda *_: [seen.append("show")][1:])
-    monkeypatch.setattr(lock, "release", lambda _, gangs, force: [seen.extend(["release", gangs, force])][1:])
+
+    def told(*words: Any) -> tuple[()]:
+        seen.extend(words)
+        return ()
+
+    monkeypatch.setattr(lock, "locks", lambda *_: told("show"))
+    monkeypatch.setattr(lock, "release", lambda _, gangs, force: told("release", gangs, force))
     assert main(["lock", *words.split()]) == code
     assert seen == asked

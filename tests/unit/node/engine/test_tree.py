@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node import processes
+from orchestrator.node import supervision
 from orchestrator.node.agent import clock
 from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine import tree as tree_module
@@ -24,7 +24,7 @@ STAGED = {**LEAST, "tp_ranks": [0]}
     "look", [lambda tree: tree.step(10.0, set()), lambda tree: tree.some_die()], ids=["step", "some die"]
 )
 @pytest.mark.parametrize(
-    ("flags", "at"), [(0, 100.0), (processes.PF_EXITING, 0.0)], ids=["whole", "ending, its connections closed"]
+    ("flags", "at"), [(0, 100.0), (supervision.PF_EXITING, 0.0)], ids=["whole", "ending, its connections closed"]
 )
 def test_a_rank_was_seen_alive_when_the_look_began(
     look: Callable[[ProcessTree], object], flags: int, at: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
