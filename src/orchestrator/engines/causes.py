@@ -19,6 +19,8 @@ _NO_WAY = (
 )
 _LOCAL_ONLY = r"\[?(?:fe80:|169\.254\.|127\.0\.1\.1\b)"
 """Addresses that lead to no other node; the last is what Debian calls the machine's own name in /etc/hosts."""
+_BRIDGE = r"172\.(?:17\.0\.\d|(?:1[89]|2\d|3[01])\.0\.1<)"
+"""Addresses that Docker gives to its bridges and, by default, to what is behind docker0: of one machine alone."""
 _TOOL = r"(?:ninja|nvcc|cicc|ptxas|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
 _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
@@ -37,8 +39,10 @@ COMMON = (
     ),
     LogCause(
         id="ENGINE-MISSING",
-        pattern=r"No module named '?(sglang|torch|sgl_kernel|flashinfer)\b",
-        text="the engine, or one of its packages, is not installed in the stack's environment on this node",
+        pattern=r"No module named '?(sglang|torch|sgl_kernel|flashinfer)\b"
+        r"|ImportError: \S{1,256}\.so: undefined symbol|Could not load any common_ops library",
+        text="the engine, or one of its packages, is not installed in the stack's environment on this node, or is built"
+        " for another torch",
         fix="reinstall the stack: run `l40s-deploy prepare`",
     ),
     LogCause(
@@ -115,8 +119,8 @@ COMMON = (
     ),
     LogCause(
         id="GPU-MEMORY-UNBALANCED",
-        pattern=r"The memory capacity is unbalanced",
-        text="some GPUs have much less free memory than others: another process uses them",
+        pattern=r"The memory capacity is unbalanced|Free memory on device .{0,64}is less than desired GPU memory",
+        text="a GPU has much less free memory than others, or than the engine wants: another process uses it",
         fix="find the process with `nvidia-smi` on the node: if it is another gang's, give each gang its own GPUs",
     ),
     LogCause(
@@ -166,6 +170,7 @@ COMMON = (
         text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
         fix="check this node's kernel log for Xid 13 or 31 (`dmesg -T | grep Xid`). If it is always the same GPU,"
         " replace that GPU; otherwise try the stack without CUDA graphs",
+        weak=True,
     ),
     LogCause(
         id="GPU-DUPLICATE",
@@ -183,7 +188,8 @@ COMMON = (
     ),
     LogCause(
         id="GPU-P2P-REFUSED",
-        pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?')peer access is not supported",
+        pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} ')"
+        r"peer access is not supported",
         text="two GPUs of this node can't map each other's memory",
         fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"
         " --disable-custom-all-reduce",
@@ -221,7 +227,7 @@ COMMON = (
         id="GPU-LOST",
         pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle"
         r"|no CUDA-capable device is detected|No CUDA GPUs are available"
-        r"|invalid device ordinal|CUDA-capable device\(s\) is/are busy",
+        r"|[Ee]rror: invalid device ordinal|CUDA-capable device\(s\) is/are busy",
         text="a GPU is missing, does not respond, or is in use",
         fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node, and l40s_gpus or"
         " CUDA_VISIBLE_DEVICES against the number of ranks",
@@ -235,7 +241,8 @@ COMMON = (
     ),
     LogCause(
         id="PORT-IN-USE",
-        pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use",
+        pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use"
+        r"|server socket has failed to listen on any local network address",
         text="a port that the engine needs is in use on this node",
         fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
         " the inventory",
@@ -257,22 +264,26 @@ COMMON = (
     LogCause(
         id="NO-INTERFACE",
         pattern=r"no socket interface found|Unable to find (interface|address) for|No usable listening interface found"
-        r"|NET/Socket : no interface found|NET/IB : No IP interface found|verify NCCL_OOB_NET_IFNAME",
+        r"|NET/Socket : no interface found|NET/IB : No IP interface found|verify NCCL_OOB_NET_IFNAME"
+        r"|connecting to address {1,2}with family \d",
         text="the network interface set for NCCL or Gloo does not exist, or has no address",
         fix="compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the node's interfaces (sglang issues 836, 958)",
     ),
     LogCause(
         id="WRONG-INTERFACE",
         pattern=rf"[Cc]onnect(?: to)? (?P<peer>{_LOCAL_ONLY}\S{{0,128}}) ?(?:failed|returned|[A-Z])"
-        rf"|remote=(?P<peer_of_gloo>{_LOCAL_ONLY}\S{{0,128}})",
+        rf"|remote=(?P<peer_of_gloo>{_LOCAL_ONLY}\S{{0,128}})"
+        rf"|[Cc]onnect to (?P<peer_of_docker>{_BRIDGE}\S{{0,16}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
+        r"|Gloo connectFullMesh failed with .{0,256}(?:\] no error|remote=\[127\.)",
         text="NCCL or Gloo took an interface whose address leads to no other node",
         fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes reach each other by"
         " (`l40s-deploy plan --show env`; nccl issue 975)",
+        weak=True,
     ),
     LogCause(
         id="PORT-BLOCKED",
         pattern=rf"[Cc]onnect to (?P<peer>\S{{1,128}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
-        rf"|connect returned {_NO_WAY}|socket(?:Start|Poll)Connect: exceeded timeouts"
+        rf"|connect (?:returned|failed ?:) {_NO_WAY}|socket(?:Start|Poll)Connect: exceeded timeouts"
         rf"|connect \[(?P<peer_of_gloo>[^\]]{{1,64}})\]:\d{{1,5}}: {_NO_WAY}|SO_ERROR: {_NO_WAY}"
         r"|failed to connect to .{0,128}errno: (?:101|110|113)\b",
         text="a rank can't reach another one over TCP: a firewall, or no route, since ranks use any free port",
@@ -282,7 +293,8 @@ COMMON = (
     ),
     LogCause(
         id="IB-MEMLOCK",
-        pattern=r"ibv_(reg_\w{1,16}|create_cq|create_qp|alloc_pd) failed.{0,256}(Cannot allocate memory|\b12\b)",
+        pattern=r"ibv_(reg_\w{1,16}|create_cq|create_qp|alloc_pd) failed"
+        r"(?:\s{0,8}$|.{0,256}(?:Cannot allocate memory|\b12\b))",
         text="the RDMA driver can't lock memory: the engine's memlock limit is too low",
         fix="set memlock to unlimited for the engine's service or user: run `l40s-deploy prepare --tags limits`",
     ),
@@ -432,7 +444,7 @@ COMMON = (
     ),
     LogCause(
         id="PROCESS-LIMIT",
-        pattern=r"can't start new thread|pthread_create failed.{0,64}Resource temporarily unavailable",
+        pattern=r"can't start new thread|(?:pthread_create failed.{0,64}|thread: )Resource temporarily unavailable",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
@@ -440,7 +452,7 @@ COMMON = (
     ),
     LogCause(
         id="RANK-DIED-STARTING",
-        pattern=r"scheduler died during initialization \(exit code: -9\)",
+        pattern=r"scheduler died during initialization \(exit code: -9\)|^(?:\[[^\]]{1,40}\] )?Exit code: -9$",
         text="a rank's process was killed while the engine started, which usually means the kernel's OOM killer",
         fix="check the kernel log on this node for the OOM killer (`dmesg -T | grep -i oom`), and what else uses its"
         " memory",
@@ -520,7 +532,7 @@ KERNEL = (
     LogCause(
         id="HOST-OUT-OF-MEMORY",
         pattern=r"[Oo]ut of memory: Killed process|oom-kill:constraint=|\bOOM ?Killed\b|\boom_kill event"
-        r"|killed by the OOM killer"
+        r"|unit has been killed by the OOM killer"
         r"|Killed signal terminated program (?:cc1plus|cicc|ptxas)",
         text="the kernel ended a process: the node, or its cgroup (container, systemd unit, Slurm job), was out of main"
         " memory",

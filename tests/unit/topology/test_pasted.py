@@ -306,7 +306,9 @@ def test_nccl_s_graph_lines_hold_the_tree_of_its_xml(name: str) -> None:
         for rank, half in enumerate(halves)
         for line in half
     ]
-    for text in ("\n".join(lines), "\n".join(ranks), "\n".join(f"(TP0 pid=7) {line}" for line in lines)):
+    for text in ("\n".join(lines), "\n".join(ranks), "\n".join(f"(TP0 pid=7) {line}" for line in lines),
+                 "\n".join(re.sub(r"(?<=-)[0-9a-f]{4,}", lambda found: found[0].upper(), f"[1,3]<stdout>:{line}")
+                           for line in lines)):  # fmt: skip
         snapshot = only(text)
         topology = build(snapshot)
         assert snapshot.node == "node0" and paths(topology) == paths(wanted)
@@ -320,7 +322,9 @@ def test_nccl_s_log_over_tcp_says_so() -> None:
     snapshot = only((RECORDED / "nccl-2.28.9-tcp.log").read_text())
     assert snapshot.node == "node0" and recognised(snapshot) == ("NCCL's log",)
     assert [gpu.address for gpu in build(snapshot).gpus] == ["0000:00:06.0"]
-    assert "TRANSPORT-TCP" in found(snapshot)
+    lines = (RECORDED / "nccl-2.28.9-tcp.log").read_text().splitlines()
+    short = only("\n".join(line for line in lines if "NET/Socket : Using" in line))
+    assert found(snapshot)["TRANSPORT-TCP"] == found(short)["TRANSPORT-TCP"] == "note"
 
 
 VERBS = """hca_id:\tmlx5_0
@@ -374,6 +378,41 @@ def test_small_tools() -> None:
     assert (gpu.name, gpu.memory_total, gpu.address) == ("NVIDIA L40S", 46068 << 20, "0000:a1:00.0")
     listed = build(only("GPU 0,1: NVIDIA L40S\nGPU 2: NVIDIA L20 (UUID: GPU-1db6b1cf-de5e-b497-caca-1a027578d587)\n"))
     assert [gpu.name for gpu in listed.gpus] == ["NVIDIA L40S", "NVIDIA L40S", "NVIDIA L20"]
+
+
+IBSTAT = """CA 'mlx5_{0}'
+\tFirmware version: 22.38.1900
+\tPort 1:
+\t\tState: {1}
+\t\tPhysical state: {2}
+\t\tRate: 100
+\t\tLink layer: Ethernet
+"""
+IBSTATUS = """Infiniband device 'mlx5_{0}' port 1 status:
+\tstate:\t\t 4: {1}
+\tphys state:\t 5: {2}
+\trate:\t\t 100 Gb/sec (4X EDR)
+\tlink_layer:\t Ethernet
+"""
+
+
+@pytest.mark.parametrize("form", [IBSTAT, IBSTATUS])
+def test_a_port_near_gpus_that_a_tool_calls_down_is_down(form: str) -> None:
+    topo = "\tGPU0\tGPU1\tmlx5_0\tmlx5_1\tmlx5_2\nGPU0\tX\tPIX\tPIX\tPIX\tSYS\nGPU1\tPIX\tX\tPIX\tPIX\tSYS\n"
+    up, down, far = (
+        form.format(*words) for words in ((0, "Active", "LinkUp"), (1, "Down", "Polling"), (2, "Down", "x"))
+    )
+    snapshot = only(f"{topo}\n{up}{down}{far}")
+    port = build(snapshot).rdma[1]
+    assert (port.state, port.phys_state, port.rate_gbps, port.link_layer) == ("DOWN", "Polling", 100, "Ethernet")
+    assert found(snapshot) == {"RDMA-PORT-DOWN": "slow", "NOT-RECORDED": "unknown"}
+    for less in (f"{topo}\n{up}{far}", f"{up}{down}{far}", topo):
+        assert found(only(less)) == {"NOT-RECORDED": "unknown"}
+
+
+def test_an_old_table_of_nvidia_smi_has_names_without_their_maker() -> None:
+    (gpu,) = build(only("|   0  A40                 On   | 00000000:01:00.0 Off |                    0 |\n")).gpus
+    assert (gpu.name, gpu.address) == ("A40", "0000:01:00.0")
 
 
 TOKENS = st.sampled_from(

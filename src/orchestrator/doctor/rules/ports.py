@@ -9,6 +9,7 @@ from typing import NamedTuple
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices, port_folder
 from orchestrator.doctor.rules.support.input import record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
+from orchestrator.doctor.rules.support.stated_wiring import wiring_of
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.topology.network import PortFault, carrier, is_bonded, port_fault
@@ -58,6 +59,29 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
         )
 
 
+def _stated_near(node: Node) -> list[RdmaPort]:
+    """Ports near GPUs by path types, of which a tool told the state."""
+    seen = wiring_of(node)
+    near = {nic for group in seen.served for nic in group.nics} if seen else set()
+    return [port for port in node.topology.rdma if port.device in near and port.state]
+
+
+def _near_and_down(node: Node) -> list[Finding] | None:
+    ports = _stated_near(node)
+    down = [one for one in _troubles(node, ports) if one.fault is PortFault.NO_LINK]
+    if not down:
+        return [] if ports else None
+    return [
+        slow(
+            f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link",
+            *(one.evidence for one in down),
+            effect=price(Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP),
+            fix=f"plug the cable, enable the switch's port, then {'; '.join(one.fix for one in down)}",
+            devices=tuple(one.port.device for one in down),
+        )
+    ]
+
+
 @Rule(
     id="RDMA-PORT-DOWN",
     title="RDMA ports have no link",
@@ -69,6 +93,7 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
     source="NCCL src/transport/net_ib (ncclIbInit skips what is not IBV_PORT_ACTIVE); the articles' second fault",
     weight=20,
     needs=RAILS,
+    on_text=_near_and_down,
 ).of_cluster
 def rdma_port_down(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node, with its unusable ports; a spare port of the main card is listed there, or noted."""

@@ -60,6 +60,10 @@ def _only_tcp(node: Node) -> Finding:
     )
 
 
+def _told_by_log(node: Node) -> list[Finding] | None:
+    return [_as_nccl_wrote(node)] if node.topology.sockets else None
+
+
 @Rule(
     id=TCP,
     title="traffic between the nodes uses TCP",
@@ -73,6 +77,7 @@ def _only_tcp(node: Node) -> Finding:
     source="NCCL src/plugin/net.cc (one network for a communicator); the articles' third fault",
     weight=13,
     needs=(Area.PCI, Area.RDMA),
+    on_text=_told_by_log,
 ).of_cluster
 def transport_tcp(cluster: Cluster) -> Iterator[Finding]:
     """One finding on each node without an RDMA device; on the leader where the inventory asks for TCP; a note on what

@@ -16,14 +16,14 @@ from orchestrator.topology.switches import XML_ROOT
 
 FORM = "NCCL's log"
 _LINE = re.compile(
-    r"(?:^|.{0,256}?[\s\]|])(?P<host>[A-Za-z0-9][\w.-]{0,63}):"
+    r"(?:^|.{0,256}?[\s\]|:])(?P<host>[A-Za-z0-9][\w.-]{0,63}):"
     r"(?P<who>\d{1,10}:\d{1,10}) \[-?\d{1,4}\] (?:\S{1,64} )?"
     r"NCCL INFO (?P<words>.*)"
 )  # fmt: skip
 _CPU = re.compile(r"CPU/(?:[0-9a-f]+-)?([0-9a-f]{1,16}) \(")
 _NODE = re.compile(
     r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>[\d.]{1,8})\] - "
-    r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-f]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
+    r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-fA-F]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
 )
 _USING = re.compile(r"NET/IB\w* : Using (?P<devices>\[0\].*)")
 _ENTRY = re.compile(r"\[(\d{1,3})\](?:=\{([^}]{0,512})\}|([A-Za-z][\w.@-]{0,63}:\d{1,2}/(?:RoCE|IB)))")
@@ -102,7 +102,7 @@ def _number(text: str) -> float:
 
 def _address(number: str) -> str:
     """NCCL prints an address as one number: its digits without what separates them."""
-    digits = number.rjust(8, "0")
+    digits = number.lower().rjust(8, "0")
     return (
         f"{digits[:-5].rjust(4, '0')[-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.{digits[-1]}"
         if digits[-1] < "8"

@@ -18,7 +18,7 @@ READERS: tuple[Callable[[Sequence[Line]], Iterator[PastedFacts]], ...] = (
     tools.read,
 )
 FORMS = (
-    "nvidia-smi topo -m, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, show_gids,"
+    "nvidia-smi topo -m, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat, show_gids,"
     " ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
 )
 _MOST_MACHINES = 64

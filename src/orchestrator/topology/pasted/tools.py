@@ -10,9 +10,10 @@ from typing import Any
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
 
-VERBS, GIDS, ADDRESSES, SMI, GPUS = "ibv_devinfo", "show_gids", "ip addr", "nvidia-smi -q", "a list of GPUs"
-_HCA = re.compile(r"\s*hca_id:\s+([A-Za-z][\w.@-]{0,63})")
-_FIELD = re.compile(r"\s+([\w.]{2,24}):\s+(.{1,128})")
+GIDS, ADDRESSES, SMI, GPUS = "show_gids", "ip addr", "nvidia-smi -q", "a list of GPUs"
+_HCA = re.compile(r"\s*(hca_id:\s+|CA '|Infiniband device ')([A-Za-z][\w.@-]{0,63})(?:'(?: port (\d{1,3}) status:)?)?")
+_TOOLS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
+_FIELD = re.compile(r"\s+([\w. ]{2,24}):(?:\s+(.{1,128}))?")
 _GID = re.compile(r"\s+GID\[\s*(\d{1,4})\]:\s+([0-9a-fA-F:.]{2,64})(?:, (RoCE v[12]|IB/RoCE v1))?")
 _SHOWN_GID = re.compile(
     r"\s*([A-Za-z][\w.@-]{0,63})\s+(\d{1,2})\s+(\d{1,4})\s+([0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})\s+(?:[\d.]{7,15}\s+)?v?(1|2)\s*(\S{0,16})"
@@ -28,7 +29,7 @@ _INET = re.compile(r"\s+inet6? ([0-9a-fA-F.:]{2,45}/\d{1,3})")
 _SMI_GPU = re.compile(r"GPU ([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])$", re.IGNORECASE)
 _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
 _TABLE = re.compile(
-    r"\|\s+(\d{1,3})\s+((?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,40}?)\s+(?:On|Off|N/A)\s*"
+    r"\|?\s+(\d{1,3})\s+([A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
     r"\|\s+([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])",
     re.IGNORECASE,
 )
@@ -39,13 +40,9 @@ _LISTED = re.compile(
 _DRIVER = re.compile(
     r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?)"
 )
-_STATES = {
-    "PORT_NOP": "0: NOP",
-    "PORT_DOWN": "1: DOWN",
-    "PORT_INIT": "2: INIT",
-    "PORT_ARMED": "3: ARMED",
-    "PORT_ACTIVE": "4: ACTIVE",
-}
+_STATES = {"NOP": "0: NOP", "DOWN": "1: DOWN", "INIT": "2: INIT", "ARME": "3: ARMED", "ACTI": "4: ACTIVE"}
+_LINKS = {"POLL": "2: Polling", "DISA": "3: Disabled", "LINK": "5: LinkUp"}
+"""By the first four letters: each tool writes the words in its own way."""
 _WIDTHS = {"1X": 1, "2X": 16, "4X": 4, "8X": 8, "12X": 12}
 _MOST = 512
 
@@ -59,51 +56,63 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
 
 def _verbs(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     facts: PastedFacts | None = None
+    seen: set[tuple[str, str]] = set()
     folder = at = ""
     for line in lines:
         if match := _HCA.fullmatch(line.text):
-            if facts is not None and f"/sys/class/infiniband/{match[1]}/fw_ver" in facts.files:
+            tool, device, number = match.groups("")
+            form = _TOOLS[tool[0]]
+            if facts is not None and ((device, number) in seen or form != facts.form):
                 yield facts
-                facts = None
-            facts = facts or PastedFacts(VERBS, line.number, line.node, areas={Area.RDMA})
-            folder = at = f"/sys/class/infiniband/{match[1]}"
-            facts.files[f"{folder}/fw_ver"] = ""
+                facts, seen = None, set()
+            facts = facts or PastedFacts(form, line.number, line.node, areas={Area.RDMA})
+            seen.add((device, number))
+            folder = f"/sys/class/infiniband/{device}"
+            at = f"{folder}/ports/{number}" if number else folder
+            facts.files.setdefault(f"{folder}/fw_ver", "")
         elif facts is None or len(facts.files) > 64 * _MOST:
             continue
         elif match := _GID.fullmatch(line.text):
-            _gid(facts, at, match[1], match[2], match[3] or "", "")
+            index, gid, kind = match.groups("")
+            _gid(facts, at, index, gid, kind, "")
             facts.areas.add(Area.PORTS)
         elif match := _FIELD.fullmatch(line.text):
-            at = _field(facts, folder, at, match[1], match[2].strip())
+            name, value = match.groups("")
+            at = _field(facts, folder, at, name.lower().replace(" ", "_"), value.strip())
     if facts is not None:
         yield facts
 
 
 def _field(facts: PastedFacts, folder: str, at: str, name: str, value: str) -> str:
     """Take one field; the folder of the port that the next ones belong to."""
-    if name == "port" and value.isdecimal() and len(value) < 4:
-        return f"{folder}/ports/{value}"
-    if name in ("fw_ver", "board_id"):
-        facts.files[f"{folder}/{name}"] = value
+    number = value if name == "port" else name.removeprefix("port_") if not value else ""
+    if number.isdecimal() and len(number) < 4:
+        return f"{folder}/ports/{number}"
+    if name in ("fw_ver", "firmware_version", "board_id"):
+        facts.files[f"{folder}/{'board_id' if name == 'board_id' else 'fw_ver'}"] = value
     elif at != folder and (told := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
         facts.files[f"{at}/{_FILES.get(name, name)}"] = told
     return at
 
 
-_FILES = {"active_width": "rate", "active_speed": "rate"}
+_FILES = {"active_width": "rate", "active_speed": "rate", "physical_state": "phys_state"}
 
 
 def _of_port(name: str, value: str, lanes: str) -> str:
     """What sysfs would say. lanes: as `active_width`, which comes first, has left them"""
-    word = value.split(maxsplit=1)[0]
+    word = re.sub(r"^(?:\d: )?(?:PORT_)?", "", value)[:4].upper()
+    speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb|$)", value)
+    if name == "rate":
+        return f"{float(speed[1]):g} Gb/sec" if speed else ""
     if name == "active_speed":
-        speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?) Gbps", value)
-        return f"{float(speed[1]) * int(lanes or 1):g} Gb/sec" if speed and (lanes or "1").isdecimal() else ""
+        known = speed and (lanes or "1").isdecimal()
+        return f"{float(speed[1]) * int(lanes or 1):g} Gb/sec" if speed and known else ""
     told = {
         "state": _STATES.get(word, ""),
-        "phys_state": "5: LinkUp" if word == "LINK_UP" else "3: Disabled",
+        "phys_state": _LINKS.get(word, ""),
+        "physical_state": _LINKS.get(word, ""),
         "link_layer": value if value in ("Ethernet", "InfiniBand") else "",
-        "active_width": str(_WIDTHS.get(word, "")),
+        "active_width": str(_WIDTHS.get(value.partition(" ")[0], "")),
     }
     return told.get(name, "")
 

@@ -24,14 +24,15 @@ _PREFIX = re.compile(
     r"(?:\x1b\[[\d;]{0,16}m"
     r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
     r"|(?P<service>[\w.-]{1,64}) {1,16}\| "  # docker compose logs
-    r"|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32} (?:std(?:out|err) [FP] )?"  # docker logs -t, kubectl logs --timestamps, CRI
+    r"|\[?\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32}\]? (?:std(?:out|err) [FP] )?"  # docker, kubectl, CRI: timestamps
     r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}\[\d{1,9}\]: )?"  # journalctl -o short-iso
     r"|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} (?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
     r"|\[\d{1,4},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
     r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
     r"| {0,6}\d{1,5}: "  # srun --label
     r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\) "  # vLLM, ray
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[[^\]]{1,64}\] "  # vLLM's logger
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
+    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) "  # Docker Desktop; a parent's logging
     r")"
 )
 _MOST_PREFIXES = 8

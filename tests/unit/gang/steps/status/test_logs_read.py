@@ -77,6 +77,10 @@ PREFIXES = [
     "\x1b[31m",
     "(Worker_TP3 pid=1234) ERROR 11-25 10:00:00 [multiproc_executor.py:597] ",
     "(RayWorkerWrapper pid=123, ip=10.0.0.2) ",
+    "(RayWorkerVllm pid=14289) ERROR 04-17 09:00:33 ray_utils.py:44] ",
+    "[2026-02-24T20:21:58Z] ",
+    "2025-05-30 18:28:27.890 | ",
+    "2025-03-07 23:50:31,001 - __main__ - INFO - ",
 ]
 
 
@@ -125,6 +129,7 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
         ("NVRM: GPU 0000:41:00.0: RmInitAdapter failed! (0x62:0x40:2407)", "GPU-LOST", "did not come up"),
         ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", "GPU-BAR1-SMALL", "BAR"),
         ("x.service: A process of this unit has been killed by the OOM killer.", "HOST-OUT-OF-MEMORY", "systemd"),
+        ("Some common causes include: (1) the process was killed by the OOM killer due to high memory usage", None, ""),
         (" Reason: OOMKilled", "HOST-OUT-OF-MEMORY", "cgroup"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=123.0.", "HOST-OUT-OF-MEMORY", "Slurm"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "HOST-OUT-OF-MEMORY", "memory"),
