@@ -15,8 +15,8 @@ from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides, Reach, 
 OURS = (
     "l40s_accept", "l40s_address", "l40s_agent_port", "l40s_api_key_file", "l40s_args", "l40s_dist_init_port",
     "l40s_engine_user",
-    "l40s_env", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port", "l40s_ib_hca",
-    "l40s_ib_sl", "l40s_ib_tc",
+    "l40s_env", "l40s_env_public", "l40s_fs_root", "l40s_gid_index", "l40s_gpus", "l40s_http_host", "l40s_http_port",
+    "l40s_ib_hca", "l40s_ib_sl", "l40s_ib_tc",
     "l40s_lease", "l40s_model_root", "l40s_nccl_port", "l40s_notify",
     "l40s_role",
     "l40s_router_metrics_port", "l40s_router_port", "l40s_router_tls_cert", "l40s_router_tls_key",
@@ -204,6 +204,7 @@ def _overrides(variables: Variables) -> Overrides:
         ib_tc=variables.number("l40s_ib_tc", 0, 255),
         ib_sl=variables.number("l40s_ib_sl", 0, 15),
         env=variables.pairs("l40s_env"),
+        env_public=variables.env_names("l40s_env_public"),
         args=_arguments(variables),
     )
 

@@ -132,6 +132,10 @@ class Variables:
             raise self.wrong(name, "a mapping of names to values", f"write `{name}: {{NCCL_DEBUG: INFO}}`")
         return tuple((self._env_name(name, key), self._env_value(name, key, item)) for key, item in value.items())
 
+    def env_names(self, name: str) -> tuple[str, ...]:
+        """A list of environment variables' names."""
+        return tuple(self._env_name(name, key) for key in self.texts(name))
+
     def _env_name(self, name: str, key: object) -> str:
         if isinstance(key, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
             return key

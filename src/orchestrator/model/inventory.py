@@ -51,6 +51,8 @@ class Overrides:
     ib_tc: int | None = None
     ib_sl: int | None = None
     env: tuple[tuple[str, str], ...] = ()
+    env_public: tuple[str, ...] = ()
+    """`l40s_env_public`: names whose values anybody may see."""
     args: tuple[str, ...] = ()
 
 

@@ -55,6 +55,7 @@ class NodePlan:
     command, flags: the words before the flags, and each flag with its values
     graph_batch: the largest batch that is captured as a CUDA graph; None where the engine chooses
     sources: for each env variable and flag, where its value comes from, so that an operator can check it
+    env_public: names of variables that may be shown beside those that are documented
     """
 
     gang: str
@@ -73,6 +74,7 @@ class NodePlan:
     network: NodeNetwork = field(default_factory=NodeNetwork)
     container: Container | None = None
     graph_batch: int | None = None
+    env_public: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:

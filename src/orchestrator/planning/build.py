@@ -226,6 +226,7 @@ class _GangChoices(_GangGiven):
             command=tuple(word.replace("{venv}", venv) for word in launch),
             flags=tuple((option.flag, *option.values) for option in chosen),
             env=tuple(env.items()),
+            env_public=node.overrides.env_public,
             sources=tuple(sources),
             gpus=gpus,
             tp_ranks=layout.tensor_ranks(self.layout, node.node_rank),

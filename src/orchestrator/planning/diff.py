@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from orchestrator.planning.redaction import HIDDEN, is_hidden, is_secret
+from orchestrator.planning.redaction import HIDDEN, is_secret, shown_env, shown_flags
 from orchestrator.protocol.staging import APART, StagingRequest
 
 _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "command", "flags",
@@ -47,12 +48,17 @@ def words_of(command: Sequence[str], flags: Iterable[Sequence[str]]) -> dict[str
     return {"command": " ".join(command), **{flag: " ".join(values) for flag, *values in flags}}
 
 
-def changes(was: Mapping[str, StagingRequest], will: Mapping[str, StagingRequest]) -> tuple[SettingChange, ...]:
-    """Between the requests that were staged and those that would be, by node name."""
+def changes(
+    was: Mapping[str, StagingRequest],
+    will: Mapping[str, StagingRequest],
+    public: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> tuple[SettingChange, ...]:
+    """Between the requests that were staged and those that would be, by node name; so is public: variables that may
+    be shown beside those that are documented."""
     return tuple(
         change
         for node in dict.fromkeys((*was, *will))
-        for change in _of_node(node, was.get(node), will.get(node))
+        for change in _of_node(node, was.get(node), will.get(node), public.get(node, ()))
         if not (change.name == "engine_user" and change.will is None)  # the node knows who called sudo
     )
 
@@ -77,22 +83,26 @@ def summary(changes: Sequence[SettingChange], most: int = 3) -> str:
     return "; ".join(parts[:most]) + more
 
 
-def _of_node(node: str, was: StagingRequest | None, will: StagingRequest | None) -> Iterator[SettingChange]:
+def _of_node(
+    node: str, was: StagingRequest | None, will: StagingRequest | None, public: Collection[str]
+) -> Iterator[SettingChange]:
     then, now = _settings(was), _settings(will)
-    variables = {name for request in (was, will) if request is not None for name in request.env}
+    before, after = _settings(was, public), _settings(will, public)
     for name in dict.fromkeys((*then, *now)):
-        hides = is_hidden if name in variables else is_secret
-        before, after = then.get(name), now.get(name)
-        if before != after:
-            yield SettingChange(node, name, *(HIDDEN if one and hides(name, one) else one for one in (before, after)))
+        if then.get(name) != now.get(name):
+            yield SettingChange(node, name, before.get(name), after.get(name))
 
 
-def _settings(request: StagingRequest | None) -> dict[str, str]:
-    """All settings of a node, by the name that users know."""
+def _settings(request: StagingRequest | None, public: Collection[str] | None = None) -> dict[str, str]:
+    """All settings of a node, by the name that users know. public: None for the values as they are"""
     if request is None:
         return {}
-    settings = {**request.env, **words_of(request.command, request.flags)}
+    env, flags = request.env, request.flags
+    if public is not None:
+        env, flags = shown_env(env, public), shown_flags(flags)
+    settings = {**env, **words_of(request.command, flags)}
     for key, value in request.as_json().items():
         if key not in _OF_ONE_RUN and value not in (None, "", [], {}):
-            settings[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            settings[key] = HIDDEN if public is not None and is_secret(key, text) else text
     return settings

@@ -37,7 +37,8 @@ def _gang(gang: GangPlan) -> dict[str, Any]:
 
 
 def _node(node: NodePlan) -> dict[str, Any]:
-    told_apart = {"sources", "network", "graph_batch", "container", "command", "flags"}  # most are in env and argv
+    # no part of what runs, or in env and argv
+    told_apart = {"sources", "network", "graph_batch", "container", "command", "flags", "env_public"}
     content = {field.name: getattr(node, field.name) for field in fields(node) if field.name not in told_apart}
     if node.container is not None:
         content["container"] = asdict(node.container)

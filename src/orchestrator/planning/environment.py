@@ -89,7 +89,7 @@ def environment(about: Surroundings) -> tuple[Setting, ...]:
     for name, value in about.stack.env:
         settings[name] = Setting(name, _filled(value, about), f"stack {about.stack.name}")
     for name, value in about.node.overrides.env:
-        replaced = "" if is_hidden(name, value) else _instead(settings.get(name))
+        replaced = "" if is_hidden(name, value, about.node.overrides.env_public) else _instead(settings.get(name))
         settings[name] = Setting(name, value, f"override: l40s_env in the inventory{replaced}")
     return tuple(settings.values())
 

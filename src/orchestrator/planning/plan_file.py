@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.model.errors import VerificationDiffers
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.planning.diff import words_of
-from orchestrator.planning.redaction import shown, shown_env
+from orchestrator.planning.redaction import shown
 
 _MOST_NAMED = 6
 
@@ -30,7 +30,7 @@ class SavedPlan:
 def saved_plan(path: str, document: Mapping[str, Any]) -> SavedPlan:
     """Read `plan --out`'s document. Raises KeyError, TypeError, ValueError or AttributeError where it is none."""
     facts = {(str(fact["node"]), str(fact["name"])): str(fact["value"]) for fact in document["facts"]}
-    settings = {str(node["name"]): _settings(dict(node["words"]), node["env"]) for node in document["nodes"]}
+    settings = {str(node["name"]): {**node["env"], **node["words"]} for node in document["nodes"]}
     return SavedPlan(path=path, plan_id=str(document["plan_id"]), facts=facts, settings=settings)
 
 
@@ -67,17 +67,13 @@ def _differences(then: Mapping[tuple[str, str], str], now: Mapping[tuple[str, st
 
 def _changed_settings(saved: SavedPlan, plan: Plan) -> list[str]:
     now = {
-        node.name: _settings(words_of(node.command, node.flags), dict(node.env))
-        for gang in plan.gangs
+        node.name: {**dict(node.env), **words_of(node.command, node.flags)}
+        for gang in shown(plan).gangs
         for node in gang.nodes
     }
     then = {(node, name): value for node, values in saved.settings.items() for name, value in values.items()}
     new = {(node, name): value for node, values in now.items() for name, value in values.items()}
     return list(_differences(then, new))
-
-
-def _settings(words: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    return {**shown_env(env), **words}
 
 
 def _word(value: str | None) -> str:

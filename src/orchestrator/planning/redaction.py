@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from orchestrator.topology.redaction import HIDDEN, without_secrets
 
 if TYPE_CHECKING:  # a command line is looked through without any plan
     from orchestrator.model.plan import NodePlan, Plan
-
-
-import shlex
-from collections.abc import Iterator, Sequence
-from urllib.parse import urlsplit
-
-HIDDEN = "<secret>"
 
 _NAMES = re.compile(
     r"(?:^|_)(?:API_?KEYS?|KEYS?|TOKENS?|SECRETS?|PASS|PASSWD|PASSWORDS?|PASSPHRASE|CREDENTIALS?|AUTHORIZATION|AUTH|"
@@ -37,14 +34,23 @@ def is_secret(name: str, value: str) -> bool:
     return bool(value) and bool(_NAMES.search(name) or _URL_WITH_USER.search(value))
 
 
-def is_hidden(name: str, value: str) -> bool:
-    """An environment variable's value that is not shown: a secret, or one of a name that nobody documents."""
-    return is_secret(name, value) or (bool(value) and not _PUBLIC.fullmatch(name))
+def is_hidden(name: str, value: str, public: Collection[str] = ()) -> bool:
+    """An environment variable's value that is not shown: a secret, or one of a name that nobody documents and that the
+    inventory does not call public."""
+    return is_secret(name, value) or (bool(value) and not _PUBLIC.fullmatch(name) and name not in public)
 
 
-def shown_env(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment with the values that may be seen by anybody."""
-    return {name: HIDDEN if is_hidden(name, value) else value for name, value in env.items()}
+def shown_env(env: Mapping[str, str], public: Collection[str] = ()) -> dict[str, str]:
+    """An environment with the values that may be seen by anybody. public: `l40s_env_public`"""
+    return {name: HIDDEN if is_hidden(name, value, public) else value for name, value in env.items()}
+
+
+def shown_flags(flags: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """An engine's flags, each with its values, without the secrets that they hold."""
+    return tuple(
+        (flag, *(HIDDEN if _SECRET_FLAG.match(flag) else without_secrets(value) for value in values))
+        for flag, *values in flags
+    )
 
 
 def shown(plan: Plan) -> Plan:
@@ -54,7 +60,9 @@ def shown(plan: Plan) -> Plan:
 
 
 def _shown_node(node: NodePlan) -> NodePlan:
-    return replace(node, env=tuple(shown_env(dict(node.env)).items()))
+    sources = tuple((name, without_secrets(source)) for name, source in node.sources)
+    env = shown_env(dict(node.env), node.env_public)
+    return replace(node, env=tuple(env.items()), flags=shown_flags(node.flags), sources=sources)
 
 
 def fingerprint(secret: str) -> str:
@@ -99,7 +107,7 @@ def _kept(words: Sequence[str]) -> Iterator[str]:
         elif equals and is_secret(name, value):
             yield f"{name}={HIDDEN}"
         else:
-            yield _without_secrets(word)
+            yield without_secrets(_without_secrets(word))
 
 
 def _value(flag: str, value: str) -> str:

@@ -502,11 +502,7 @@ class Scrubber:
         """Without secrets, under pseudonyms."""
         for secret in sorted(filter(None, self.secrets), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        text = _PRIVATE_KEY.sub(HIDDEN, text)
-        text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
-        text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)
-        text = _NAMED.sub(_hidden, text)
-        text = _BY_FORM.sub(HIDDEN, text)
+        text = without_secrets(text)
         if wanted := self._named():
             text = wanted.sub(lambda found: self.names[found.group()], text)
         return self.pseudonyms.in_text(text, ANYTHING)
@@ -533,6 +529,14 @@ class Scrubber:
     def _named(self) -> re.Pattern[str] | None:
         words = sorted((name for name in self.names if len(name) >= SHORTEST_NAME), key=len, reverse=True)
         return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, words))})(?![\w-])") if words else None
+
+
+def without_secrets(text: str) -> str:
+    """A text without what looks like a secret, by the name before it or by its own form."""
+    text = _PRIVATE_KEY.sub(HIDDEN, text)
+    text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
+    text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)
+    return _BY_FORM.sub(HIDDEN, _NAMED.sub(_hidden, text))
 
 
 def long_enough(secrets: Iterable[str]) -> tuple[str, ...]:

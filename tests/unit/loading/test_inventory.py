@@ -70,7 +70,7 @@ def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
         "l40s_transport: rdma, l40s_http_host: '::', l40s_http_port: 8001, l40s_dist_init_port: 5001, "
         "l40s_nccl_port: 5002, l40s_agent_port: '7701', l40s_lease: 12.5, l40s_accept: [A, B@n0], "
         "l40s_socket_ifname: bond0, l40s_ib_hca: '=mlx5_0:1,mlx5_2:1', l40s_gid_index: 3, "
-        "l40s_env: {NCCL_DEBUG: INFO, N: 1}, l40s_args: [--a, 'b c']"
+        "l40s_env: {NCCL_DEBUG: INFO, N: 1}, l40s_env_public: [N, MODE], l40s_args: [--a, 'b c']"
     )
     assert node == NodeSpec(
         name="n0",
@@ -95,6 +95,7 @@ def test_every_variable_of_ours_reaches_the_node(folder: Path) -> None:
             ib_hca="=mlx5_0:1,mlx5_2:1",
             gid_index=3,
             env=(("NCCL_DEBUG", "INFO"), ("N", "1")),
+            env_public=("N", "MODE"),
             args=("--a", "b c"),
         ),
     )
@@ -156,6 +157,8 @@ WRONG = [
     ("l40s_env: [A=1]", f"{NODE}/l40s_env", "wanted a mapping", ""),
     ("l40s_env: {A: yes}", f"{NODE}/l40s_env/A", "found True", "quotes"),
     ("l40s_env: {A-B: x}", f"{NODE}/l40s_env/A-B", "environment variable's name", ""),
+    ("l40s_env_public: [A-B]", f"{NODE}/l40s_env_public/A-B", "environment variable's name", ""),
+    ("l40s_env_public: {A: true}", f"{NODE}/l40s_env_public", "wanted a list of strings", ""),
     ("l40s_args: [1]", f"{NODE}/l40s_args", "wanted a list of strings", ""),
     ('l40s_args: "--a \'b"', f"{NODE}/l40s_args", "matching quotes", ""),
     ("l40s_accept: [[]]", f"{NODE}/l40s_accept", "wanted a list of strings", ""),

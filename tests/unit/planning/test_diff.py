@@ -65,6 +65,17 @@ def test_values_that_are_not_shown_are_told_as_such(name: str) -> None:
     assert {(change.was, change.will) for change in changes(was, will)} == {("<secret>", "<secret>")}
 
 
+def test_a_public_value_is_told_and_a_secret_in_an_argument_is_not() -> None:
+    flag = "--otlp-traces-endpoint"
+    was, will = (
+        staged(overrides=Overrides(env=(("DB_HOST", host),), args=(flag, f"http://me:{host}@traces")))
+        for host in ("old-host", "new-host")
+    )
+    told = {one.name: (one.was, one.will) for one in changes(was, will, dict.fromkeys(was, ("DB_HOST",)))}
+    assert told == {"DB_HOST": ("old-host", "new-host"), flag: ("http://<secret>@traces",) * 2}
+    assert was["node0"].secrets is not None and was["node0"].secrets.redact == ("http://me:old-host@traces",)
+
+
 def test_nodes_that_come_and_go() -> None:
     gone = changes(staged(), {name: request for name, request in staged().items() if name != "node3"})
     assert {change.node for change in gone} == {"node3"}

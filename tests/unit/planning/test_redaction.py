@@ -9,18 +9,19 @@ from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.plan_file import plan_json
-from orchestrator.planning.redaction import HIDDEN, is_hidden, is_secret, shown, shown_env
+from orchestrator.planning.redaction import HIDDEN, is_hidden, is_secret, shown, shown_env, shown_flags, typed
 
 SECRET = "hf_abcDEF0123456789"
 
 
-def plan_with(name: str, value: str) -> Plan:
-    spec = gang(overrides=Overrides(env=((name, value),)))
+def plan_with(name: str, value: str, *, public: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> Plan:
+    spec = gang(overrides=Overrides(env=((name, value),), env_public=public, args=args))
     model, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
     return build_plan([spec], model, stack, topologies(spec), PlanOptions())
 
@@ -65,6 +66,41 @@ def test_of_a_name_that_nobody_documents_no_value_is_shown() -> None:
     plan = plan_with("DB_HOST", "my-own-value")
     assert dict(plan.gangs[0].nodes[1].env)["DB_HOST"] == "my-own-value"
     assert "my-own-value" not in json.dumps(plan_json(plan))
+
+
+def test_the_inventory_may_call_names_public_but_no_secret() -> None:
+    plan = plan_with("DB_HOST", "my-own-value", public=("DB_HOST",))
+    assert dict(shown(plan).gangs[0].nodes[1].env)["DB_HOST"] == "my-own-value"
+    assert plan.plan_id == plan_with("DB_HOST", "my-own-value").plan_id
+    for name, value in (("HF_TOKEN", SECRET), ("DB_HOST", f"pg://u:{SECRET}@db")):
+        assert SECRET not in json.dumps(plan_json(plan_with(name, value, public=(name,))))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--otlp-traces-endpoint", f"http://me:{SECRET}@traces:4317"),
+        ("--hicache-storage-backend-extra-config", json.dumps({"access_key": SECRET, "n": 1})),
+        ("--tool-server", f"http://tools/?token={SECRET}"),
+    ],
+)
+def test_a_secret_in_an_engines_argument_runs_and_is_not_shown(args: tuple[str, ...]) -> None:
+    plan = plan_with("A", "", args=args)
+    node = plan.gangs[0].nodes[0]
+    assert SECRET in " ".join(node.argv)
+    assert SECRET not in json.dumps(plan_json(plan)) + typed(["l40s-deploy", "up", "--", *args])
+    (seen,) = [words for words in shown_flags(node.flags) if words[0] == args[0]]
+    assert HIDDEN in seen[1]
+    assert shown_flags([words for words in node.flags if words[0] != args[0]]) == tuple(
+        words for words in node.flags if words[0] != args[0]
+    )
+
+
+@pytest.mark.parametrize("flag", ["--api-key", "--admin-api-key", "--admin-api", "--ssl-keyfile-password"])
+def test_a_key_as_an_engines_argument_is_refused_and_not_repeated(flag: str) -> None:
+    with pytest.raises(InputError) as refused:
+        plan_with("A", "", args=(flag, SECRET))
+    assert SECRET not in str(refused.value)
 
 
 def test_what_a_plan_decides_is_shown() -> None:

@@ -13,7 +13,7 @@ from orchestrator.gang.steps.raising import Rising
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.planning.redaction import shown_env
+from orchestrator.planning.redaction import shown_env, shown_flags
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.page_cache import WeightsAheadRequest
 from orchestrator.protocol.staging import Secrets, StagingRequest
@@ -88,7 +88,8 @@ class Staged:
                 for name, request in (of_now(self.gang, self.requests) if of_now else self.requests).items()
             }
 
-        document = {"plan_id": self.plan_id, "again": True, "nodes": [_shown(one) for one in self.requests.values()]}
+        nodes = [_shown(self.requests[node.name], node) for node in self.gang.nodes if node.name in self.requests]
+        document = {"plan_id": self.plan_id, "again": True, "nodes": nodes}
         reads = {
             name: WeightsAheadRequest(order=one.cache, ranks=len(one.tp_ranks))
             for name, one in self.requests.items()
@@ -97,9 +98,12 @@ class Staged:
         return Rising(gang=self.gang, plan_id=self.plan_id, document=document, requests=requests, reads=reads)
 
 
-def _shown(request: StagingRequest) -> dict[str, Any]:
+def _shown(request: StagingRequest, node: NodeSpec) -> dict[str, Any]:
     """A request as a record may keep it: without secrets."""
-    return {**request.kept(), "env": shown_env(dict(request.env))}
+    flags = shown_flags(request.flags)
+    env = shown_env(request.env, node.overrides.env_public)
+    argv = [*request.command, *(word for words in flags for word in words)] if flags else list(request.argv)
+    return {**request.kept(), "env": env, "flags": [list(words) for words in flags], "argv": argv}
 
 
 def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool = True) -> Staged:

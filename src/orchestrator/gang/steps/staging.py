@@ -15,7 +15,7 @@ from orchestrator.loading.resources import template
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.planning.redaction import fingerprint, is_secret
+from orchestrator.planning.redaction import fingerprint, is_secret, shown_flags
 from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.staging import (
     Asked,
@@ -150,6 +150,8 @@ def _canary(plan: GangPlan) -> CanaryOrder:
 def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:
     """What the node keeps in files of its own (docs/agent.md); the key goes to the leader alone, who serves."""
     redact = tuple(value for name, value in node.env if is_secret(name, value))
+    hidden = zip(node.flags, shown_flags(node.flags), strict=True)
+    redact += tuple(value for flag, seen in hidden for value, word in zip(flag, seen, strict=True) if value != word)
     if not plan.api_key or node.node_rank != 0:
         return Secrets(redact=redact)
     key = api_key(gang)

@@ -31,7 +31,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.snapshot_json import snapshot_json
-from orchestrator.planning.redaction import is_secret
+from orchestrator.planning.redaction import is_hidden, is_secret
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, Scrubber, long_enough, redact
 
@@ -92,10 +92,14 @@ def scrubber_of(
 
 def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple[str, ...]:
     """API keys of all nodes and of the router, what is needed to notify, and secrets in the nodes' and in this
-    process's environment. A key that can't be read can't get into the bundle either."""
+    process's environment; of l40s_env also what else is not shown, beside its name. A key that can't be read can't get
+    into the bundle either."""
     every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
     variables = [*environment.items(), *(one for node in every for one in node.overrides.env)]
     found = [value for name, value in variables if is_secret(name, value)]
+    for own in (node.overrides for node in every):
+        hidden = [(name, value) for name, value in own.env if is_hidden(name, value, own.env_public)]
+        found += [form % one for one in hidden for form in ("%s=%s", '"%s": "%s"', "'%s': '%s'")]
     found += [one.url for one in inventory.notify]
     private = {file for one in inventory.notify for file in (one.url_file, one.sign_file)}
     private |= {one.mail.password_file for one in inventory.notify if one.mail}

@@ -14,7 +14,7 @@ from tests.support.local_gang import LocalGang
 from tests.support.waiting import until
 
 from orchestrator.model.errors import InputError, VerificationDiffers
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.support.steps import bundle as support
 from orchestrator.topology.redaction import Scrubber
 
@@ -73,6 +73,16 @@ def test_a_bundle_that_would_hold_a_secret_is_not_written(
     with pytest.raises(VerificationDiffers, match="would still contain"):
         support.bundle(gang.inventory, (), tmp_path / "out.tar.gz")
     assert not list(tmp_path.glob("*out.tar.gz*"))
+
+
+def test_what_a_plan_does_not_show_of_a_nodes_environment_is_known_beside_its_name() -> None:
+    env = (("MY_MODE", "default"), ("MY_PLACE", "hall-7"), ("NCCL_DEBUG", "INFO"), ("DB_PASS", "hunter22"))
+    node = NodeSpec(name="n", gang="g", node_rank=0, reach=Reach(host="n"),
+                    overrides=Overrides(env=env, env_public=("MY_PLACE",)))  # fmt: skip
+    inventory = Inventory(path="i.yml", gangs=(GangSpec(name="g", nodes=(node,)),))
+    scrubber = support.scrubber_of(inventory, [node], b"k" * 32, {})
+    said = "MY_MODE=default MY_PLACE=hall-7 NCCL_DEBUG=INFO by default hunter22 {'MY_MODE': 'default'}"
+    assert scrubber.text(said) == "<secret> MY_PLACE=hall-7 NCCL_DEBUG=INFO by default <secret> {<secret>}"
 
 
 def test_an_old_bundle_is_not_written_over(local: Callable[..., LocalGang], tmp_path: Path) -> None:
