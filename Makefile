@@ -59,7 +59,7 @@ prepared: setup ## the CPU stack and 0.4.4 (less one wheel) built, installed on 
 bench: setup ## the figures of the README, as ratios against a peer in the same run
 	$(BIN)/python benchmarks/run.py
 
-fuzz: setup ## 100,000 odd files into every reader of files; prints the seed that brings a finding again
+fuzz: setup ## 100,000 odd files into readers of files, log lines with secrets into redaction; prints the seed that brings a finding again
 	$(BIN)/python -m tests.fuzz
 
 simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes tests/simulation/simulation.md

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from tests.fuzz.answers import COSTLY, NAMES, hear, odd_answer
 from tests.fuzz.mutate import deep, dumped, odd_bytes, odd_json, odd_value
+from tests.fuzz.secret_lines import odd_line, scrub
 
 from orchestrator.checkpoint.on_node.directory import read_shard
 from orchestrator.checkpoint.on_node.header import HeaderError
@@ -92,6 +93,7 @@ def targets(folder: Path) -> tuple[Target, ...]:
         Target("pack", _tar(), odd_bytes, load_pack, suffix="tar"),
         Target("answers", b"", odd_answer(NAMES), lambda path: hear(NAMES, path.read_bytes()), share=4.0),
         Target("probe", b"", odd_answer(COSTLY), lambda path: hear(COSTLY, path.read_bytes()), share=0.05),
+        Target("secret lines", b"", odd_line, lambda path: scrub(path.read_bytes()), (ValueError, RecursionError)),
         Target("push list", json.dumps(_LIST).encode(), odd_json, _push_list, (ValueError, RecursionError)),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzz.answers import every_verb
+from tests.fuzz.secret_lines import SHAPES, odd_line, scrub
 from tests.fuzz.targets import targets
 
 from orchestrator.node.dispatch import VERBS
@@ -58,6 +60,24 @@ def test_a_defect_in_reading_an_answer_is_found(tmp_path: Path, monkeypatch: pyt
     file = tmp_path / "case.json"
     file.write_bytes(b'job\n{"step": 9, "group": 0, "us": 1}\n{"ended": 0}')
     assert wrong(target, file).startswith("KeyError at nettest/verdict.py")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_generated_secret_is_left_in_any_shape(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.secret_lines.SHAPES", {shape: SHAPES[shape]})
+    seed = secrets.randbelow(1 << 32)
+    for number in range(300):
+        case = odd_line(random.Random(f"{seed}/{number}"))
+        try:
+            scrub(case)
+        except AssertionError as left:
+            raise AssertionError(f"{left}: {case.decode()}") from None
+
+
+def test_a_secret_that_is_left_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.secret_lines.without_secrets", lambda text: text)
+    with pytest.raises(AssertionError, match="leaves a secret"):
+        scrub(odd_line(random.Random(1)))
 
 
 @pytest.mark.processes

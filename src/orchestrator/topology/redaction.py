@@ -462,20 +462,30 @@ HIDDEN = "<secret>"
 SHORTEST_SECRET = 6
 """A shorter one would remove ordinary words from the text, and protects nothing."""
 SHORTEST_NAME = 3
-_QUOTED = r"(?P<quote>\\*[\"']).*?(?<!\\)(?P=quote)(?=[\s,;:&}\])>\\\"']|$)|\\*[\"'][^\n]*"
+_ESCAPED_APOSTROPHE = r"'\\*\"'\\*\"'"
+"""As shells have it within apostrophes."""
+_QUOTED = (
+    rf"(?P<quote>\\*[\"'])(?:{_ESCAPED_APOSTROPHE}|(?!{_ESCAPED_APOSTROPHE}).)*?(?<!\\)(?!{_ESCAPED_APOSTROPHE})(?P=quote)"
+    r"(?=[\s,;:&}\])>\\\"'\x1b]|$)|\\*[\"'][^\n]*"
+)
 """In quotes that may be escaped, up to the same ones; to the end of the line where they do not close."""
+_COLOURS = r"(?:(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m)*"
+_LIST = r"\[(?:\s*b?\\*(?:\"[^\"\n]*\"|'[^'\n]*'),?)+\s*\]?|\[[^\]\n]*\]?"
 _NAMED = re.compile(
-    r"(?i)(?P<name>(?:(?P<line>passw(?:or)?ds?|passphrase|(?<![a-z])(?:pass|pwd)|secret(?:[_-]?key)?s?|credentials?"
-    r"|authorization|(?<![a-z])(?:set-)?cookie|x-auth(?:-[\w-]{1,60})?)"
-    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master)[_-]?keys?|tokens?|(?<![a-z])(?:dsn|pat)"
-    r"|webhook(?:[_-]?url)?)(?:[_-]?[0-9]+)?(?:\\*[\"']|%22)?\s*(?:=>|[:=]|%3[ad])\s*)"
-    rf"(?P<value>{_QUOTED}|(?:none|null|true|false)(?=[,;)}}\]\n]|$)"
-    r"|(?(line)[^\n]+|(?:(?:bearer|basic|token|digest)\s+)?[^\s,;}\])]+))"
+    r"(?i)(?P<name>(?:(?P<line>passw(?:or)?ds?|passphrase|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd)"
+    r"|secret(?:[_-]?key)?s?|credentials?|authorization|(?<![a-z])(?:set-)?cookie|x-auth(?:-[\w-]{1,60})?)"
+    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master)[_-]?keys?|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
+    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}(?:(?:\\*[\"']|%22)?[^\S\n]*(?:=>|:=|[:=]|%3[ad])"
+    rf"|\\*[\"']?,?\s+\\*[\"']?value\\*[\"']?[^\S\n]*[:=]|\\*[\"'],)[^\S\n]*{_COLOURS}(?:b(?=[\"']))?)"
+    rf"(?P<value>{_QUOTED}|(?:none|null|true|false)(?=[\s,;)}}\]]|$)|[|>][-+]?[^\S\n]*(?:\n[ \t]+[^\n]+)+"
+    rf"|(?(line)[^\n]+|(?:{_LIST}|(?:(?:bearer|basic|token|digest)\s+)?(?!{{)[^\s,;}}\])]+)))"
 )
 """A name like a secret's with its value, a password or a header to the end of the line: it may have several words.
+Between them stands a sign, a comma (pairs of headers), or the word value (an environment in YAML or JSON).
 `tokens: 5` stays: a report is not readable without it."""
 _FLAG = re.compile(
-    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|passphrase|secret)\\*[\"']?(?:\s*,\s*|\s+))"
+    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|passphrase|secret)\\*[\"']?(?:\s*,\s*|\s+)"
+    r"|\bsshpass\s+-p ?|\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?[\"']?[^\s:]{1,100}:)"
     rf"(?P<value>{_QUOTED}|\S+)"
 )
 _BY_FORM = re.compile(
@@ -559,6 +569,6 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    counted = _COUNTS.match(found["name"]) and re.fullmatch(r"\"?[0-9.]+\"?", found["value"])
+    counted = _COUNTS.match(found["name"]) and re.fullmatch(r"[\[\]0-9.,\s\"]+", found["value"])
     said = found["value"].lower() in ("none", "null", "true", "false")
     return found.group() if counted or said else f"{found['name']}{HIDDEN}"

@@ -1,0 +1,245 @@
+"""Text with a secret in it, in the shapes that logs, configurations and command lines have: none of it may be left."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+import shlex
+import string
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import yaml
+
+from orchestrator.topology.redaction import without_secrets
+
+LETTERS = string.ascii_letters + string.digits
+PASSWORDS = (
+    "password", "passwd", "PASSWORD", "DB_PASS", "db_pwd", "PGPASSWORD", "dbPassword", "smtp-password", "client_secret",
+    "clientSecret", "SECRET", "secret_key", "passphrase", "REDIS_PASSWORD_2", "ssl_keyfile_password", "credentials",
+)  # fmt: skip
+TOKENS = (
+    "api_key", "API-KEY", "apiKey", "admin_api_key", "HF_TOKEN", "HF_TOKEN_2", "hf-token", "access_token", "authToken",
+    "GITHUB_PAT", "SENTRY_DSN", "AWS_ACCESS_KEY_ID", "private_key", "SLACK_WEBHOOK_URL", "x-api-key", "token",
+)  # fmt: skip
+FLAGS = ("--api-key", "--admin-api-key", "--hf-token", "--password", "--ssl-keyfile-password", "--client-secret")
+BEFORE = (
+    "",
+    "12:01:02 INFO ",
+    "[2026-01-02 03:04:05 TP3] ",
+    "worker 2: x=1 ",
+    "\x1b[32mINFO\x1b[0m: ",
+    "ERROR (a.py:7) ",
+)
+AFTER = ("", "\nnext line", "\r\n")
+
+
+def plain(rng: random.Random, most: int = 40) -> str:
+    """Letters and digits."""
+    return "".join(rng.choices(LETTERS, k=rng.randrange(8, most)))
+
+
+def token(rng: random.Random) -> str:
+    """One word, as keys are."""
+    return plain(rng) + "".join(rng.choice("._~+/-=") + plain(rng, 12) for _ in range(rng.randrange(3)))
+
+
+def password(rng: random.Random) -> str:
+    """One word of anything on a keyboard."""
+    return "".join(
+        plain(rng, 12) + rng.choice("!#$%^*()_+-=[]{}|;:,.<>/?@&'\"\\") for _ in range(rng.randrange(1, 4))
+    ) + plain(rng)
+
+
+def sentence(rng: random.Random) -> str:
+    """Some words."""
+    return " ".join(rng.choice((token, password))(rng) for _ in range(rng.randrange(1, 4)))
+
+
+def _odd_json(name: str, value: str, rng: random.Random) -> str:
+    text = json.dumps(
+        {"a": 1, name: value, "n": [2]}, indent=rng.choice((None, None, 1)), ensure_ascii=rng.random() < 0.5
+    )
+    for _ in range(rng.randrange(3)):
+        text = json.dumps({"request": text})
+    return text
+
+
+def _odd_repr(name: str, value: str, rng: random.Random) -> str:
+    made: Any = {"a": None, name: value, "b": 2}
+    for _ in range(rng.randrange(3)):
+        made = [repr(made)]
+    return repr(made)
+
+
+def _user(rng: random.Random) -> str:
+    return rng.choice(("anna", "me%40example.org", "a@b", "", plain(rng)))
+
+
+def _url(value: str, rng: random.Random) -> str:
+    scheme = rng.choice(("https", "redis", "postgresql+psycopg", "amqp", "http"))
+    url = f"{scheme}://{_user(rng)}:{value}@{rng.choice(('db', '10.1.2.3', 'hub.example.org'))}:80/x?y=1"
+    return rng.choice(("{}", "'{}'", 'GET "{}"', "({})", "url={},", "<{}>")).format(url)
+
+
+def _in_url(rng: random.Random) -> str:
+    """A password as some write it into an address; a blank or a quote ends an address."""
+    return re.sub(r"[\s\"'<>]", "", password(rng))
+
+
+Made = tuple[str, str]
+"""A text, and what of it is secret."""
+
+
+def _both(
+    text: Callable[[str, str, random.Random], str], value: Callable[[random.Random], str], names: tuple[str, ...]
+) -> Callable[[random.Random], Made]:
+    def make(rng: random.Random) -> Made:
+        secret = value(rng)
+        return text(rng.choice(names), secret, rng), secret
+
+    return make
+
+
+def _headers(rng: random.Random) -> Made:
+    name = rng.choice(("Authorization", "authorization", "Proxy-Authorization", "X-Auth", "Cookie", "Set-Cookie"))
+    kind = rng.choice(("Bearer", "Token", "Basic", "Digest", "token", ""))
+    secret = token(rng)
+    if kind == "":
+        name = rng.choice((name, "X-Auth-Token", "X-Api-Key"))
+    if kind == "Basic":
+        secret = base64.b64encode(f"anna:{sentence(rng)}".encode()).decode()
+    said = f'username="anna", realm="x", response="{secret}", nc=1' if kind == "Digest" else f"{kind} {secret}".strip()
+    if "ookie" in name:
+        said = f"a=b; session={secret}; Path=/"
+    shape = rng.randrange(8)
+    if shape == 0:
+        return f"{name}: {said}", secret
+    if shape == 1:
+        return f"curl -H {shlex.quote(f'{name}: {said}')} http://h/", secret
+    if shape == 2:
+        return repr({"host": "h", name: said, "accept": "*/*"}), secret
+    if shape == 3:
+        return repr([("host", "h"), (name, said), ("accept", "*/*")]), secret
+    if shape == 4:
+        return repr([(b"host", b"h"), (name.lower().encode(), said.encode())]), secret
+    if shape == 5:
+        return json.dumps([["host", "h"], [name, said]]), secret
+    if shape == 6:
+        return json.dumps({"headers": json.dumps({name: said})}), secret
+    return f"GET /v1 HTTP/1.1\r\nHost: h\r\n{name}: {said}\r\nAccept: */*\r\n", secret
+
+
+def _flag(rng: random.Random) -> Made:
+    flag, shape = rng.choice(FLAGS), rng.randrange(6)
+    secret = sentence(rng) if shape in (1, 2, 3) else token(rng)
+    words = ["serve", flag, secret, "--tp", "8"]
+    if shape == 0:
+        return f"serve {flag} {secret} --tp 8", secret
+    if shape == 1:
+        return shlex.join(words), secret
+    if shape == 2:
+        return repr(words), secret
+    if shape == 3:
+        return json.dumps({"argv": words}), secret
+    if shape == 4:
+        return f"serve {flag}={secret} --tp 8", secret
+    return rng.choice(("curl -u anna:{} http://h", "curl --user anna:{} http://h", "sshpass -p {} ssh h")).format(
+        secret
+    ), secret
+
+
+def _form(rng: random.Random) -> Made:
+    body = plain(rng) + plain(rng) + plain(rng)
+    secret = (
+        rng.choice(("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "xoxb-", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0."))
+        + body
+    )
+    return rng.choice(("got {} from it", "{}", "'{}'", "key({})")).format(secret), body
+
+
+def _list(name: str, value: str, rng: random.Random) -> str:
+    values = [value, value[::-1], value]
+    return rng.choice((f"{name}s={values!r}", json.dumps({f"{name}s": values}), f"{name}s: {values!r} n=1"))
+
+
+def _environment(name: str, value: str, rng: random.Random) -> str:
+    return rng.choice((
+        yaml.safe_dump([{"name": name, "value": value}, {"name": "B", "value": "c"}], width=9999, sort_keys=False),
+        json.dumps([{"name": name, "value": value}]),
+        repr({"Env": ["A=b", f"{name}={value}", "C=d"]}),
+        f"\x1b[36m{name}\x1b[0m=\x1b[35m{value}\x1b[0m",
+    ))  # fmt: skip
+
+
+def _key_value(name: str, value: str, rng: random.Random) -> str:
+    return f"{name}{rng.choice(('=', ' = ', ': ', '=>', ':'))}{value}"
+
+
+def _words(name: str, value: str, rng: random.Random) -> str:
+    return f"{name}{rng.choice(('=', ': ', ' = '))}{value}"
+
+
+def _shell(name: str, value: str, rng: random.Random) -> str:
+    before = rng.choice(("", "export ", "env A=b ", "docker run -e "))
+    return f"{before}{name.replace('-', '_')}={shlex.quote(value)} x"
+
+
+def _yaml(name: str, value: str, rng: random.Random) -> str:
+    return yaml.safe_dump({"a": 1, name: value, "z": 2}, width=9999, sort_keys=False)
+
+
+def _block(name: str, value: str, rng: random.Random) -> str:
+    return f"a: 1\n{name}: {rng.choice('|>')}{rng.choice(('', '-'))}\n  {value}\nz: 2\n"
+
+
+def _query(name: str, value: str, rng: random.Random) -> str:
+    return f"a=1&{name}={rng.choice((quote, quote_plus))(value)}&b=2"
+
+
+ALL = PASSWORDS + TOKENS
+SHAPES: dict[str, Callable[[random.Random], Made]] = {
+    "JSON": _both(_odd_json, sentence, ALL),
+    "Python's repr": _both(_odd_repr, sentence, ALL),
+    "keyword": _both(lambda n, v, _: f"Config(x=1, {n.replace('-', '_')}={v!r}, y=None)", sentence, ALL),
+    "key=value": _both(_key_value, token, ALL),
+    "words to the end of the line": _both(_words, sentence, PASSWORDS),
+    "shell": _both(_shell, sentence, PASSWORDS),
+    "shell's words": _both(_shell, token, TOKENS),
+    "logfmt": _both(lambda n, v, _: f"level=info {n}={json.dumps(v)} n=1", sentence, ALL),
+    "YAML": _both(_yaml, sentence, PASSWORDS),
+    "YAML's words": _both(_yaml, token, TOKENS),
+    "YAML's block": _both(_block, sentence, ALL),
+    "list": _both(_list, token, ("api_key", "token", "password", "secret")),
+    "environment": _both(_environment, token, ("HF_TOKEN", "DB_PASS", "SENTRY_DSN", "API_KEY")),
+    "URL": _both(lambda _, v, rng: _url(v, rng), _in_url, ALL),
+    "quoted URL": _both(lambda _, v, rng: _url(quote(v, rng.choice(("", "/"))), rng), sentence, ALL),
+    "URL in percent": _both(lambda _, v, __: f"next={quote(f'https://u:{v}@h/x', '')}&a=1", _in_url, ALL),
+    "query": _both(lambda n, v, rng: f"GET /x?{_query(n, v, rng)} HTTP/1.1", sentence, ALL),
+    "query in percent": _both(lambda n, v, rng: quote(_query(n, v, rng), ""), sentence, ALL),
+    "header": _headers,
+    "flag": _flag,
+    "own form": _form,
+}
+
+
+def pieces(secret: str) -> list[str]:
+    """Runs of letters and digits: no encoding changes them, and no other text has them by chance."""
+    return [piece for piece in re.split(r"[^A-Za-z0-9]+", secret) if len(piece) >= 6]
+
+
+def odd_line(rng: random.Random, _: bytes = b"") -> bytes:
+    """A case: the shape, a text, and what may not be left of it."""
+    shape = rng.choice(list(SHAPES))
+    text, secret = SHAPES[shape](rng)
+    return json.dumps([shape, rng.choice(BEFORE) + text + rng.choice(AFTER), pieces(secret)]).encode()
+
+
+def scrub(case: bytes) -> None:
+    """Raises AssertionError where a piece is left."""
+    shape, text, hidden = json.loads(case)
+    clean = without_secrets(text)
+    assert not any(piece in clean for piece in hidden), f"{shape} leaves a secret"
