@@ -111,6 +111,7 @@ LEASE_SECONDS = Metric("l40s_gang_lease_seconds", "Silence after which the gang 
 LOCK_HELD = Metric("l40s_lock_held", "1 while a command works on the gang.", ("gang", "holder", "command"))
 LOCK_AGE = Metric("l40s_lock_age_seconds", "Time since the lock's holder last renewed it.", _GANG)
 GUARDED = Metric("l40s_guard_up", "1 while a guard watches the gang.", _GANG)
+NOTIFIER_UP = Metric("l40s_notifier_up", "0 where the last notification did not reach the receiver.", ("receiver",))
 
 NODE_UP = Metric("l40s_node_up", "1 if the node answered this scrape.", _NODE)
 NODE_STATE = Metric("l40s_node_state", "1 for the state of the node's part of its gang.", (*_NODE, "state"))

@@ -32,6 +32,8 @@ def gang_figures(families: Families, scene: Scene) -> None:
         for node in view.nodes:
             _node(families, gang.name, node)
             _contacts(families, gang.name, node.name, scene.nodes.get(node.name))
+    for receiver, heard in scene.receivers.items():
+        families.add(names.NOTIFIER_UP, heard, receiver=receiver)
     if scene.router is not None:
         _router(families, scene.router, scene.views)
 

@@ -79,6 +79,8 @@ class Scene:
     router: RouterSeen | None = None
     looked: LastCheck | None = None
     measured: KeptMeasurements = NOTHING_MEASURED
+    receivers: Mapping[str, bool] = field(default_factory=dict)
+    """Of notifications: whether the last one arrived, by what may be shown of each."""
     seconds: float = 0.0
 
 

@@ -83,12 +83,17 @@ def last_look(file: Path) -> tuple[float, list[dict[str, Any]]] | None:
 
 
 def told_file(inventory: str) -> Path:
-    """$XDG_STATE_HOME/l40s-deploy/told/ID.json, one for each inventory."""
+    """$XDG_STATE_HOME/l40s-deploy/told/ID.json, one for each inventory: by gang, what its people were told last."""
     return _named("told", str(Path(inventory).resolve()))
 
 
+def unheard_file(inventory: str) -> Path:
+    """$XDG_STATE_HOME/l40s-deploy/unheard/ID.json: by receiver of notifications, why the last one did not arrive."""
+    return _named("unheard", str(Path(inventory).resolve()))
+
+
 def read_told(file: Path) -> dict[str, str]:
-    """By gang; empty where nothing is kept, or it can't be read."""
+    """Of either; empty where nothing is kept, or it can't be read."""
     try:
         kept = json.loads(file.read_bytes())
         return {str(gang): str(word) for gang, word in kept.items()}

@@ -146,6 +146,11 @@ def test_locks_guards_and_routers() -> None:
     assert value(scene(report(0), report(1), router=RouterSeen(node="head", workers=None)), "l40s_router_up") == 0
 
 
+def test_whether_notifications_arrive() -> None:
+    found = scene(report(0), report(1), receivers={"slack at a": False, "webhook at b": True})
+    assert [value(found, "l40s_notifier_up", receiver=one) for one in ("slack at a", "webhook at b")] == [0, 1]
+
+
 def test_what_was_measured_and_found() -> None:
     bench = {"gang": "g", "model": "m", "stack": "s", "at": 5.0, "load": {"prompts": 8, "input": 1, "output": 2,
              "concurrency": 4}, "serving": {"output_tok_s": 90.0, "ttft_median_ms": 250.0}}  # fmt: skip

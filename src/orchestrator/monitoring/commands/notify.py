@@ -7,7 +7,7 @@ import argparse
 from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit, InputError
-from orchestrator.monitoring.steps.notify import send, shown, trial
+from orchestrator.monitoring.steps.notify import keep_outcome, send, shown, trial
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         )
     results = []
     for recipient in inventory.notify:
-        error = send(recipient, trial()) if args.test else ""
+        error = ""
+        if args.test:
+            error = send(recipient, trial())
+            keep_outcome(inventory.path, recipient, error)
         events = sorted(event.value for event in recipient.events)
         results.append({"recipient": shown(recipient), "events": events, "error": error or None})
         if not args.json:

@@ -40,10 +40,11 @@ from orchestrator.monitoring.scene import (
 )
 from orchestrator.monitoring.steps.http_server import Page
 from orchestrator.monitoring.steps.http_server import serving as serving_pages
+from orchestrator.monitoring.steps.notify import shown
 from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer
-from orchestrator.records.documents import last_look, last_start, looks_file
+from orchestrator.records.documents import last_look, last_start, looks_file, read_told, unheard_file
 from orchestrator.records.nettests import newest_nettests
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
@@ -109,7 +110,8 @@ class Scraper:
     def __init__(self, inventory: Inventory, gangs: tuple[GangSpec, ...]) -> None:
         self._gangs = gangs
         self._router = inventory.router
-        self._looks = looks_file(inventory.path)
+        self._looks, self._unheard = looks_file(inventory.path), unheard_file(inventory.path)
+        self._receivers = [shown(one) for one in inventory.notify]
         self._nodes = Fleet([node for gang in gangs for node in gang.machines], connect_deadline_s=SCRAPE_CONNECT_S)
         routers = router_gang(inventory.router).nodes if inventory.router else ()
         self._routers = Fleet(routers, connect_deadline_s=SCRAPE_CONNECT_S)
@@ -147,6 +149,7 @@ class Scraper:
         aside.join(max(0.0, SCRAPE_S - (time.monotonic() - began)))
         if self._router is not None and not router:
             router.append(RouterSeen(node=self._router.node.name, workers=None))
+        unheard = read_told(self._unheard)
         scene = Scene(
             version=__version__,
             gangs=self._gangs,
@@ -155,6 +158,7 @@ class Scraper:
             router=router[0] if router else None,
             looked=self._looked(),
             measured=self._documents(),
+            receivers={one: one not in unheard for one in self._receivers},
         )
         past = {gang.name: self._past(gang, view) for gang, view in zip(self._gangs, views, strict=True)}
         return replace(scene, past=past, seconds=time.monotonic() - began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.client
 import io
@@ -27,7 +28,7 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.notify import Event, Mail, Notice, Recipient
 from orchestrator.monitoring.events import news
 from orchestrator.monitoring.wording import address, body, plain, refused
-from orchestrator.records.documents import keep_told, read_told, told_file
+from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -65,6 +66,19 @@ def shown(recipient: Recipient) -> str:
     return f"{recipient.kind.value} at {recipient.url_file or urlsplit(recipient.url).hostname}"
 
 
+_keeping = threading.Lock()
+
+
+def keep_outcome(inventory: str, recipient: Recipient, wrong: str) -> None:
+    """For `status` and the metrics: whether the last notice reached this recipient; '' where it did."""
+    file, who = unheard_file(inventory), shown(recipient)
+    with _keeping:
+        unheard = read_told(file)
+        if unheard.get(who, "") != wrong:
+            unheard.pop(who, None)
+            keep_told(file, unheard | ({who: wrong} if wrong else {}))
+
+
 class Notifier:
     """A context manager: on leaving, what waits is still sent for LAST_NOTICES_S.
 
@@ -74,6 +88,7 @@ class Notifier:
     def __init__(self, recipients: Sequence[Recipient], inventory: str, trouble: Callable[[str], None]) -> None:
         self._recipients = tuple(recipients)
         self._trouble = trouble
+        self._inventory = inventory
         self._file = told_file(inventory)
         self._told = read_told(self._file) if recipients else {}
         self._lock = threading.Lock()
@@ -84,6 +99,9 @@ class Notifier:
         ]
 
     def __enter__(self) -> Notifier:
+        if self._recipients:
+            known, file = {shown(one) for one in self._recipients}, unheard_file(self._inventory)
+            keep_told(file, {who: wrong for who, wrong in read_told(file).items() if who in known})
         for thread in self._threads:
             thread.start()
         return self
@@ -121,15 +139,22 @@ class Notifier:
 
     def _live(self, recipient: Recipient, waiting: queue.SimpleQueue[Notice | None]) -> None:
         while (notice := waiting.get()) is not None:
-            self._deliver(recipient, notice)
+            try:
+                wrong = self._deliver(recipient, notice)
+            except BaseException as defect:  # whatever ends one message, the next is tried
+                wrong = type(defect).__name__
+            with contextlib.suppress(Exception):
+                keep_outcome(self._inventory, recipient, wrong)
+                if wrong:
+                    self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
 
-    def _deliver(self, recipient: Recipient, notice: Notice) -> None:
+    @staticmethod
+    def _deliver(recipient: Recipient, notice: Notice) -> str:
         for attempt in range(TRIES):
-            wrong = send(recipient, notice)
-            if not wrong:
-                return
+            if not (wrong := send(recipient, notice)):
+                break
             time.sleep(PAUSE_S * attempt)
-        self._trouble(f"{shown(recipient)} did not accept {notice.title!r}: {wrong}")
+        return wrong
 
 
 class _Exchange:

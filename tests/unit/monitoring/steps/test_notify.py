@@ -7,16 +7,22 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.receiver import receiver
 
+from orchestrator.gang.overview import Overview
+from orchestrator.gang.steps.status.overview import _with_unheard
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.inventory import Inventory
 from orchestrator.model.notify import Event, Mail, Notice, ReceiverKind, Recipient
 from orchestrator.monitoring.steps import notify
-from orchestrator.monitoring.steps.notify import Notifier, send, shown, trial
+from orchestrator.monitoring.steps.exporter import Scraper
+from orchestrator.monitoring.steps.notify import Notifier, keep_outcome, send, shown, trial
+from orchestrator.records.documents import read_told, unheard_file
 
 FAILED = GangView(name="g", state=GangState.FAILED, run_id="r1")
 READY = GangView(name="g", state=GangState.READY, run_id="r2", service_healthy=True)
@@ -93,6 +99,50 @@ def test_a_recipient_hears_of_its_events_only_and_a_dead_one_is_told_of(tmp_path
             notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
     assert [document["event"] for document in there.documents()] == ["given-up"]
     assert len(troubles) == 2 and "slack at 127.0.0.1 did not accept 'g: failed'" in troubles[0]
+
+
+@pytest.mark.parametrize("end", [SystemExit, MemoryError, RecursionError])
+def test_a_sender_that_ends_is_told_in_status_and_metrics_and_goes_on(
+    end: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = Inventory(path=str(tmp_path / "hosts.yml"), gangs=())
+    told: list[str] = []
+
+    def remarks() -> tuple[str, ...]:
+        return _with_unheard(Overview(views=(READY, FAILED)), inventory).views[0].remarks
+
+    def ends(recipient: Recipient, notice: Notice) -> str:
+        if recipient is bad and not told:
+            told.append("once")
+            raise end
+        return send(recipient, notice)
+
+    def no_screen(words: str) -> None:
+        raise OSError(words)
+
+    monkeypatch.setattr(notify, "send", ends)
+    with receiver() as there:
+        bad = Recipient(kind=ReceiverKind.SLACK, url=there.url)
+        good = Recipient(kind=ReceiverKind.WEBHOOK, url=there.url)
+        inventory = replace(inventory, notify=(bad, good))
+        with Notifier([bad, good], inventory.path, no_screen) as notifier:
+            notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
+        wrong = f"notifications do not reach slack at 127.0.0.1: {end.__name__} (fix: l40s-deploy notify --test)"
+        assert remarks() == (wrong,)
+        with Scraper(inventory, ()) as scraper:
+            assert scraper.scrape().receivers == {"slack at 127.0.0.1": False, "webhook at 127.0.0.1": True}
+        with Notifier([bad, good], inventory.path, no_screen) as notifier:
+            notifier.tell(Notice(event=Event.GIVEN_UP, subject="g", text="3 restarts"))
+    assert remarks() == () and len(there.got) == 3
+
+
+def test_a_receiver_that_is_no_longer_named_is_forgotten(tmp_path: Path) -> None:
+    old, new = (Recipient(kind=ReceiverKind.SLACK, url=f"http://{host}") for host in ("old", "new"))
+    path = str(tmp_path / "hosts.yml")
+    for one in (old, new):
+        keep_outcome(path, one, "HTTP 500")
+    with Notifier([new], path, print):
+        assert read_told(unheard_file(path)) == {"slack at new": "HTTP 500"}
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.replicas import concerned
+from orchestrator.records.documents import read_told, unheard_file
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 T = TypeVar("T")
@@ -34,10 +35,10 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     spec = inventory.router
     chosen = [gang for gang in inventory.gangs if concerned(gang, gangs)] or chosen_gangs(inventory, gangs)
     if spec is None:
-        return status(chosen, gangs)
+        return _with_unheard(status(chosen, gangs), inventory)
     begin = time.monotonic()
     aside = _Aside(lambda: glance(spec))
-    seen = status(chosen, gangs)
+    seen = _with_unheard(status(chosen, gangs), inventory)
     try:
         router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
     except TimeoutError:
@@ -48,6 +49,17 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
         )
         router = RouterGlance(url=spec.url, node=spec.node.name, error=failure)
     return replace(seen, router=router)
+
+
+def _with_unheard(seen: Overview, inventory: Inventory) -> Overview:
+    """Receivers whose last notification did not arrive, as remarks on the first gang: they are for all of them."""
+    told = read_told(unheard_file(inventory.path)) if inventory.notify and seen.views else {}
+    if not told:
+        return seen
+    fix = "(fix: l40s-deploy notify --test)"
+    remarks = [f"notifications do not reach {who}: {wrong} {fix}" for who, wrong in told.items()]
+    first, *others = seen.views
+    return replace(seen, views=(replace(first, remarks=(*first.remarks, *remarks)), *others))
 
 
 def status(gangs: Sequence[GangSpec], names: Sequence[str] = ()) -> Overview:
