@@ -229,6 +229,8 @@ class Report(Message):
     """What NCCL said of its transport once the gang was ready."""
     rebooted: bool = False
     """The agent is gone because the machine has booted since."""
+    disk_full: bool = False
+    """The agent is gone, and its disk has no room: it could not record its end."""
 
     @property
     def word(self) -> str:

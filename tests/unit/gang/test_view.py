@@ -218,9 +218,16 @@ def test_what_happened_longest_ago_comes_first_although_clocks_differ() -> None:
     assert seen.cause == early and seen.secondary == (late,)
 
 
-@pytest.mark.parametrize(("rebooted", "words"), [(True, "rebooted while"), (False, "without a report")])
-def test_a_reboot_is_told_from_a_killed_agent(rebooted: bool, words: str) -> None:
-    seen = look(report(0, "ready"), report(1, "ready", alive=False, rebooted=rebooted))
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ({"rebooted": True}, "rebooted while"),
+        ({"disk_full": True}, "disk of node1 is full"),
+        ({}, "without a report"),
+    ],
+)
+def test_a_reboot_and_a_full_disk_are_told_from_a_killed_agent(why: dict[str, bool], words: str) -> None:
+    seen = look(report(0, "ready"), report(1, "ready", alive=False, **why))
     assert seen.cause is not None and words in seen.cause.text
 
 

@@ -102,7 +102,7 @@ def stop_gangs(
         gang = gang_of[session.spec.name]
         request = StopRequest(
             **where(session.spec, gang),
-            token=fence(fleet, gang),
+            token=fence(fleet, gang, session.spec.name),
             now=now,
             clear=cause is None,
             deadline_s=timeout_s,

@@ -51,10 +51,12 @@ def take_again(fleet: Fleet, gang: GangSpec) -> None:
             lock.take_again()
 
 
-def fence(fleet: Fleet, gang: str) -> str:
+def fence(fleet: Fleet, gang: str, node: str = "") -> str:
     """The token of a request that changes a gang: a node refuses it once another one has taken the lock over. '' where
-    this process holds no lock on the gang."""
-    return next((lock.token for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang), "")
+    this process holds no lock on the gang; on this node, where the node's disk had no room for it and nobody held it.
+    """
+    held = (lock for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang)
+    return next((lock.token for lock in held if node not in lock.full), "")
 
 
 @dataclass(eq=False)
@@ -69,6 +71,8 @@ class GangLock:
     why: str = ""
     """For the audit log, where the command does not say it all."""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
+    full: Collection[str] = ()
+    """With `partial`: nodes without room for it on their disk."""
     _nodes: Collection[str] = ()
     _taken: Collection[str] = ()
     """Those of them where we got it: all, or with `partial` all that could be reached."""
@@ -108,6 +112,7 @@ class GangLock:
             raise self._held(held)
         if not self.partial:
             answers.all()
+        self.full = [name for name, one in answers.failures.items() if getattr(one, "kind", "") == "no-space"]
         self._taken, self._renewed_at = tuple(answers.values), time.time()
 
     def _keep(self) -> None:

@@ -95,6 +95,8 @@ def refuse_a_former_holder(asked: GangRequest, *, to_end: bool = False) -> None:
 
 def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    if _is_anothers(found := _read(path), holder, over):  # before a write, which a full disk refuses
+        return LockAnswer(held=found)
     fresh = f"{path}.{os.getpid()}.new"
     files.write(fresh, json.dumps({name: getattr(holder, name) for name in _HOLDER}) + "\n")
     try:
@@ -104,13 +106,17 @@ def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
                 _note(path, "begins", holder)
                 return LockAnswer(held=_read(path), mine=True)
             found = _read(path)
-            if found is not None and not (found.stale or found.token in (over, holder.token)):
+            if _is_anothers(found, holder, over):
                 break
             if found is not None:
                 _take_away(path, found.token)
         return LockAnswer(held=_read(path))
     finally:
         files.remove(fresh)
+
+
+def _is_anothers(found: LockHolder | None, holder: LockHolder, over: str) -> bool:
+    return found is not None and not (found.stale or found.token in (over, holder.token))
 
 
 def _note(path: str, action: str, holder: LockHolder) -> None:

@@ -144,8 +144,14 @@ def _read(folder: str) -> Report | Unreadable | None:
     return replace(
         report,
         rebooted=bool(report.boot_id) and report.boot_id != processes.boot_id(),
+        disk_full=_is_full(folder),
         ranks=tuple(_looked_up(rank, living) for rank in report.ranks),
     )
+
+
+def _is_full(folder: str) -> bool:
+    room = os.statvfs(folder)
+    return room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0)
 
 
 def _transport(folder: str) -> TransportLines | None:

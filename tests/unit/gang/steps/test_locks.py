@@ -16,12 +16,13 @@ from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.lock_keeping import release
 from orchestrator.gang.steps.locks import GangLock, still_ours
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import NodeRefusal
 
 if TYPE_CHECKING:
     from tests.support.local_gang import LocalGang
@@ -57,7 +58,7 @@ class Nodes:
     def ask(self, *_: Any, **__: Any) -> PerNode[Any]:
         self.asked += 1
         told = {name: answer for name, answer in self.answers.items() if not isinstance(answer, Exception)}
-        failures = {name: answer for name, answer in self.answers.items() if isinstance(answer, Unreachable)}
+        failures = {name: answer for name, answer in self.answers.items() if isinstance(answer, DeployError)}
         for answer in self.answers.values():
             if isinstance(answer, ZeroDivisionError):
                 raise answer
@@ -78,6 +79,18 @@ GANG = GangSpec(
     name="g", nodes=tuple(NodeSpec(name=name, gang="g", node_rank=0, reach=Reach(host="none")) for name in "ab")
 )
 LOST = Unreachable("no route", where="b", fix="look")
+
+
+@pytest.mark.parametrize("kind", ["no-space", "no-access"])
+def test_a_node_without_room_for_the_lock_is_told_to_stop_without_it(nodes: Nodes, kind: str) -> None:
+    nodes.answers["b"] = NodeRefusal("the disk is full", where="b: /x", fix="free space", kind=kind)
+    with Fleet([]) as fleet, GangLock(fleet, GANG, "down", partial=True) as lock:
+        tokens = [locks.fence(fleet, "g", node) for node in ("a", "b", "")]
+        assert tokens == [lock.token, "" if kind == "no-space" else lock.token, lock.token]
+    with pytest.raises(NodeRefusal, match="the disk is full"), Fleet([]) as fleet, GangLock(fleet, GANG, "up"):
+        pass
+
+
 OTHER = LockHolder(who="ann", host="h", pid=7, command="up", token="x")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -68,6 +69,40 @@ def test_who_has_lost_the_lock_changes_nothing(tmp_path: Path, verb: Any) -> Non
     with pytest.raises(Failure, match=r"taken over or released: bob@h holds it") as refused:
         verb.answer(request)
     assert refused.value.kind == "lock-lost"
+
+
+def full(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_takes_no_lock_and_says_who_holds_it_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(tmp_path, "acquire", holder={**HOLDER, "token": "before", "who": "bob"})
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(os, "open", full)
+        assert ask(tmp_path, "acquire", holder=HOLDER)["held"]["who"] == "bob"
+        ask(tmp_path, "release", token="before")
+        with pytest.raises(Failure, match="the disk is full") as refused:
+            ask(tmp_path, "acquire", holder=HOLDER)
+    assert refused.value.kind == "no-space"
+
+
+@pytest.mark.parametrize("state", ["ready", "failed", "staged"])
+def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """Its agent has ended and could write no report; the lock had no room either, so its request names none."""
+    folder = tmp_path / "gangs/g/runs/r"
+    folder.mkdir(parents=True)
+    (tmp_path / "gangs/g/current").write_text("r")
+    known = {"run_id": "r", "gang": "g", "node": "n", "node_rank": 0, "nnodes": 1, "state": state}
+    (folder / "report.json").write_text(json.dumps(known))
+    ask(tmp_path, "acquire", holder={**HOLDER, "token": "up"})
+    ask(tmp_path, "release", token="up")
+    request = {"state_dir": str(tmp_path), "gang": "g", "clear": True}
+    with monkeypatch.context() as on_a_full_disk:
+        on_a_full_disk.setattr(os, "open", full)
+        with pytest.raises(Failure, match="the disk is full") as told:
+            stop.answer(request)
+    assert told.value.kind == "no-space" and "df -h" in told.value.fix
+    assert stop.answer(request)["state"] == "stopped"
 
 
 def test_a_node_that_finds_another_one_s_mark_in_its_directory_is_refused(tmp_path: Path) -> None:
