@@ -64,7 +64,7 @@ def _code(found: Sequence[Golden]) -> int:
 def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
     say = screen.out.print
     if accepted:
-        say(printable(f"{one.gang}: accepted for {one.subject}"))
+        say(printable(f"{one.gang}: {_how_many(one)} accepted for {one.subject}"))
         say(printable(f"  stored in {one.file}"))
     elif one.verdict.value == "none":
         say(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
@@ -80,6 +80,19 @@ def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
             say("  fix: verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor")
     for prompt in one.varies:
         say(printable(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"))
+    _say_left_out(one, screen)
+
+
+def _how_many(one: Golden) -> str:
+    from orchestrator.golden.document import PROMPTS
+
+    of = f" of {len(PROMPTS)}" if one.left_out else ""
+    return f"{len(PROMPTS) - len(one.left_out)}{of} answers"
+
+
+def _say_left_out(one: Golden, screen: Screen) -> None:
+    for prompt in one.left_out:
+        screen.out.print(printable(f"  {prompt}: left out, it was longer than the engine's context"))
 
 
 def _print_difference(each: AnswerComparison, screen: Screen) -> None:
@@ -101,7 +114,8 @@ def _show(shown: Sequence[tuple[Golden, object]], args: argparse.Namespace, scre
             screen.out.print(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
             continue
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.accepted_at))
-        screen.out.print(printable(f"{one.gang}: accepted for {one.subject} on {when}, {one.file}"))
+        screen.out.print(printable(f"{one.gang}: {_how_many(one)} accepted for {one.subject} on {when}, {one.file}"))
         for prompt, accepted in baseline.prompts.items():
             screen.out.print(printable(f"  {prompt}: {accepted.answer.text!r}"))
+        _say_left_out(one, screen)
     return Exit.DONE

@@ -43,6 +43,8 @@ class Golden:
     accepted_at: float = 0.0
     varies: tuple[str, ...] = ()
     """Prompts whose answer the accepted engine varied by itself."""
+    left_out: tuple[str, ...] = ()
+    """Prompts that were longer than its context."""
 
 
 def accept_now(inventory: Inventory, gangs: tuple[str, ...], progress: Progress) -> tuple[Golden, ...]:
@@ -86,6 +88,7 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         compared=compared,
         accepted_at=baseline.made_at,
         varies=_varies(baseline),
+        left_out=_left_out(baseline),
     )
 
 
@@ -135,6 +138,7 @@ def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
         verdict=GoldenVerdict.SAME,
         accepted_at=baseline.made_at,
         varies=_varies(baseline),
+        left_out=_left_out(baseline),
     )
 
 
@@ -148,12 +152,17 @@ def _shown(fleet: Fleet, gang: GangSpec) -> tuple[Golden, Baseline | None]:
         verdict=GoldenVerdict.NONE,
         accepted_at=baseline.made_at if baseline else 0.0,
         varies=_varies(baseline) if baseline else (),
+        left_out=_left_out(baseline) if baseline else (),
     )
     return golden, baseline
 
 
 def _varies(baseline: Baseline) -> tuple[str, ...]:
     return tuple(prompt for prompt, accepted in baseline.prompts.items() if accepted.varies_from is not None)
+
+
+def _left_out(baseline: Baseline) -> tuple[str, ...]:
+    return tuple(prompt.id for prompt in PROMPTS if prompt.id not in baseline.prompts)
 
 
 def _subject(fleet: Fleet, gang: GangSpec) -> Subject:
@@ -251,6 +260,7 @@ def golden_json(found: Sequence[Golden]) -> dict[str, Any]:
                 "file": one.file,
                 "accepted_at": one.accepted_at or None,
                 "varies": list(one.varies),
+                "left_out": list(one.left_out),
                 "prompts": _prompts(one),
             }
             for one in found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang
 
+from orchestrator.cli.screen import Screen
 from orchestrator.gang.view import GangView
+from orchestrator.golden.commands.golden import _print
 from orchestrator.golden.compare import AnswerComparison, GoldenVerdict
 from orchestrator.golden.document import Subject
 from orchestrator.golden.steps import check as golden_check
@@ -53,6 +56,17 @@ def test_the_accepted_answers_are_no_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_without_accepted_answers_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(monkeypatch, golden(GoldenVerdict.NONE)) == golden_check.GoldenCheck(gang="gang0")
+
+
+def test_what_was_left_out_is_said_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*left_out: str) -> str:
+        _print(replace(golden(GoldenVerdict.SAME), left_out=left_out), Screen(), accepted=True)
+        return capsys.readouterr().out
+
+    assert "gang0: 12 answers accepted for m by s at TP32" in said() and "left out" not in said()
+    eleven = said("long-context")
+    assert "gang0: 11 of 12 answers accepted for" in eleven
+    assert "long-context: left out, it was longer than the engine's context" in eleven
 
 
 def test_an_engine_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
