@@ -57,9 +57,12 @@ _SENTENCES = {
     "phase": "{name}",
     "cause": "{text}",
     "remark": "{text}",
+    "armed for too long": "armed, and nothing was heard for too long: it ends",
     "engine started": "the engine was started (pid {pid})",
     "engine ended": "the engine ended: {how}",
     "process ended": "TP{tp_rank} (pid {pid}) ended: {how}",
+    "read ahead": "reading the weights ahead: {state}",
+    "rails": "RDMA ports that are down: {gone}",
     "service": "the service is {word}: {detail}",
     "joined": "{node} is connected",
     "left": "{node} is gone: {reason}",
@@ -75,5 +78,10 @@ def _words(event: Mapping[str, Any]) -> str:
     }
     name = str(event.get("event") or "")
     with suppress(KeyError, IndexError, ValueError):
-        return _SENTENCES[name].format_map(details) + (f" {event.get('step')}/{event['of']}" if event.get("of") else "")
+        if name == "rails":
+            details = {"gone": ", ".join(map(str, event["gone"]))}
+            if not details["gone"]:
+                return "all RDMA ports work"
+        far = f" {event.get('step')}/{event['of']}" if name == "phase" and event.get("of") else ""
+        return _SENTENCES[name].format_map(details) + far
     return f"{name} {', '.join(f'{key} {value}' for key, value in details.items())}".rstrip()

@@ -21,5 +21,6 @@ def test_a_duration(text: str, wanted: float) -> None:
 def test_anything_else_is_refused_in_words(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="wanted a duration such as 90, 5s, 10m or 2h"):
         seconds(text)
-    assert main(["restart", f"--timeout={text}"]) == 2
-    assert "wanted a duration" in capsys.readouterr().err
+    for words in (["restart", f"--timeout={text}"], ["logs", "-f", f"--since={text}"]):
+        assert main(words) == 2
+        assert "wanted a duration" in capsys.readouterr().err

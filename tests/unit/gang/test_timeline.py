@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from orchestrator import node
 from orchestrator.gang.timeline import NodeEvents, timeline
 
 
@@ -27,6 +31,44 @@ def test_a_clock_that_is_known_to_differ_is_corrected() -> None:
         "b": NodeEvents(events=events(90.0, "end"), ahead_s=-11.0, doubt_s=0.05),
     }
     assert [(one.node, one.at) for one in timeline(told)] == [("a", 100.0), ("b", 101.0)]
+
+
+SAID: dict[str, tuple[dict[str, object], str]] = {
+    "checked": ({}, "the checks before the start have passed"),
+    "state": ({"state": "failed"}, "failed"),
+    "phase": ({"name": "weights", "step": 3, "of": 163, "since": 1.0}, "weights 3/163"),
+    "cause": ({"text": "TP3 was killed", "node": "n"}, "TP3 was killed"),
+    "remark": ({"text": "slow"}, "slow"),
+    "armed for too long": ({}, "armed, and nothing was heard for too long: it ends"),
+    "engine started": ({"pid": 7}, "the engine was started (pid 7)"),
+    "engine ended": ({"how": "exit code 1"}, "the engine ended: exit code 1"),
+    "process ended": ({"tp_rank": 3, "pid": 9, "how": "SIGKILL"}, "TP3 (pid 9) ended: SIGKILL"),
+    "read ahead": ({"state": "done", "done": 8, "of": 8}, "reading the weights ahead: done"),
+    "rails": ({"gone": ["mlx5_0:1"]}, "RDMA ports that are down: mlx5_0:1"),
+    "service": ({"word": "slow", "detail": "no answer"}, "the service is slow: no answer"),
+    "joined": ({"node": "b"}, "b is connected"),
+    "left": ({"node": "b", "reason": "silent"}, "b is gone: silent"),
+    "ended": ({"left_behind": []}, "everything has ended"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_an_event_is_a_sentence(what: str) -> None:
+    details, words = SAID[what]
+    (one,) = timeline({"a": NodeEvents(events=events(1.0, what, **details))})
+    assert one.words == words
+
+
+def test_every_event_of_an_agent_has_a_sentence() -> None:
+    files = (Path(node.__file__).parent / "agent").glob("*.py")
+    written = {word for file in files for word in re.findall(r'(?:record\.event|Note)\(\s*"([^"]+)"', file.read_text())}
+    assert written == SAID.keys()
+
+
+def test_rails_that_are_back_and_events_of_other_releases() -> None:
+    told = [*events(1.0, "rails", gone=[]), *events(2.0, "danced", partner="b", why=""), *events(3.0, "joined")]
+    words = [one.words for one in timeline({"a": NodeEvents(events=told)})]
+    assert words == ["all RDMA ports work", "danced partner b", "joined"]
 
 
 def test_a_state_is_said_once() -> None:

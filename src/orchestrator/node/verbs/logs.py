@@ -57,11 +57,16 @@ def _tail(path: str, lines: int, out: BinaryIO, since_s: float = 0.0) -> FileIO 
 
 
 def _since(lines: list[bytes], seconds: float) -> list[bytes]:
-    """From the first line whose time, which engines write in the node's own zone, is not older."""
-    oldest = time.strftime("%m-%d %H:%M:%S", time.localtime(time.time() - seconds)).encode()
+    """From the first line whose time, which engines write in the node's own zone and partly without a year, is not
+    older."""
+    oldest, now = (
+        time.strftime("%m-%d %H:%M:%S", time.localtime(at)).encode() for at in (time.time() - seconds, time.time())
+    )
     for place, line in enumerate(lines):
-        if (stamp := _STAMP.search(line)) and stamp[0].replace(b"T", b" ") >= oldest:
-            return lines[place:]
+        if found := _STAMP.search(line):
+            stamp = found[0].replace(b"T", b" ")
+            if stamp >= oldest or (now < oldest and stamp <= now):  # a new year has begun in between
+                return lines[place:]
     return []
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.cli.questions import Questions
+from orchestrator.cli.screen import Screen
+from orchestrator.hosts.commands import init as init_verb
 from orchestrator.hosts.steps.first_inventory import FirstNode, first_inventory
 from orchestrator.hosts.steps.init import InitRequest, nodes_of, refuse_existing
 from orchestrator.loading.inventory import load_inventory
@@ -16,6 +20,33 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 
 REFERENCE = (data_dir("inventory") / "reference.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "answers", "asked", "key"),
+    [
+        ([], ["a b", "deploy", "~/.ssh/l40s"], ["hosts", "SSH user", "SSH private key"], "~/.ssh/l40s"),
+        ([], ["a, b", "", ""], ["hosts", "SSH user", "SSH private key"], ""),
+        (["--key", "id"], ["a b", ""], ["hosts", "SSH user"], "id"),
+        (["--key", "id", "--user", "x"], ["a b"], ["hosts"], "id"),
+        (["a", "b"], [], [], ""),
+    ],
+)
+def test_what_the_options_do_not_say_is_asked_for_the_key_too(
+    options: list[str], answers: list[str], asked: list[str], key: str
+) -> None:
+    class Asked(Questions):
+        def text(self, question: str, option: str, default: str | None = None) -> str:
+            said.append((question, option))
+            return answers[len(said) - 1] or default or ""
+
+    said: list[tuple[str, str]] = []
+    parser = argparse.ArgumentParser()
+    init_verb.configure(parser)
+    request = init_verb._request(parser.parse_args(options), Asked(Screen(), "init"))
+    assert (request.hosts, request.key_file) == (("a", "b"), key)
+    assert [question.split(" (")[0].split(",")[0] for question, _ in said] == asked
+    assert all(option in ("HOST ...", "--user USER", "--key FILE") for _, option in said)
 
 
 def written(folder: Path, *nodes: FirstNode, gang: str = "gang0", **variables: object) -> Inventory:

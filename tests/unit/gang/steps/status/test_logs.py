@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from tests.support.waiting import until
 
 from orchestrator.gang.steps.status import logs as module
-from orchestrator.gang.steps.status.logs import LogLine, logs
+from orchestrator.gang.steps.status.logs import LogFilter, LogLine, logs
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.protocol.verbs import LogsRequest
 from orchestrator.remote.session import Session
 
 MB = 1 << 20
@@ -54,6 +56,24 @@ def test_what_nobody_takes_is_not_gathered(monkeypatch: pytest.MonkeyPatch, line
     until(still, 30, lambda: f"nodes are read on: {endless.written}")
     assert sum(endless.written.values()) < 8 * len(line) + len(NODES) * 8 * MB
     assert follow or {one.node for one in taken} == {"node0"}
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_what_is_wanted_is_asked_of_the_nodes_and_filtered_here(
+    monkeypatch: pytest.MonkeyPatch, *, follow: bool
+) -> None:
+    asked: list[LogsRequest] = []
+
+    def told(session: Session, verb: str, request: LogsRequest, *, endless: bool) -> Iterator[bytes]:
+        assert (verb, endless) == ("logs", follow)
+        asked.append(request)
+        yield from (b"[TP3] NCCL error\n", b"[TP3] fine\n", b"[TP31] NCCL error\n", b"(Worker_TP3 pid=1) error\n")
+
+    monkeypatch.setattr(module, "stream", told)
+    wanted = LogFilter(rank=3, since_s=600.0, pattern=re.compile("error"))
+    found = [one.text for one in logs(INVENTORY, nodes=("node1",), lines=9, follow=follow, wanted=wanted)]
+    assert found == ["[TP3] NCCL error", "(Worker_TP3 pid=1) error"]
+    assert [(one.lines, one.follow, one.since_s) for one in asked] == [(9, follow, 600.0)]
 
 
 def test_nodes_come_one_after_the_other_and_a_failure_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
