@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import random
 import secrets
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -38,6 +40,7 @@ def main() -> int:
         rows.append(("two controllers, all commands and interruptions", together(pool.map(scenes, range(2)))))
         rows.append(("one command, every fault that nobody heals", together(pool.map(scenes, (2,)))))
         seeds = [(f"{args.seed}/{number}", args.steps // SLICES // 4) for number in range(SLICES)]
+        rows.append(("one command, two faults of which one is not healed, sampled", together(pool.map(halves, seeds))))
         rows.append(("two controllers, sampled with faults", together(pool.map(commands, seeds))))
     found: dict[Bug | ControllersBug, bool] = {bug: finds(bug) for bug in BUGS}
     found.update({bug: finds_controllers(bug) for bug in CONTROLLERS_BUGS})
@@ -73,6 +76,12 @@ def scenes(which: int) -> Explored:
     """Every scene of one kind."""
     kind = (commanding.two_commands, commanding.interrupted, commanding.unhealed)[which]
     return commanding.explore(kind(), 0, 1 << 40)
+
+
+def halves(part: tuple[str, int]) -> Explored:
+    """Sampled pairs of faults with one that nobody heals, for a number of steps."""
+    rng, unhealed = random.Random(part[0]), list(commanding.unhealed())
+    return commanding.explore((commanding.half_healed(rng, unhealed) for _ in itertools.count()), 0, part[1])
 
 
 def commands(part: tuple[str, int]) -> Explored:

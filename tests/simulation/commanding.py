@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.controllers import COMMANDS, TURNS, Controller, controlled
 from tests.simulation.explore import Explored
@@ -186,6 +186,17 @@ def unhealed() -> Iterator[Scene]:
         else:
             where = (node, 1 - node) if kind in PAIRS else (node,)
             yield Scene(tuple(typed), (), (Fault(kind, where, begins + moment),), ends_s=ends_s)
+
+
+def half_healed(rng: random.Random, scenes: Sequence[Scene]) -> Scene:
+    """One of the scenes above, and beside it a fault of either node that is healed."""
+    scene = rng.choice(scenes)
+    kind = rng.choice([kind for kind in FAULTS if kind not in AT_ONCE])
+    node = rng.choice((0, 1))
+    where = (node, 1 - node) if kind in PAIRS else (node,)
+    at = max(0.0, round(scene.last + rng.uniform(-2.0, 4.0), 4))
+    other = Fault(kind, where, at, rng.choice((0.5, 4.0, 9.0)))
+    return replace(scene, faults=(*scene.faults, other), ends_s=LONGEST_S)
 
 
 def sample(rng: random.Random) -> Scene:

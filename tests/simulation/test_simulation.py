@@ -99,6 +99,13 @@ def test_every_command_ends_whatever_befalls_a_node_and_is_never_healed() -> Non
     nothing_violated(commanding.explore(iter(some), 0, STEPS))
 
 
+def test_every_command_ends_with_two_faults_of_which_one_is_not_healed() -> None:
+    rng, scenes = random.Random(secrets.randbelow(1 << 32)), list(commanding.unhealed())
+    nothing_violated(
+        commanding.explore((commanding.half_healed(rng, scenes) for _ in range(max(60, share(len(scenes))))), 0, STEPS)
+    )
+
+
 def test_sampled_commands_faults_and_what_befalls_controllers() -> None:
     nothing_violated(commanding.sampled(secrets.randbelow(1 << 32), share(STEPS)))
 
