@@ -12,7 +12,7 @@ import secrets
 import socket
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from orchestrator.gang.steps.status.why import around_failure, why, why_json
 from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
-from orchestrator.model.inventory import Inventory, NodeSpec
+from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.planning.redaction import is_hidden, is_secret
 from orchestrator.remote.fleet import Fleet
@@ -95,11 +95,7 @@ def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple
     process's environment; of l40s_env also what else is not shown, beside its name. A key that can't be read can't get
     into the bundle either."""
     every = [*inventory.nodes, *([inventory.router.node] if inventory.router else [])]
-    variables = [*environment.items(), *(one for node in every for one in node.overrides.env)]
-    found = [value for name, value in variables if is_secret(name, value)]
-    for own in (node.overrides for node in every):
-        hidden = [(name, value) for name, value in own.env if is_hidden(name, value, own.env_public)]
-        found += [form % one for one in hidden for form in ("%s=%s", '"%s": "%s"', "'%s': '%s'")]
+    found = [*_of_environment(environment.items()), *(one for node in every for one in _of_node(node.overrides))]
     found += [one.url for one in inventory.notify]
     private = {file for one in inventory.notify for file in (one.url_file, one.sign_file)}
     private |= {one.mail.password_file for one in inventory.notify if one.mail}
@@ -110,6 +106,16 @@ def known_secrets(inventory: Inventory, environment: Mapping[str, str]) -> tuple
         with contextlib.suppress(DeployError):
             found.append(read_api_key(Path(file).expanduser(), where=file))
     return long_enough(found)
+
+
+def _of_environment(variables: Iterable[tuple[str, str]]) -> list[str]:
+    return [value for name, value in variables if is_secret(name, value)]
+
+
+def _of_node(own: Overrides) -> list[str]:
+    hidden = [(name, value) for name, value in own.env if is_hidden(name, value, own.env_public)]
+    beside = [form % one for one in hidden for form in ("%s=%s", '"%s": "%s"', "'%s': '%s'")]
+    return [*_of_environment(own.env), *beside]
 
 
 def _names(nodes: Sequence[NodeSpec], inventory: Inventory) -> dict[str, str]:
