@@ -47,7 +47,8 @@ def test_a_run_is_recorded_and_the_next_one_is_compared_with_it(lab: SmallLab) -
     first = bench(lab, "--gate", code=2)
     assert (first["verdict"], first["stand_in"], first["gpu"]) == ("not judged", True, "NVIDIA L40S")
     assert (first["gang"], first["layout"], first["load"]) == ("gang0", "TP4", LOAD)
-    assert first["serving"]["output_tok_s"] > 0
+    mean = sum(run["output_tok_s"] for run in first["runs"]) / 2
+    assert (len(first["runs"]), first["serving"]["output_tok_s"]) == (2, pytest.approx(mean)) and mean > 0
     assert first["plan_id"]
     kept, raw = Path(first["file"]), Path(first["raw_file"])
     assert raw.parent == kept.parent and raw.stat().st_mode & 0o777 == 0o600
@@ -73,7 +74,7 @@ def test_the_gate_is_the_profile(lab: SmallLab, speed: float, verdict: str, code
     document["expected"] = {"made-up": {**entry, "load": LOAD, "figures": figures}}
     profile.write_text(yaml.safe_dump(document))
     found = bench(lab, "--gate", code=code)
-    assert (found["verdict"], found["expected"]["name"]) == (verdict, "made-up")
+    assert (found["verdict"], found["expected"]["name"], len(found["runs"])) == (verdict, "made-up", 2)
 
 
 def bench_stack(lab: SmallLab) -> str:

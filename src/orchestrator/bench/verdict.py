@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from statistics import fmean, stdev
 
 from orchestrator.bench.text import NAME
 from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Figure, Load
@@ -12,41 +13,70 @@ from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Figure, Load
 AS_EXPECTED, NOTEWORTHY = 0.9, 0.8
 """Share of the expected speed from which on a figure is as expected, and from which on it is only a note."""
 
-
+FEWEST_RUNS, MOST_RUNS = 2, 5
+"""Measured runs: as many as decide every figure. Runs of one load differ by 30 % on a small model."""
+_STUDENT = {2: 6.314, 3: 2.920, 4: 2.353, 5: 2.132}
+"""By the number of runs: Student's t of an interval that has the mean in 90 of 100 cases."""
 SHORT_S = 5.0
 """Two runs of 8 requests within 0.7 s of the same engine, idle, differed by 17 % (the real SGLang on 2 processors)."""
 
 
 class BenchVerdict(Enum):
-    """Of one figure, and of a run."""
+    """Of one figure, and of a run; the gravest first."""
 
-    EXPECTED = "as expected"
-    NOTE = "note"
     SLOW = "BENCH-SLOW"
+    UNDECIDED = "not decidable"
+    NOTE = "note"
+    EXPECTED = "as expected"
     NONE = "not judged"
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedFigure:
-    """One figure. speed: share of the expected speed, 1 where both are the same."""
+    """One figure. speed: share of the expected speed, 1 where both are the same. noise: half of the interval that its
+    runs leave for the mean, as a share of it; 0 for a single run"""
 
     figure: Figure
     found: float
     expected: float
     speed: float
+    noise: float = 0.0
 
     @property
     def verdict(self) -> BenchVerdict:
-        """By the share alone; faster is as expected."""
-        if self.speed >= AS_EXPECTED:
-            return BenchVerdict.EXPECTED
-        return BenchVerdict.NOTE if self.speed >= NOTEWORTHY else BenchVerdict.SLOW
+        """By the share alone; faster is as expected. Undecided where the runs leave room for two verdicts, and more of
+        it than lies between them."""
+        least, most = (_verdict_of(self.speed * (1 + way * self.noise)) for way in (-1, 1))
+        if least is most or 2 * self.speed * self.noise <= AS_EXPECTED - NOTEWORTHY:
+            return _verdict_of(self.speed)
+        return BenchVerdict.UNDECIDED
 
 
-def judge(found: Mapping[str, float], expected: Mapping[str, float]) -> tuple[JudgedFigure, ...]:
-    """The figures that both have and that can be compared (above zero)."""
+def _verdict_of(speed: float) -> BenchVerdict:
+    if speed >= AS_EXPECTED:
+        return BenchVerdict.EXPECTED
+    return BenchVerdict.NOTE if speed >= NOTEWORTHY else BenchVerdict.SLOW
+
+
+def mean_of(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Each figure that all of them have."""
+    return {name: fmean(run[name] for run in runs) for name in runs[0] if all(name in run for run in runs)}
+
+
+def noise_of(name: str, runs: Sequence[Mapping[str, float]]) -> float:
+    """Half of the interval that these runs leave for the mean of a figure, as a share of it; 0 for fewer than two."""
+    values = [run[name] for run in runs if name in run]
+    if len(values) < FEWEST_RUNS or not fmean(values):
+        return 0.0
+    return _STUDENT[min(len(values), MOST_RUNS)] * stdev(values) / len(values) ** 0.5 / fmean(values)
+
+
+def judge(
+    found: Mapping[str, float], expected: Mapping[str, float], runs: Sequence[Mapping[str, float]] = ()
+) -> tuple[JudgedFigure, ...]:
+    """The figures that both have and that can be compared (above zero). runs: those whose mean `found` is"""
     return tuple(
-        JudgedFigure(figure, ours, theirs, ours / theirs if figure.more else theirs / ours)
+        JudgedFigure(figure, ours, theirs, ours / theirs if figure.more else theirs / ours, noise_of(figure.name, runs))
         for figure in FIGURES
         if (ours := found.get(figure.name, 0.0)) > 0 and (theirs := expected.get(figure.name, 0.0)) > 0
     )
@@ -59,11 +89,7 @@ def overall(judged: Iterable[JudgedFigure]) -> BenchVerdict:
 
 def gravest(verdicts: Iterable[BenchVerdict]) -> BenchVerdict:
     """NONE where nothing was judged."""
-    found = set(verdicts)
-    return next(
-        (verdict for verdict in (BenchVerdict.SLOW, BenchVerdict.NOTE, BenchVerdict.EXPECTED) if verdict in found),
-        BenchVerdict.NONE,
-    )
+    return min(verdicts, key=list(BenchVerdict).index, default=BenchVerdict.NONE)
 
 
 def applying(

@@ -13,6 +13,7 @@ from orchestrator.bench.verdict import (
     held_against,
     judge,
     looks_like_wrong_wiring,
+    mean_of,
     other_prompts,
     overall,
 )
@@ -43,6 +44,31 @@ def test_within_ten_percent_is_as_expected_and_below_eighty_is_slow(
     (one,) = judge({name: found}, {name: expected})
     assert one.verdict is verdict
     assert overall([one]) is verdict
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [
+        ((100.0,), BenchVerdict.EXPECTED),  # one says nothing of its noise
+        ((100.0, 101.0), BenchVerdict.EXPECTED),
+        ((90.0, 90.5), BenchVerdict.EXPECTED),  # on the border, by less than lies between two verdicts
+        ((88.0, 101.0), BenchVerdict.UNDECIDED),
+        ((70.0, 100.0, 85.0, 99.0, 72.0), BenchVerdict.UNDECIDED),
+        ((90.0, 96.0, 92.0, 93.0), BenchVerdict.EXPECTED),
+        ((40.0, 60.0, 50.0), BenchVerdict.SLOW),  # far from every border
+        ((150.0, 190.0, 160.0), BenchVerdict.EXPECTED),
+    ],
+)
+@pytest.mark.parametrize("name", ["output_tok_s", "itl_mean_ms"])
+def test_runs_that_differ_more_than_the_verdicts_decide_nothing(
+    name: str, runs: tuple[float, ...], verdict: BenchVerdict
+) -> None:
+    values = runs if name == "output_tok_s" else tuple(10_000 / speed for speed in runs)
+    served = [{name: value} for value in values]
+    judged = judge(mean_of(served), {name: 100.0}, served)
+    assert overall(judged) is verdict, judged
+    slow_too = judge({"duration_s": 200}, {"duration_s": 100})
+    assert overall((*judged, *slow_too)) is BenchVerdict.SLOW
 
 
 def test_a_tail_is_judged_and_does_not_decide() -> None:

@@ -57,7 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", type=seconds, default=TIMEOUT_S, metavar="TIME", help="time limit of a run (30m)")
     parser.add_argument(
-        "--gate", action="store_true", help="exit 7 if it is slow, 2 if there is nothing to compare with"
+        "--gate",
+        action="store_true",
+        help="exit 7 if it is slow, 2 if there is nothing to compare with or the runs differ too much",
     )
     parser.add_argument(
         "--sweep",
@@ -82,7 +84,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged."""
+    """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged or
+    decided."""
     from orchestrator.bench import store
     from orchestrator.bench.steps import bench
     from orchestrator.bench.steps import page as bench_page
@@ -152,7 +155,8 @@ def _counts(text: str) -> tuple[int, ...]:
 def _code(verdict: str, *, gate: bool) -> int:
     if not gate:
         return Exit.DONE
-    return {"BENCH-SLOW": Exit.DIFFERS, "not judged": Exit.INPUT}.get(verdict, Exit.DONE)
+    unsaid = dict.fromkeys(("not judged", "not decidable"), Exit.INPUT)
+    return {"BENCH-SLOW": Exit.DIFFERS, **unsaid}.get(verdict, Exit.DONE)
 
 
 def _count(text: str) -> int:
@@ -184,7 +188,10 @@ def _print_verdict(done: BenchedGang, screen: Screen) -> None:
         _table(done.judged, ("measured", "expected"), screen)
         say(printable(f"  held against {done.against}"))
     why = "other prompts" if done.judged else "the profile expects nothing for this case; the next run is compared"
-    words = {"not judged": f"recorded, not judged: {why}"}
+    words = {
+        "not judged": f"recorded, not judged: {why}",
+        "not decidable": f"not decidable: {len(done.record['runs'])} runs differ too much; raise --prompts",
+    }
     say(printable(f"  verdict: {words.get(done.verdict.value, done.verdict.value)}"))
     for cause in done.causes:
         say(printable(f"  likely: {cause}"))
@@ -208,12 +215,13 @@ def _table(judged: Sequence[JudgedFigure], titles: tuple[str, str], screen: Scre
     for title in (*titles, "unit", "speed"):
         table.add_column(title, justify="left" if title == "unit" else "right")
     table.add_column("")
-    colours = {"BENCH-SLOW": "bold red", "note": "yellow"}
+    colours = {"BENCH-SLOW": "bold red", "note": "yellow", "not decidable": "yellow"}
     for one in judged:
         verdict = one.verdict.value
         cells = (f"  {one.figure.title}", f"{one.found:.2f}", f"{one.expected:.2f}", one.figure.unit)
         words = Text("" if verdict == "as expected" else verdict, colours.get(verdict, ""))
-        table.add_row(*map(Text, cells), Text(f"{100 * one.speed:.0f} %"), words)
+        noise = f" ± {100 * one.noise:.0f}" if one.noise else ""
+        table.add_row(*map(Text, cells), Text(f"{100 * one.speed:.0f}{noise} %"), words)
     screen.out.print(table)
 
 

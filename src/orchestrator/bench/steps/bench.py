@@ -14,6 +14,8 @@ from orchestrator.bench import text
 from orchestrator.bench.store import all_benches, keep_raw, new_id, read_bench, write_bench
 from orchestrator.bench.text import Dataset
 from orchestrator.bench.verdict import (
+    FEWEST_RUNS,
+    MOST_RUNS,
     BenchVerdict,
     JudgedFigure,
     applying,
@@ -22,6 +24,7 @@ from orchestrator.bench.verdict import (
     held_against,
     judge,
     looks_like_wrong_wiring,
+    mean_of,
     other_prompts,
     overall,
 )
@@ -70,7 +73,7 @@ _Row = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What to run. timeout_s: for each of the two runs; dataset: None for our own text."""
+    """What to run. timeout_s: for each run; dataset: None for our own text."""
 
     gangs: tuple[str, ...] = ()
     load: Load
@@ -80,7 +83,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedGang:
-    """One run, and what it is worth.
+    """Some runs of one load, and what they are worth.
 
     record:   as it is kept; file: where
     against:  what it was compared with, as text; '' for nothing
@@ -97,7 +100,9 @@ class BenchedGang:
 
 
 def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> BenchedGang:
-    """Run the client twice on one gang's leader, keep the second run, and judge it.
+    """Run the client on one gang's leader, a first time for nothing, and judge the mean of the next runs.
+
+    They are repeated until their noise leaves one verdict, MOST_RUNS times at most.
 
     Raises InputError where the gang does not serve, is busy, or not exactly one is meant, and NodeError where the
     client fails or an answer is incomplete. The engine is as it was in any case.
@@ -118,14 +123,33 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
         under_load = _UnderLoad(gang)
         _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
         began = time.time()
-        with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
-            ran = _run(fleet, gang, request, view, order, lambda done, of: progress("run", done, of))
+
+        def one(number: int) -> _Ran:
+            with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
+                return _run(fleet, gang, request, view, order, lambda done, of: progress(f"run {number}", done, of))
+
+        record, measure, last = until_decided(
+            one, lambda ran: _record(gang, request, view, order, ran, gpu=gpu, at=began), order.load
+        )
         after = _states(look(fleet, gang.nodes).values)
         about["machines"] = {"before": before, "loaded": under_load.states(), "after": after}
         _refuse_another_run(fleet, gang, view)
-    record = {**_record(gang, request, view, order, ran, gpu=gpu, at=began), **about}
-    record["raw_file"] = keep_raw(record["id"], bench_client.without_arguments(ran.text))
-    return _judged(gang, record, view, request, order.load)
+    record |= about
+    record["raw_file"] = keep_raw(record["id"], bench_client.without_arguments(last.text))
+    return _judged(gang, record, view, request, order.load, measure)
+
+
+def until_decided(
+    one: Callable[[int], _Ran], record_of: Callable[[Sequence[_Ran]], dict[str, Any]], load: Load
+) -> tuple[dict[str, Any], _Measure, _Ran]:
+    """(record of as many runs as leave one verdict of every figure that decides, what it is held against, last run)"""
+    ran = list[_Ran]()
+    while True:
+        ran.append(one(len(ran) + 1))
+        record = record_of(ran)
+        measure = _measure_of(record, load)
+        if len(ran) >= MOST_RUNS or (len(ran) >= FEWEST_RUNS and measure.decided(record)):
+            return record, measure, ran[-1]
 
 
 def sweep_now(
@@ -183,9 +207,31 @@ class _Ran:
     text: str
 
 
-def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load) -> BenchedGang:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measure:
+    """What a run is held against. entries: the profile's of just this case; expected: the one that decides
+
+    unfit: why it can't be judged by it, '' where it can
+    """
+
+    figures: Mapping[str, float]
+    against: str
+    unfit: str
+    expected: ExpectedSpeeds | None
+    entries: tuple[ExpectedSpeeds, ...]
+
+    def judge(self, record: Mapping[str, Any]) -> tuple[JudgedFigure, ...]:
+        return judge(record["serving"], self.figures, record["runs"])
+
+    def decided(self, record: Mapping[str, Any]) -> bool:
+        """More runs would change nothing."""
+        open_ones = [one for one in self.judge(record) if one.figure.decides and one.verdict is BenchVerdict.UNDECIDED]
+        return bool(self.unfit) or not open_ones
+
+
+def _measure_of(record: Mapping[str, Any], load: Load) -> _Measure:
     entries = applying(
-        expectations(request.model), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
+        expectations(record["model"]), stack=record["stack"], layout=record["layout"], gpu=record["gpu"], load=load
     )
     expected, before = held_against(entries), _fastest(record)
     figures, against = {}, ""
@@ -193,20 +239,28 @@ def _judged(gang: GangSpec, record: dict[str, Any], view: GangView, request: Sta
         figures, against = dict(expected.figures), f"{expected.name}: {expected.source}"
     elif before is not None:
         figures, against = before["serving"], f"the fastest earlier run of this case, {before['id']}"
-    judged = judge(record["serving"], figures)
+    unfit = other_prompts(expected, record["dataset"])
+    return _Measure(figures=figures, against=against, unfit=unfit, expected=expected, entries=entries)
+
+
+def _judged(
+    gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load, measure: _Measure
+) -> BenchedGang:
+    judged, against = measure.judge(record), measure.against
     verdict = overall(judged)
-    if others := other_prompts(expected, record["dataset"]):
-        verdict, against = BenchVerdict.NONE, f"{against}; {others}"
+    if measure.unfit:
+        verdict, against = BenchVerdict.NONE, f"{against}; {measure.unfit}"
     why = (
         ()
         if verdict in (BenchVerdict.EXPECTED, BenchVerdict.NONE)
-        else _causes(gang, view, request, record, load, entries)
+        else _causes(gang, view, request, record, load, measure.entries)
     )
     kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
     file = write_bench(kept)
     return BenchedGang(
-        record=kept, file=str(file), judged=judged, verdict=verdict, against=against, expected=expected, causes=why
-    )
+        record=kept, file=str(file), judged=judged, verdict=verdict, against=against, expected=measure.expected,
+        causes=why,
+    )  # fmt: skip
 
 
 def _causes(
@@ -343,11 +397,13 @@ def _record(
     request: StagingRequest,
     view: GangView,
     order: BenchOptions,
-    ran: _Ran,
+    ran: Sequence[_Ran],
     *,
     gpu: str,
     at: float,
 ) -> dict[str, Any]:
+    """serving: the mean of all runs; the rest that is one run's is the last one's."""
+    last, runs = ran[-1], [_figures(one.result, one.log, order.load) for one in ran]
     return {
         "id": new_id(gang.name, at),
         "at": at,
@@ -362,12 +418,13 @@ def _record(
         "gpu": gpu,
         "load": asdict(order.load),
         "dataset": order.dataset.name if order.dataset else text.NAME,
-        "serving": _figures(ran.result, ran.log, order.load),
-        "decode_log": asdict(ran.log) if ran.log is not None else None,
-        "stand_in": ran.result.stand_in,
+        "serving": mean_of(runs),
+        "runs": runs,
+        "decode_log": asdict(last.log) if last.log is not None else None,
+        "stand_in": last.result.stand_in,
         "remarks": list(view.remarks),
         "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
-        "raw": dict(ran.result.raw),
+        "raw": dict(last.result.raw),
     }
 
 
@@ -417,7 +474,7 @@ def read_dataset(path: Path, prompts: int) -> Dataset:
 def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[JudgedFigure, ...]]:
     """Two records, and the second beside the first. Raises InputError for a name that is none."""
     first, second = (read_bench(name) for name in names)
-    return first, second, judge(second["serving"], first["serving"])
+    return first, second, judge(second["serving"], first["serving"], second.get("runs", ()))
 
 
 def bench_json(done: BenchedGang) -> dict[str, Any]:
@@ -427,6 +484,7 @@ def bench_json(done: BenchedGang) -> dict[str, Any]:
         **{key: record[key] for key in ("id", "gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "load")},
         "stand_in": record["stand_in"],
         "serving": record["serving"],
+        "runs": record["runs"],
         "decode": list(_decode(record)),
         "expected": None if done.expected is None else _expected_json(done.expected),
         "against": done.against,
@@ -524,6 +582,7 @@ def figures_json(judged: Iterable[JudgedFigure]) -> list[dict[str, Any]]:
             "found": one.found,
             "expected": one.expected,
             "speed": round(one.speed, 4),
+            "noise": round(one.noise, 4),
             "decides": one.figure.decides,
             "verdict": one.verdict.value,
         }

@@ -28,7 +28,8 @@ def benched(count: int, speed: float) -> BenchedGang:
         "id": f"run-{count}", "at": 1.0, "gang": "gang0", "plan_id": "p1", "model": "m", "stack": "s",
         "layout": "TP32", "gpu": "NVIDIA L40S", "nodes": ["node0"], "dataset": "own text", "stand_in": False,
         "load": asdict(Load(concurrency=count, prompts=count)), "verdict": overall(judged).value,
-        "serving": {"output_tok_s": speed, "decode_tok_s": speed}, "machines": {}, "findings": [], "tuned": {},
+        "serving": {"output_tok_s": speed, "decode_tok_s": speed}, "runs": [],
+        "machines": {}, "findings": [], "tuned": {},
         "raw_file": None,
     }  # fmt: skip
     causes = ("traffic on TCP",) if speed < 80 else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,12 @@ from tests.support.faults import fault
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 from tests.support.reference_cluster import gang
 
+from orchestrator.bench import text
 from orchestrator.bench.steps import bench
+from orchestrator.bench.verdict import mean_of
 from orchestrator.doctor.rules.support.cluster import gangs_of
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.benchmark import ExpectedSpeeds, Load
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.report import RankReport
@@ -33,6 +37,37 @@ def test_findings_are_those_of_the_doctor_for_what_runs() -> None:
     found = {item["id"]: item for item in bench.findings_now(one, view, cluster.snapshots)}
     assert found["TRAFFIC-ON-TCP"]["node"] == "node1"
     assert found["TRAFFIC-ON-TCP"]["severity"] == "note", "stages of PP2 x TP8"
+
+
+@pytest.mark.parametrize(
+    ("expected", "dataset", "speeds", "runs"),
+    [
+        (100.0, "sharegpt.json", (99.0, 101.0, 1.0), 2),
+        (100.0, "sharegpt.json", (70.0, 100.0, 99.0, 98.0, 99.0, 99.0), 5),
+        (100.0, "sharegpt.json", (90.0, 96.0, 92.0, 93.0), 4),
+        (100.0, text.NAME, (70.0, 100.0), 2),
+        (None, "", (70.0, 100.0), 2),
+    ],
+)
+def test_a_load_is_repeated_until_its_noise_leaves_one_verdict(
+    expected: float | None, dataset: str, speeds: tuple[float, ...], runs: int, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    entry = ExpectedSpeeds(
+        name="e", source="s", stack="k", layout="TP2", gpu="g", wiring="right", load=Load(), dataset="ShareGPT",
+        figures=(("output_tok_s", expected or 0.0),),
+    )  # fmt: skip
+    monkeypatch.setattr(bench, "expectations", lambda _: (entry,) if expected else ())
+    case = {"gang": "g", "model": "m", "stack": "k", "layout": "TP2", "gpu": "g", "dataset": dataset, "id": "i"}
+
+    def record(ran: Any) -> dict[str, Any]:
+        served = [{"output_tok_s": one} for one in ran]
+        return {**case, "serving": mean_of(served), "runs": served}
+
+    one: Any = lambda number: speeds[number - 1]  # noqa: E731
+    kept, _, last = bench.until_decided(one, record, Load())
+    assert (len(kept["runs"]), last) == (runs, speeds[runs - 1])
 
 
 def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
