@@ -1,4 +1,5 @@
-"""RDMA ports of a gang's nodes, measured two at a time with perftest's `ib_write_bw` in host memory. Pure.
+"""RDMA ports of a gang's nodes, measured two at a time with perftest's `ib_write_bw`, in the memory of the nearest
+GPUs where the installed program can, else in the host's. Pure.
 
 In a transfer between GPUs, a slow port hides behind the others that share it; here every port is alone.
 """
@@ -33,7 +34,10 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailPort:
-    """One port that a plan uses. gid: index, -1 where the plan names none; mtu: of its interface, 0 where unknown"""
+    """One port that a plan uses. gid: index, -1 where the plan names none; mtu: of its interface, 0 where unknown
+
+    gpu: the nearest, -1 where there is none
+    """
 
     node: str
     device: str
@@ -41,6 +45,7 @@ class RailPort:
     rate_gbps: float
     gid: int = -1
     mtu: int = 0
+    gpu: int = -1
 
     @property
     def end(self) -> LinkEnd:
@@ -61,10 +66,11 @@ class PortPair:
 
 @dataclass(frozen=True, slots=True)
 class PerftestOutput:
-    """What the sending end printed, and its exit status: -1 if it was stopped."""
+    """What the sending end printed, and its exit status: -1 if it was stopped. on_gpu: one end's memory was a GPU's"""
 
     text: str
     status: int
+    on_gpu: bool = False
 
 
 def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
@@ -138,18 +144,22 @@ def _measured(way: PortPair, said: PerftestOutput) -> LinkResult:
     gbps = average_gbps(said.text)
     why = "" if gbps is not None else f"no figure ({last_words(said)})"
     return LinkResult(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,),
-                      expected=_expected(way), limit=0.0, verdict=NettestVerdict.NONE, why=why)  # fmt: skip
+                      expected=_expected(way), limit=0.0, verdict=NettestVerdict.NONE, why=why,
+                      on_gpu=said.on_gpu)  # fmt: skip
 
 
 def _judged(links: Sequence[LinkResult], enough: float) -> Iterator[LinkResult]:
-    """By what is expected of each; where nothing is, by the others of its kind."""
+    """By what is expected of each; where nothing is, by the others of its kind. Where a GPU's memory could not be used,
+    nothing is known of the port."""
     limits = {
         between: usual([link.best for link in links if link.between is between])
         for between in (Between.RAIL, Between.OTHER_RAIL)
     }
     for link in links:
         limit = link.expected.value * enough if link.expected else limits[link.between]
-        yield replace(link, limit=limit, verdict=NettestVerdict.of(judged=bool(limit), slow=link.best < limit))
+        unknown = link.on_gpu and bool(link.why)
+        judged = bool(limit) and not unknown
+        yield replace(link, limit=limit, verdict=NettestVerdict.of(judged=judged, slow=link.best < limit))
 
 
 def _expected(way: PortPair) -> Expectation | None:
@@ -168,9 +178,11 @@ def last_words(said: PerftestOutput) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailResult:
-    """One port in all its measurements on its own rail. send, receive: the slowest of each direction, in Gb/s"""
+    """One port in all its measurements on its own rail. send, receive: the slowest of each direction, in Gb/s; on_gpu:
+    an end of one of them was in the memory of a GPU"""
 
     end: LinkEnd
+    on_gpu: bool
     send: float
     receive: float
     expected: Expectation | None
@@ -189,8 +201,10 @@ def rails(links: Sequence[LinkResult]) -> tuple[RailResult, ...]:
 
 def _rail(end: LinkEnd, links: Sequence[LinkResult]) -> RailResult:
     slow = [link for link in links if link.verdict is NettestVerdict.SLOW]
+    links = [link for link in links if not (link.on_gpu and link.why)] or links
     return RailResult(
         end=end,
+        on_gpu=any(link.on_gpu for link in links),
         send=min((link.best for link in links if link.start == end), default=0.0),
         receive=min((link.best for link in links if link.end == end), default=0.0),
         expected=links[0].expected,

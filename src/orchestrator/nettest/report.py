@@ -285,7 +285,7 @@ def _rail_json(rail: RailResult) -> dict[str, Any]:
     return {
         "node": rail.end.node,
         "port": rail.end.port,
-        "memory": "host",
+        "memory": "gpu" if rail.on_gpu else "host",
         "send_gbps": round(rail.send, 4),
         "receive_gbps": round(rail.receive, 4),
         "expected_gbps": rail.expected.value if rail.expected else None,

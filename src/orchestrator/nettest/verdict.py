@@ -69,6 +69,7 @@ class LinkResult:
     """One direction between two ranks or ports, in all its tries.
 
     gbps: of each try, in Gb/s; limit: below it is slow; why: text, if there is no figure
+    on_gpu: one end's memory was a GPU's, in a test of RDMA ports
     """
 
     start: LinkEnd
@@ -79,6 +80,7 @@ class LinkResult:
     limit: float
     verdict: NettestVerdict
     why: str = ""
+    on_gpu: bool = False
 
     @property
     def best(self) -> float:

@@ -13,13 +13,15 @@ from orchestrator.protocol.verbs import GangRequest
 class RailRun(Message):
     """One end of one `ib_write_bw`. peer: address of the node to send to, '' to be the one who receives
 
-    gid: index of the GID to use, -1 for the program's choice
+    gid: index of the GID to use, -1 for the program's choice; gpu: whose memory to use where the program can, -1 for
+    the host's
     """
 
     id: int
     device: str
     port: int
     gid: int = -1
+    gpu: int = -1
     peer: str = ""
 
 
@@ -56,12 +58,14 @@ class RailsLine(Message):
     """One line of a node.
 
     run, text, status: what the program of one run printed, and how it ended (-1: it was stopped)
+    on_gpu: this end's memory was a GPU's
     missing: the program that is not installed; left: runs that were given up; ended: nothing more comes
     """
 
     run: int = -1
     text: str = ""
     status: int = 0
+    on_gpu: bool = False
     missing: str = ""
     left: int = 0
     ended: bool = False

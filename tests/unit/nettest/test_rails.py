@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,20 @@ def test_a_port_that_carries_nothing_is_slow_and_says_why() -> None:
     links = judge(order, texts | broken, enough=0.8)
     one = odd(links)
     assert one is not None and one.name == "node1 mlx5_0:1" and "Failed status 12" in one.why
+
+
+def test_a_gpus_memory_that_can_not_be_used_says_nothing_of_a_port() -> None:
+    """node0's first port tries it and fails; the others' figures are judged, in whose memory they were."""
+    order = ways(ports(2, 2))
+    texts = printed(lambda way: 97.0, order)
+    failed = next(way for way in order if way.start.end.port == "mlx5_0:1" and way.between is Between.RAIL)
+    texts = {way: replace(said, on_gpu=True) for way, said in texts.items()}
+    texts[failed.id] = PerftestOutput("Couldn't allocate MR", 1, on_gpu=True)
+    links = judge(order, texts, enough=0.8)
+    assert [link.verdict for link in links if link.why] == [NettestVerdict.NONE]
+    assert [(row.on_gpu, row.verdict) for row in rails(links)] == [(True, NettestVerdict.OK)] * 4
+    host = judge(order, {**texts, failed.id: PerftestOutput("Couldn't allocate MR", 1)}, enough=0.8)
+    assert [link.verdict for link in host if link.why] == [NettestVerdict.SLOW]
 
 
 def test_rails_that_are_apart_are_no_fault() -> None:

@@ -175,14 +175,14 @@ def _rails(result: NettestResult, screen: Screen) -> None:
     from orchestrator.nettest.rails import rails
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("  RDMA port, by ib_write_bw in host memory")
-    for title in ("sends Gb/s", "receives", "expected"):
+    table.add_column("  RDMA port, by ib_write_bw")
+    for title in ("sends Gb/s", "receives", "memory", "expected"):
         table.add_column(title, justify="right")
     table.add_column("")
     rows = rails(result.links)
     for rail in rows:
         expected = f"{rail.expected.value:.3g} {rail.expected.basis}" if rail.expected else "-"
-        cells = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", expected)
+        cells = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", "GPU" if rail.on_gpu else "host", expected)
         table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(rail.verdict.value))
     if rows:
         screen.out.print(table)

@@ -3,18 +3,22 @@
 Request: {"state_dir", "gang", "order": RailsOrder}. Lines: RailsLine, a run at a time; {} twice a second. The receiving
 end of a run listens for the other one. A run whose other end does not come is the last one: the nodes are no longer at
 the same place in the order. One that hangs after they met is ended at both, and the next follows. When nobody reads
-any more, or the deadline has passed, the program is ended.
+any more, or the deadline has passed, the program is ended. Where the installed program has --use_cuda and the driver
+lets cards reach GPUs' memory, an end is in the memory of its port's GPU, until a run fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from orchestrator.jobs.on_node import job
@@ -34,6 +38,9 @@ AGAIN_S = 0.1
 RELEASE_S = 3.0
 """For the other end to begin to wait. Where it has failed too, this time is lost."""
 STOPPED = -1
+HELP_S = 10.0
+_PEERMEM, _DRIVER = ("/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem"), "/proc/driver/nvidia/version"
+_CUDA, _DMABUF = "--use_cuda", "--use_cuda_dmabuf"
 
 
 def stream(request: dict[str, Any]) -> None:
@@ -59,10 +66,15 @@ def stream(request: dict[str, Any]) -> None:
 def _all(run: Run, order: RailsOrder, program: str) -> int:
     """How many runs were given up."""
     end = time.monotonic() + order.deadline_s
+    asked = order.run.device == "cuda" and any(rail.gpu >= 0 for rail in order.runs)
+    gpu_words = _gpu_words(run, program) if asked else None
     for number, rail in enumerate(order.runs):
         until = min(end, time.monotonic() + order.wait_s)
-        status, text = _one(run, _words(program, order, rail), until)
-        tell(RailsLine(run=rail.id, text=text, status=status).as_json())
+        on_gpu = gpu_words is not None and rail.gpu >= 0
+        words = [f"{_CUDA}={rail.gpu}", *(gpu_words or ())] if on_gpu else []
+        status, text = _one(run, _words(program, order, rail, words), until)
+        tell(RailsLine(run=rail.id, text=text, status=status, on_gpu=on_gpu).as_json())
+        gpu_words = None if status else gpu_words
         if alone(text, status):
             return len(order.runs) - number - 1
         if status and rail.peer:
@@ -70,12 +82,25 @@ def _all(run: Run, order: RailsOrder, program: str) -> int:
     return 0
 
 
-def _words(program: str, order: RailsOrder, rail: RailRun) -> list[str]:
+def _gpu_words(run: Run, program: str) -> tuple[str, ...] | None:
+    """What --use_cuda wants beside it; None where this program or the driver has no way to a GPU's memory."""
+    _, said = _program(run, [program, "--help"], time.monotonic() + HELP_S)
+    options = set(re.findall(r"--\w+", said))
+    if _CUDA in options and any(map(os.path.exists, _PEERMEM)):
+        return ()
+    with contextlib.suppress(OSError):
+        if {_CUDA, _DMABUF} <= options and "Open Kernel Module" in Path(_DRIVER).read_text():
+            return (_DMABUF,)
+    return None
+
+
+def _words(program: str, order: RailsOrder, rail: RailRun, more: Iterable[str] = ()) -> list[str]:
     words = [program, "-d", rail.device, "-i", str(rail.port), "-p", str(order.tcp_port)]
     words += ["-s", str(BYTES), "-n", str(order.times), "-F", "--report_gbits"]
     words += ["-x", str(rail.gid)] if rail.gid >= 0 else []
     words += [f"--tclass={order.traffic_class}"] if order.traffic_class >= 0 else []
     words += ["-S", str(order.service_level)] if order.service_level >= 0 else []
+    words += more
     return [*words, "--", rail.peer] if rail.peer else words
 
 
@@ -97,7 +122,7 @@ def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd="/",
-        env={"PATH": _PLACES, "LANG": "C.UTF-8"},
+        env={"PATH": _PLACES, "LANG": "C.UTF-8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
         preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     output = job.Output()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from orchestrator.gang.steps.locks import fence
@@ -24,6 +24,7 @@ from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
 from orchestrator.remote.session import Session
+from orchestrator.topology.distance import Distances
 
 WAIT_S = 20.0
 """For one run: the other end may be in an earlier one, or on its way. At 1 Gb/s a run takes two seconds."""
@@ -59,7 +60,7 @@ def measure(
     def one(session: Session, turn: Sequence[PortPair]) -> None:
         name = session.spec.name
         runs = tuple(
-            RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid,
+            RailRun(id=way.id, device=ours.device, port=ours.port, gid=ours.gid, gpu=ours.gpu,
                     peer=addresses[way.end.node] if ours is way.start else "")
             for way in turn
             for ours in (way.start, way.end)
@@ -86,14 +87,15 @@ def measure(
             raise lost_first(done.failures)
         if heard.missing:
             break
-    return RailMeasurements(links=judge(order, heard.said, enough=enough), note=heard.note())
+    return RailMeasurements(links=judge(order, heard.outputs(), enough=enough), note=heard.note())
 
 
 def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tuple[RailPort, ...]:
     """Those that NCCL takes by the plan, all that are up where it names none."""
     if topology is None:
         return ()
-    network = request.network
+    network, distances = request.network, Distances(topology)
+    near = {gpu.key: gpu.index for gpu in topology.gpus if gpu.index in request.gpus}
     up = [port for port in topology.rdma if port.active and not port.virtual]
     return tuple(
         RailPort(
@@ -103,6 +105,7 @@ def _ports(node: str, request: StagingRequest, topology: Topology | None) -> tup
             rate_gbps=port.rate_gbps,
             gid=_or_none_said(network.gid_index),
             mtu=interface.mtu if (interface := topology.interface(port.netdev)) else 0,
+            gpu=near[min(near, key=lambda gpu: distances.path_type(gpu, port.key))] if near else -1,
         )
         for port in up
         if takes(network.hca, port.device, port.port)
@@ -137,6 +140,7 @@ class _RailsAnswers:
     said: dict[int, PerftestOutput] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     left: dict[str, int] = field(default_factory=dict)
+    on_gpu: set[int] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, node: str, line: RailsLine) -> None:
@@ -156,8 +160,14 @@ class _RailsAnswers:
                     where=node,
                     fix="l40s-deploy nettest again",
                 )
+            if line.on_gpu:
+                self.on_gpu.add(line.run)
             if node == way.start.node or (line.status and way.id not in self.said):
                 self.said[way.id] = PerftestOutput(line.text, line.status)
+
+    def outputs(self) -> dict[int, PerftestOutput]:
+        """With what both ends say of their memory."""
+        return {run: replace(said, on_gpu=run in self.on_gpu) for run, said in self.said.items()}
 
     def note(self) -> str:
         """What was not measured; '' where all was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ NODE = """import sys
 from orchestrator.node import dispatch
 from orchestrator.nettest.on_node import rails
 rails._PLACES = sys.argv[1]
+rails._PEERMEM, rails._DRIVER = (sys.argv[1] + "/peermem",), sys.argv[1] + "/version"
 rails.RELEASE_S = 30.0
 sys.exit(dispatch.serve(["rails"]))
 """
@@ -84,8 +86,8 @@ def ends(tmp_path: Path) -> Ends:
     return Ends(tmp_path)
 
 
-def run(number: int, device: str, *, to: str = "") -> RailRun:
-    return RailRun(id=number, device=device, port=1, gid=3, peer=to)
+def run(number: int, device: str, *, to: str = "", gpu: int = -1) -> RailRun:
+    return RailRun(id=number, device=device, port=1, gid=3, peer=to, gpu=gpu)
 
 
 HERE = "127.0.0.1"
@@ -106,7 +108,8 @@ def test_both_ends_meet_and_change_places_and_a_failed_run_is_the_only_one(ends:
     one = ends.start("node0", run(0, "mlx5_0", to=HERE), run(1, "mlx5_9", to=HERE), run(2, "mlx5_0"))
     two = ends.start("node1", run(0, "mlx5_1"), run(1, "mlx5_0"), run(2, "mlx5_0", to=HERE))
     first, second = ends.said(one), ends.said(two)
-    assert first[-1] == second[-1] == {"run": -1, "text": "", "status": 0, "missing": "", "left": 0, "ended": True}
+    assert first[-1] == second[-1] == {"run": -1, "text": "", "status": 0, "on_gpu": False, "missing": "", "left": 0,
+                                       "ended": True}  # fmt: skip
     assert [line["run"] for line in first[:-1]] == [line["run"] for line in second[:-1]] == [0, 1, 2]
     assert average_gbps(first[0]["text"]) == pytest.approx(38.8)
     assert first[1]["status"] == 1 and "Unable to find" in first[1]["text"] and second[1]["status"] == 1
@@ -153,6 +156,44 @@ def test_what_it_prints_comes_line_by_line_where_the_node_can(ends: Ends) -> Non
     (ends.folder / "bin/stdbuf").symlink_to("/usr/bin/stdbuf")
     said = ends.said(ends.start("node0", run(0, "mlx5_1")))
     assert "libstdbuf" in said[0]["text"] and said[0]["text"].rstrip().endswith("L")
+
+
+BUILT = """#!/bin/sh
+case "$*" in
+*--help) exec /bin/cat {help};;
+*mlx5_9*--use_cuda*) echo "Couldn't allocate MR"; exit 1;;
+*) echo "$CUDA_DEVICE_ORDER $*";;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "driver", "words"),
+    [
+        ("help-debian-4.5", "peermem", ""),
+        ("help-cuda-4.5", "peermem", "--use_cuda=3"),
+        ("help-cuda-4.5", "open", ""),
+        ("help-cuda-dmabuf-4.5", "open", "--use_cuda=3 --use_cuda_dmabuf"),
+        ("help-cuda-dmabuf-4.5", "peermem", "--use_cuda=3"),
+        ("help-cuda-dmabuf-4.5", "closed", ""),
+        ("help-cuda-dmabuf-4.5", "", ""),
+    ],
+)
+def test_a_gpus_memory_is_used_where_program_and_driver_can_until_a_run_fails(
+    printed: str, driver: str, words: str, ends: Ends
+) -> None:
+    folder = ends.folder / "bin"
+    (folder / "ib_write_bw").write_text(BUILT.format(help=ROOT / f"tests/recorded/ib_write_bw/{printed}.txt"))
+    if driver == "peermem":
+        (folder / "peermem").mkdir()
+    elif driver:
+        (folder / "version").write_text("NVRM version: NVIDIA UNIX " + "Open Kernel Module" * (driver == "open"))
+    lines = ends.said(ends.start("node0", run(0, "mlx5_0", gpu=3), run(1, "mlx5_0"), run(2, "mlx5_9", gpu=1),
+                                 run(3, "mlx5_0", gpu=3)))[:-1]  # fmt: skip
+    said = [re.findall(r"--use_cuda\S*", line["text"]) for line in lines]
+    assert [line["on_gpu"] for line in lines] == [bool(words), False, bool(words), False]
+    assert said == [words.split(), [], [], []] and [line["status"] for line in lines] == [0, 0, int(bool(words)), 0]
+    assert lines[0]["text"].startswith("PCI_BUS_ID ")
 
 
 def test_an_end_that_nobody_waits_for_is_ended(ends: Ends) -> None:

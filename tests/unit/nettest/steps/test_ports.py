@@ -17,6 +17,7 @@ from orchestrator.nettest.steps import ports as rails
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.rails import RailsLine, RailsRequest
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.topology.distance import Distances
 
 NODES = ("node0", "node1", "node2", "node3")
 
@@ -66,6 +67,13 @@ def test_the_ports_are_those_that_nccl_takes(pin: str, devices: list[str]) -> No
     ports = tuple(replace(port, state="DOWN") if port.device == "mlx5_2" else port for port in before.rdma[:4])
     found = rails._ports("node0", engine(hca=pin, gid_index=3), replace(before, rdma=ports))
     assert [(port.device, port.gid) for port in found] == [(device, 3) for device in devices]
+    every = replace(engine(hca=pin), gpus=tuple(range(8)))
+    near = {port.device: port.gpu for port in rails._ports("node0", every, replace(before, rdma=ports))}
+    distances = Distances(before)
+    for port in ports:
+        ways = {gpu.index: distances.path_type(gpu.key, port.key) for gpu in before.gpus}
+        assert port.device not in near or ways[near[port.device]] == min(ways.values()), port
+    assert all(port.gpu == -1 for port in found), "no GPU is the plan's"
 
 
 def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.MonkeyPatch) -> None:
