@@ -99,7 +99,7 @@ def venv(folder: Path) -> Path:
 def unpack(archive: Path, folder: Path) -> None:
     """One of our own archives."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "r|xz") as packed:
+    with tarfile.open(archive, "r|*") as packed:
         packed.extractall(folder, filter="fully_trusted")  # noqa: S202
 
 

@@ -1,6 +1,6 @@
 """`python3.12 scripts/gpu_kit.py WORK OUT [PART ...]`: what tests/gpu needs on a GPU machine without a network.
 
-WORK keeps what was downloaded and unpacked (10 GB); OUT gets one archive a part, for scripts/gpu_install.py:
+WORK keeps what was downloaded and unpacked; OUT gets one archive a part, for scripts/gpu_install.py:
 
 engine   SGLang of tests/gpu/kit/sglang-0.5.17.lock, less what the machine has itself (there.txt beside it) and less
          what a DeepSeek-V3 with Triton kernels never loads (never-loaded.txt)
@@ -79,16 +79,16 @@ def router(work: Path) -> Path:
 
 def engine(work: Path) -> Path:
     """Its site-packages, as far as they have to travel."""
+    left_out = (names("there.txt") - OTHER_VERSION) | names("never-loaded.txt")
     venv = work / "venv"
     if not (venv / "complete").exists():
         run(sys.executable, "-m", "venv", str(venv))
-        run(str(venv / "bin/pip"), "install", "-q", "uv")
-        lock = str(KIT / "sglang-0.5.17.lock")
-        run(str(venv / "bin/uv"), "pip", "install", "-q", "--python", str(venv / "bin/python"), "-r", lock)
+        lock = (KIT / "sglang-0.5.17.lock").read_text().split()
+        wanted = [one for one in lock if plain(one.partition("==")[0]) not in left_out]
+        run(str(venv / "bin/pip"), "install", "-q", "--no-deps", "--no-compile", *wanted)
         (venv / "complete").touch()
     folder = fresh(work / "engine")
     (packages,) = venv.glob("lib/python3.*/site-packages")
-    left_out = (names("there.txt") - OTHER_VERSION) | names("never-loaded.txt")
     for package in importlib.metadata.distributions(path=[str(packages)]):
         if plain(package.metadata["Name"]) not in left_out:
             copy(package, packages, folder)

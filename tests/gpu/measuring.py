@@ -26,6 +26,7 @@ LOAD = Load(input=128, output=128, prompts=128, rate=1000, concurrency=4)
 """Within the batches that the checkpoint's profile captures graphs for; some seconds."""
 PREFILL = Load(input=4000, output=8, prompts=160, rate=1000, concurrency=4)
 """What the way between the GPUs decides: in decoding, seven all-reduces of a few KB do not show beside the rest."""
+SPEED = "output_tok_s"
 NOISE = 0.1
 """By which output tokens a second of one engine may differ; a stand-in's say nothing."""
 SLOW, NOTHING_TO_COMPARE = 7, 2
@@ -64,17 +65,24 @@ def _check(stage: Stage) -> dict[str, Any]:
 def bench(stage: Stage) -> tuple[str, dict[str, Any]]:
     """The product's run and the engine's client by hand. Speeds rise from run to run: ours first and last."""
     stage.ready()
-    ours, by_hand = list[float](), list[float]()
-    for measure, speeds in ((_ours, ours), (_by_hand, by_hand), (_by_hand, by_hand), (_ours, ours)):
-        speeds.append(measure(stage))
+    first = benched(stage, LOAD)
+    by_hand = [_by_hand(stage) for _ in range(2)]
+    second = benched(stage, LOAD)
+    ours = [one["serving"][SPEED] for one in (first, second)]
     apart = round(mean(ours) / mean(by_hand) - 1, 3)
     noise = round(max(max(runs) / min(runs) - 1 for runs in (ours, by_hand)), 3)
     figures = {"load": str(LOAD), "bench_tok_s": ours, "by_hand_tok_s": by_hand, "apart": apart, "noise": noise}
+    figures |= {"runs_tok_s": [[round(run[SPEED], 1) for run in one["runs"]] for one in (first, second)]}
+    figures |= {"verdict": second["verdict"], "judged": [
+        [one["name"], one["speed"], one["noise"], one["verdict"]] for one in second["figures"] if one["decides"]
+    ]}  # fmt: skip
     if stage.lab.real and abs(apart) > NOISE:
         stage.keep("bench")
         raise Otherwise(f"bench and the client by hand are {apart:+.1%} apart, runs of either {noise:.1%}", **figures)
     said = f"bench {mean(ours):.0f} tok/s, the engine's client by hand {mean(by_hand):.0f} tok/s: {apart:+.1%} apart"
-    return f"{said}, two runs of either up to {noise:.1%}", figures
+    own = next(one for one in second["figures"] if one["name"] == SPEED)
+    judged = f"{100 * own['speed']:.0f} ± {100 * own['noise']:.0f} % of its first, {second['verdict']!r}"
+    return f"{said}; judged after {len(second['runs'])} runs: {judged}", figures
 
 
 def nettest(stage: Stage) -> tuple[str, dict[str, Any]]:
@@ -114,7 +122,7 @@ def newest_record(stage: Stage) -> dict[str, Any]:
 def nettest_slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
     """All GPUs in one node; then NCCL is forced onto sockets, and nettest has to find it."""
     nets = [_nettested(stage)]
-    with _in_env(stage, SOCKETS):
+    with in_env(stage, SOCKETS):
         nets.append(_nettested(stage))
     figures: dict[str, Any] = {"nettest": nets}
     codes = [one["exit"] for one in nets]
@@ -130,22 +138,22 @@ def nettest_verified(stage: Stage) -> tuple[str, dict[str, Any]]:
     seen = [_nettested(stage, "--verify") for _ in range(2)]
     for start, end, place in ((0, 1, 0), (1, 0, LARGE - 1), (-1, 1, LARGE // 2)):
         flip = {"PYTHONPATH": _FLIPPING, "FLIP_BYTE": f"{start},{end},{place},{LARGE}"}
-        with _in_env(stage, flip):
+        with in_env(stage, flip):
             seen.append(_nettested(stage, "--verify"))
     figures = {"right": seen[:2], "flipped": seen[2:]}
     found = [[(one["from"][-5:], one["to"][-5:]) for one in run["verification"]["corrupt"]] for run in seen]
     wanted = [[], [], [("GPU 0", "GPU 1")], [("GPU 1", "GPU 0")], [("ranks", "GPU 1")]]
     if found != wanted or [one["exit"] for one in seen] != [0, 0, SLOW, SLOW, SLOW]:
         raise Otherwise(f"wrong data was found between {found}, wanted {wanted}", **figures)
-    took = max(one["verification"]["seconds"] for one in seen[:2])
-    return f"right twice ({took} s); a flipped bit of 64 MiB named in each direction and in a sum", figures
+    took = f"right twice, the comparison adds {max(one['verification']['seconds'] for one in seen[:2])} s"
+    return f"{took}; a flipped bit of 64 MiB named in each direction and in a sum", figures
 
 
 def slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
     """The same for the gate of the benchmark."""
     stage.ready()
     benches = [benched(stage, PREFILL, "--gate"), benched(stage, PREFILL, "--gate")]
-    with _in_env(stage, SOCKETS):
+    with in_env(stage, SOCKETS):
         stage.up("--replace")
         benches.append(benched(stage, PREFILL, "--gate"))
     speeds = [round(one["serving"]["total_tok_s"]) for one in benches]
@@ -158,7 +166,8 @@ def slowed(stage: Stage) -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def _in_env(stage: Stage, env: dict[str, str]) -> Iterator[None]:
+def in_env(stage: Stage, env: dict[str, str]) -> Iterator[None]:
+    """With these variables in every node's `l40s_env`."""
     stage.lab.env = dict(env)
     stage.lab.write_inventory()
     try:
@@ -219,10 +228,6 @@ def _wanted(stage: Stage, code: int, *words: str) -> str:
     return done.stdout
 
 
-def _ours(stage: Stage) -> float:
-    return float(benched(stage, LOAD)["serving"]["output_tok_s"])
-
-
 def _by_hand(stage: Stage) -> float:
     """Output tokens a second of the engine's own client, on the leader, as somebody would start it in a shell."""
     gang, leader = stage.gang(), stage.nodes_of("gang0")[0]
@@ -238,6 +243,6 @@ def _by_hand(stage: Stage) -> float:
     )
     told = stage.lab.on(leader, script, own_text().encode(), timeout=_CLIENT_S)
     try:
-        return bench_client.read(told).figures["output_tok_s"]
+        return bench_client.read(told).figures[SPEED]
     except ValueError:
         raise Otherwise(f"the client by hand wrote no result: {told[-300:]}") from None

@@ -31,6 +31,7 @@ from tests.gpu.stage import (
     Stage,
     engine_python,
     find_node_in,
+    with_what_was_seen,
 )
 from tests.support.page_cache import cached, forget, whole
 
@@ -191,6 +192,29 @@ def original(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
         raise Otherwise("128x128 and 64x64 are far from each other", **figures)
     words = f"64x64 and 128x128 are {apart.rms:.3f} (rms) from each other, each as near to float32"
     return f"{words}; the likeliest token is the same at {apart.agreement:.0%} of the places", figures
+
+
+def attention(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:
+    """Attention data parallel: each rank its own requests' attention; the answers beside tensor parallel's."""
+    ranks = len(stage.gpus_of("gang0"))
+    took = stage.up("--attn-dp", str(ranks), "--replace")
+    figures: dict[str, Any] = {"up_s": round(took, 1), "start": stage.gang()["start"]}
+    if wrong := stage.continues(stage.service()):
+        raise Otherwise(wrong, **figures)
+    said = f"TP{ranks} with attention DP {ranks} ready after {took:.0f} s; the alphabet goes on"
+    if not stage.lab.real:
+        return said, figures
+    with with_what_was_seen(figures):
+        served = answers.ask(stage.service())
+        told, figures["to_float32"] = _against_reference(served)
+    kept = stage.kept / f"{REBLOCKED}.json"
+    if kept.exists():
+        apart = answers.distance(json.loads(kept.read_text()), served)
+        figures["to_tensor_parallel"] = apart.figures()
+        if not apart.near:
+            raise Otherwise("its answers are far from tensor parallel's", **figures)
+        told = f"log-probabilities are {apart.rms:.3f} (rms) from TP{ranks}'s; {told}"
+    return f"{said}; {told}", figures
 
 
 def kill(stage: Stage, gang: str, tp_rank: int, *, load: bool) -> Result:
@@ -616,6 +640,14 @@ def model_made() -> bool:
 STEPS = (
     Step("topology", "NCCL's own topology file against ours", topology, None, 30, alone=True),
     Step("look", "doctor and plan before anything is started", look, one_gang, 20),
+    Step(
+        "stack check",
+        "the engine's own kernels, and a wrong tile",
+        lambda stage, _: tuned.stack_check(stage),
+        one_gang,
+        150,
+        alone=True,
+    ),
     Step("up", "from nothing to ready", up, one_gang, 100),
     Step("generation", "log-probabilities against float32", generation, one_gang, 30, alone=True),
     Step(
@@ -630,6 +662,7 @@ STEPS = (
     Step("bench", "beside the engine's client by hand", lambda stage, _: measuring.bench(stage), one_gang, 150),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
     Step("original", "the checkpoint before it was re-blocked", original, one_gang, 75, alone=True),
+    Step("attention DP", "attention data parallel, answers compared", attention, one_gang, 100, gpus=2),
     Step("down", "an answer under way, then nothing left", down, one_gang, 30),
     Step("both", "two gangs behind the router", both_up, two_gangs, 70, gpus=2),
     Step("kills side by side", "each rank of two gangs killed", kills_of_two_gangs, two_gangs, 80, gpus=2),

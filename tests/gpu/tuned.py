@@ -1,17 +1,22 @@
-"""`tuning run` on GPUs: killed and resumed, each tile proved, and the file that the engine then reads."""
+"""`tuning run` on GPUs: killed and resumed, each tile proved, and what the engine then reads. `stack check`, too."""
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 import signal
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from tests.gpu import checkpoint
-from tests.gpu.stage import MODELS, Otherwise, Stage, engine_python, find_node_in, start
+from tests.gpu.measuring import SLOW, in_env
+from tests.gpu.stage import MODELS, Otherwise, Stage, engine_python, find_node_in, start, with_what_was_seen
 
 from l40s_lab.processes import wait_until
 from orchestrator.loading.resources import template
@@ -68,8 +73,6 @@ def run(pack: Path, model: str, *, batches: str, candidates: int) -> list[str]:
 
 def killed(stage: Stage, words: list[str]) -> tuple[int, float]:
     """(results kept when the controller was killed, seconds until no tuner ran on any node)."""
-    import time
-
     first = start(stage.lab, *words)
     wait_until(lambda: bool(_kept(stage)) or first.poll() is not None, deadline_s=min(240.0, stage.left_s), step_s=0.2)
     if first.poll() is not None or not _kept(stage):
@@ -164,19 +167,93 @@ def wrong_tiles() -> dict[str, str]:
     return failed
 
 
+def stack_check(stage: Stage) -> tuple[str, dict[str, Any]]:
+    """The kernels of a 32nd of DeepSeek-V3 in FP8 of 64x64 blocks and in INT8; then a wrong tile in a tuned file of the
+    engine, and every product spoiled."""
+    stage.run("down", "--now")
+    figures: dict[str, Any] = {}
+    with with_what_was_seen(figures):
+        fp8, int8 = _share(stage), _share(stage, "int8-channel")
+        for name, profile in (("fp8 64x64", fp8), ("int8", int8)):
+            figures[name] = found = _checked(stage, profile)
+            if wrong := {one: said for one, said in found["kernels"].items() if said[0] != "right"} or found["exit"]:
+                raise Otherwise(f"{name}: not all kernels are right: {wrong}")
+        tiled = next(name for name in figures["fp8 64x64"]["kernels"] if name.startswith("FP8 block GEMM"))
+        with _wrong_tile(stage, tiled):
+            figures["wrong tile"] = found = _checked(stage, fp8)
+        shape = tiled.partition(" N=")[2]
+        caught = [name for name, said in found["kernels"].items() if said[0] == "wrong"]
+        if found["exit"] != SLOW or not caught or any(not name.endswith(f" N={shape}") for name in caught):
+            raise Otherwise(f"a wrong tile of N={shape}: {caught} are wrong, exit code {found['exit']}")
+        with in_env(stage, {"L40S_CHECK_PLANT": "wrong"}):
+            figures["all spoiled"] = found = _checked(stage, int8)
+        if right := [name for name, said in found["kernels"].items() if said[0] != "wrong"]:
+            raise Otherwise(f"every product was spoiled, and {right} are not wrong")
+    sizes = {name: len(figures[name]["kernels"]) for name in ("fp8 64x64", "int8")}
+    seconds = " and ".join(f"{figures[name]['took_s']:.0f} s" for name in sizes)
+    said = (
+        f"{sizes['fp8 64x64']} kernels of a 32nd of DeepSeek-V3 in FP8 and {sizes['int8']} in INT8 right, in {seconds}"
+    )
+    return f"{said}; a tile across the scales' blocks, in a file of the engine, is caught: {', '.join(caught)}", figures
+
+
+def _checked(stage: Stage, profile: str) -> dict[str, Any]:
+    """Exit code, and by kernel the gravest node's verdict, error and microseconds."""
+    began = time.monotonic()
+    done = stage.run("stack", "check", "--model", profile, "--json", timeout=min(240.0, stage.left_s - 5))
+    if not done.stdout:
+        raise Otherwise(f"stack check ended with {done.returncode}: {done.stderr.strip()[-400:]}")
+    kernels: dict[str, list[Any]] = {}
+    for node in json.loads(done.stdout)["nodes"]:
+        for one in node["kernels"]:
+            name = f"{one['name']} {one['dtype']} {one['shape']}"
+            said = [
+                one["verdict"],
+                one["error"],
+                one["us"],
+                *([] if one["verdict"] == "right" else [one["text"][:300]]),
+            ]
+            if kernels.get(name, ["right"])[0] == "right":
+                kernels[name] = said
+    return {"exit": done.returncode, "took_s": round(time.monotonic() - began, 1), "kernels": kernels}
+
+
+@contextmanager
+def _wrong_tile(stage: Stage, kernel: str) -> Iterator[None]:
+    """A tuned file of the engine whose tile is deeper than the scales' blocks, for the shape of this kernel."""
+    sizes = dict(word.split("=") for word in kernel.split() if "=" in word)
+    card = stage.gpus.names()[0].replace(" ", "_")
+    name = f"N={sizes['N']},K={sizes['K']},device_name={card},dtype=fp8_w8a8,block_shape=[64, 64].json"
+    code = "import pathlib,sglang; print(pathlib.Path(sglang.__path__[0],'srt/layers/quantization/configs'))"
+    node = stage.nodes_of("gang0")[0]
+    folder = stage.lab.on(node, f"{engine_python(real=True)} -c {shlex.quote(code)}").split()[-1]
+    place = shlex.quote(f"{folder}/{name}")
+    kept = stage.lab.on(node, f"cat {place} 2>/dev/null || true")
+    stage.lab.on(node, f"cat >{place}", json.dumps({"1": _tile(128), "1024": _tile(128)}).encode())
+    try:
+        yield
+    finally:
+        stage.lab.on(node, f"cat >{place}" if kept else f"rm {place}", kept.encode())
+
+
 def _tile(depth: int) -> dict[str, int]:
     return {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": 1, "num_warps": 4,
             "num_stages": 3}  # fmt: skip
 
 
-def _share(stage: Stage) -> str:
+def _share(stage: Stage, quantisation: str = "fp8-block") -> str:
     """The profile of a model whose ranks here have the shapes of one of 32 ranks of DeepSeek-V3."""
-    ranks = len(stage.gpus_of("gang0"))
-    (MODELS / SHARE).mkdir(parents=True, exist_ok=True)
-    profile = {**checkpoint.profile(64, SHARE), "dimensions": share(ranks)}
+    ranks, name = len(stage.gpus_of("gang0")), SHARE
+    profile = {**checkpoint.profile(64, name), "dimensions": share(ranks)}
     settings = {**checkpoint.config(64), **share(ranks)}
-    (MODELS / SHARE / "config.json").write_text(json.dumps(settings))
-    file = stage.lab.folder / f"{SHARE}.yml"
+    if quantisation != "fp8-block":
+        name = f"{SHARE}-{quantisation}"
+        profile |= {"name": name, "directory": name, "quantisation": quantisation}
+        del profile["block"]
+        settings["quantization_config"] = {"quant_method": "w8a8_int8"}
+    (MODELS / name).mkdir(parents=True, exist_ok=True)
+    (MODELS / name / "config.json").write_text(json.dumps(settings))
+    file = stage.lab.folder / f"{name}.yml"
     file.write_text(yaml.safe_dump(profile))
     return str(file)
 
