@@ -48,7 +48,11 @@ def control(archive: Path) -> None:
     """Our own environment, and the tools where the machine has none."""
     unpack(archive, HOME)
     packages = venv(HOME / "venv")
-    (packages / "l40s-gpu.pth").write_text(f"{HOME}/site\n{CHECKOUT}/src\n{CHECKOUT}\n")
+    (packages / "l40s-gpu.pth").write_text(f"{HOME}/site\n{CHECKOUT}/src\n{CHECKOUT}/lab/src\n{CHECKOUT}\n")
+    lab = packages / "l40s_lab-0.dist-info"
+    lab.mkdir(exist_ok=True)
+    (lab / "METADATA").write_text("Metadata-Version: 2.1\nName: l40s-lab\nVersion: 0\n")
+    (lab / "entry_points.txt").write_text("[l40s_deploy.verbs]\nlab = l40s_lab.command\n")
     for name, place in TOOLS.items():
         if not Path(place).exists():
             Path(place).write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={HOME}/tools/lib exec {HOME}/tools/bin/{name} "$@"\n')

@@ -242,6 +242,8 @@ def _by_hand(stage: Stage) -> float:
         f"{client} >log 2>&1; cat result.jsonl 2>/dev/null || tail -n 5 log; rm -r $d"
     )
     told = stage.lab.on(leader, script, own_text().encode(), timeout=_CLIENT_S)
+    if bench_client.BUSY.search(told):
+        return _by_hand(stage)
     try:
         return bench_client.read(told).figures[SPEED]
     except ValueError:

@@ -224,9 +224,8 @@ def _wrong_tile(stage: Stage, kernel: str) -> Iterator[None]:
     sizes = dict(word.split("=") for word in kernel.split() if "=" in word)
     card = stage.gpus.names()[0].replace(" ", "_")
     name = f"N={sizes['N']},K={sizes['K']},device_name={card},dtype=fp8_w8a8,block_shape=[64, 64].json"
-    code = "import pathlib,sglang; print(pathlib.Path(sglang.__path__[0],'srt/layers/quantization/configs'))"
-    node = stage.nodes_of("gang0")[0]
-    folder = stage.lab.on(node, f"{engine_python(real=True)} -c {shlex.quote(code)}").split()[-1]
+    node, venv = stage.nodes_of("gang0")[0], Path(engine_python(real=True)).parents[1]
+    folder = stage.lab.on(node, f"find {venv} -type d -path '*/quantization/configs'").split()[-1]
     place = shlex.quote(f"{folder}/{name}")
     kept = stage.lab.on(node, f"cat {place} 2>/dev/null || true")
     stage.lab.on(node, f"cat >{place}", json.dumps({"1": _tile(128), "1024": _tile(128)}).encode())

@@ -33,6 +33,9 @@ ENVIRONMENT = {
 KEY = "OPENAI_API_KEY"
 REFUSED = re.compile(r"\b(?:Unauthorized|401)\b")
 """What both versions' clients end with where their first request is refused."""
+BUSY = re.compile(r"\b400\b.*/flush_cache\b")
+"""What it ends with, before its first request, where the engine has one: an agent's probe is one. The engine then
+flushes no cache (managers/scheduler.py, flush_cache)."""
 LEFT_OUT = {"datasets": "load_dataset = None\n"}
 """Replaces a module that a stack omits: the client needs it only for data sets other than ours."""
 PROGRESS = r"(\d{1,9})/(\d{1,9}) \["
