@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tests.gpu.stage import MODELS, REBLOCKED, Otherwise, Stage
+from tests.gpu.stage import MODELS, REBLOCKED, Otherwise, Stage, with_what_was_seen
 
 from l40s_lab.node.files import VENVS
 from orchestrator.bench.text import own_text
@@ -65,9 +65,12 @@ def _check(stage: Stage) -> dict[str, Any]:
 def bench(stage: Stage) -> tuple[str, dict[str, Any]]:
     """The product's run and the engine's client by hand. Speeds rise from run to run: ours first and last."""
     stage.ready()
-    first = benched(stage, LOAD)
-    by_hand = [_by_hand(stage) for _ in range(2)]
-    second = benched(stage, LOAD)
+    seen: dict[str, Any] = {"load": str(LOAD)}
+    with with_what_was_seen(seen):
+        first = benched(stage, LOAD)
+        seen["runs_tok_s"] = [[round(run[SPEED], 1) for run in first["runs"]]]
+        seen["by_hand_tok_s"] = by_hand = [_by_hand(stage) for _ in range(2)]
+        second = benched(stage, LOAD)
     ours = [one["serving"][SPEED] for one in (first, second)]
     apart = round(mean(ours) / mean(by_hand) - 1, 3)
     noise = round(max(max(runs) / min(runs) - 1 for runs in (ours, by_hand)), 3)

@@ -659,7 +659,7 @@ STEPS = (
         alone=True,
     ),
     Step("golden", "accepted answers, asked again", lambda stage, _: measuring.golden(stage), one_gang, 110),
-    Step("bench", "beside the engine's client by hand", lambda stage, _: measuring.bench(stage), one_gang, 150),
+    Step("bench", "beside the engine's client by hand", lambda stage, _: measuring.bench(stage), one_gang, 400),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
     Step("original", "the checkpoint before it was re-blocked", original, one_gang, 75, alone=True),
     Step("attention DP", "attention data parallel, answers compared", attention, one_gang, 100, gpus=2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import sqrt
 from statistics import fmean, stdev
 
 from orchestrator.bench.text import NAME
@@ -68,7 +69,7 @@ def noise_of(name: str, runs: Sequence[Mapping[str, float]]) -> float:
     values = [run[name] for run in runs if name in run]
     if len(values) < FEWEST_RUNS or not fmean(values):
         return 0.0
-    return _STUDENT[min(len(values), MOST_RUNS)] * stdev(values) / len(values) ** 0.5 / fmean(values)
+    return _STUDENT[min(len(values), MOST_RUNS)] * stdev(values) / sqrt(len(values)) / fmean(values)
 
 
 def judge(

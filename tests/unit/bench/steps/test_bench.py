@@ -16,7 +16,9 @@ from orchestrator.bench.steps import bench
 from orchestrator.bench.verdict import mean_of
 from orchestrator.doctor.rules.support.cluster import gangs_of
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.jobs.messages import JobLine
 from orchestrator.model.benchmark import ExpectedSpeeds, Load
+from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.looks import Holdings
 from orchestrator.protocol.report import RankReport
@@ -68,6 +70,36 @@ def test_a_load_is_repeated_until_its_noise_leaves_one_verdict(
     one: Any = lambda number: speeds[number - 1]  # noqa: E731
     kept, _, last = bench.until_decided(one, record, Load())
     assert (len(kept["runs"]), last) == (runs, speeds[runs - 1])
+
+
+PROBED = "requests.exceptions.HTTPError: 400 Client Error: Bad Request for url: http://10.0.0.1:8000/flush_cache"
+
+
+@pytest.mark.parametrize(
+    ("ends", "starts", "said"),
+    [
+        ((PROBED, PROBED, ""), 3, "can't be read"),
+        ((PROBED,) * 9, 3, "ended with status 1"),
+        (("Unauthorized",) * 9, 1, "ended with status 1"),
+        (("404 Client Error for url: http://h/flush_cache",) * 9, 1, "ended with status 1"),
+    ],
+)
+def test_a_client_that_met_an_agents_probe_starts_again(
+    ends: tuple[str, ...], starts: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[str]()
+
+    def follow(_: Any, *, take: Any, **__: Any) -> None:
+        begun.append(what := ends[len(begun)])
+        take(JobLine(ended=int(bool(what)), what=what))
+
+    monkeypatch.setattr(bench, "follow", follow)
+    fleet: Any = SimpleNamespace(on_every=lambda work, only: (work(None), SimpleNamespace(all=dict))[1])
+    request: Any = SimpleNamespace(stack="sglang-0.5.23", model_path="/m", layout=None, container=None)
+    view: Any = SimpleNamespace(service_url="http://10.0.0.1:8000", model="m")
+    with pytest.raises(NodeError, match=said):
+        bench._run(fleet, gang(), request, view, bench.BenchOptions(load=Load(), timeout_s=9.0), lambda *_: None)
+    assert len(begun) == starts
 
 
 def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
