@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: tp32 docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: tp32 rxe docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -53,6 +53,9 @@ gpu: setup ## on 2 or more NVIDIA GPUs: up, kills, rolling and more with a real 
 
 tp32: setup ## 32 ranks of the real SGLang on CPU: kills, a hang, power, restarts; writes tests/tp32/tp32.md
 	$(BIN)/python -m tests.tp32 --ranks $(or $(RANKS),8) --nodes $(or $(NODES),4) --steps "$(STEPS)"
+
+rxe: setup ## real RDMA verbs, by soft-RoCE in QEMU machines: ports, GIDs, a link down, perftest
+	$(BIN)/python -m tests.rxe
 
 prepared: setup ## the CPU stack and 0.4.4 (less one wheel) built, installed on nodes by `prepare`; its recipe built
 	$(BIN)/python -m pytest -q -m installs tests
