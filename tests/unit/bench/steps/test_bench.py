@@ -69,7 +69,7 @@ def test_a_load_is_repeated_until_its_noise_leaves_one_verdict(
 
     one: Any = lambda number: speeds[number - 1]  # noqa: E731
     kept, _, last = bench.until_decided(one, record, Load())
-    assert (len(kept["runs"]), last) == (runs, speeds[runs - 1])
+    assert len(kept["runs"]) == runs and str(last) == str(speeds[runs - 1])
 
 
 PROBED = "requests.exceptions.HTTPError: 400 Client Error: Bad Request for url: http://10.0.0.1:8000/flush_cache"
