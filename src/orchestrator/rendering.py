@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.secret_text import HIDDEN
 from orchestrator.protocol.staging import ENDS_WITH_STDIN
-from orchestrator.topology.redaction import HIDDEN
 
 
 def launch_template(node: NodePlan) -> str:

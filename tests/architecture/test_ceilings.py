@@ -15,16 +15,16 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.every_parser import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 75_330,
-    "statements of the product": 46_380,
+    "lines of the product": 75_820,
+    "statements of the product": 46_680,
     "lines of the lab": 13_560,
-    "lines of tests": 70_550,
-    "lines that `up` imports": 21_715,
-    "lines that `status` imports": 7_435,
+    "lines of tests": 72_150,
+    "lines that `up` imports": 20_540,
+    "lines that `status` imports": 7_055,
     "class names with several homes": 2,
-    "commands": 47,
-    "options": 322,
-    "words of docs and README": 22_070,
+    "commands": 46,
+    "options": 317,
+    "words of docs and README": 22_810,
 }
 """Not more than this. Lower a number when the figure has fallen."""
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus
 
 import yaml
 
-from orchestrator.topology.redaction import without_secrets
+from orchestrator.model.secret_text import without_secrets
 
 LETTERS = string.ascii_letters + string.digits
 PASSWORDS = (

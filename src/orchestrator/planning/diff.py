@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from orchestrator.model.secret_text import HIDDEN
 from orchestrator.planning.redaction import is_secret, shown_env, shown_flags
 from orchestrator.protocol.staging import APART, StagingRequest
-from orchestrator.topology.redaction import HIDDEN
 
 _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "command", "flags",
                "env", "watch", "network", "layout", "graph_batch")  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from orchestrator.topology.redaction import HIDDEN, without_secrets
+from orchestrator.model.secret_text import HIDDEN, without_secrets
 
 if TYPE_CHECKING:  # a command line is looked through without any plan
     from orchestrator.model.plan import NodePlan, Plan

@@ -11,15 +11,14 @@ shares one. The key decides every address, and without it there is no way back.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
-from urllib.parse import quote, quote_plus
 
+from orchestrator.model.secret_text import HIDDEN, is_secret_flag, is_secret_name, without_secrets
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.config_space import ConfigSpace
 
@@ -458,46 +457,7 @@ def _groups(raw: bytes) -> str:
     return raw.hex(":", -2) if len(raw) % 2 == 0 else raw.hex()
 
 
-HIDDEN = "<secret>"
-SHORTEST_SECRET = 6
-"""A shorter one would remove ordinary words from the text, and protects nothing."""
 SHORTEST_NAME = 3
-_ESCAPED_APOSTROPHE = r"'\\*\"'\\*\"'"
-"""As shells have it within apostrophes."""
-_QUOTED = (
-    rf"(?P<quote>\\*[\"'])(?:{_ESCAPED_APOSTROPHE}|(?!{_ESCAPED_APOSTROPHE}).)*?(?<!\\)(?!{_ESCAPED_APOSTROPHE})(?P=quote)"
-    r"(?=[\s,;:&}\])>\\\"'\x1b]|$)|\\*[\"'][^\n]*"
-)
-"""In quotes that may be escaped, up to the same ones; to the end of the line where they do not close."""
-_COLOURS = r"(?:(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m)*"
-_LIST = r"\[(?:\s*b?\\*(?:\"[^\"\n]*\"|'[^'\n]*'),?)+\s*\]?|\[[^\]\n]*\]?"
-_NAMED = re.compile(
-    r"(?i)(?P<name>(?:(?P<line>passw(?:or)?ds?|passphrase|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd)"
-    r"|secret(?:[_-]?key)?s?|credentials?|authorization|(?<![a-z])(?:set-)?cookie|x-auth(?:-[\w-]{1,60})?)"
-    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master)[_-]?keys?|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
-    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}(?:(?:\\*[\"']|%22)?[^\S\n]*(?:=>|:=|[:=]|%3[ad])"
-    rf"|\\*[\"']?,?\s+\\*[\"']?value\\*[\"']?[^\S\n]*[:=]|\\*[\"'],)[^\S\n]*{_COLOURS}(?:b(?=[\"']))?)"
-    rf"(?P<value>{_QUOTED}|(?:none|null|true|false)(?=[\s,;)}}\]]|$)|[|>][-+]?[^\S\n]*(?:\n[ \t]+[^\n]+)+"
-    rf"|(?(line)[^\n]+|(?:{_LIST}|(?:(?:bearer|basic|token|digest)\s+)?(?!{{)[^\s,;}}\])]+)))"
-)
-"""A name like a secret's with its value, a password or a header to the end of the line: it may have several words.
-Between them stands a sign, a comma (pairs of headers), or the word value (an environment in YAML or JSON).
-`tokens: 5` stays: a report is not readable without it."""
-_FLAG = re.compile(
-    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|passphrase|secret)\\*[\"']?(?:\s*,\s*|\s+)"
-    r"|\bsshpass\s+-p ?|\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?[\"']?[^\s:]{1,100}:)"
-    rf"(?P<value>{_QUOTED}|\S+)"
-)
-_BY_FORM = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|hooks\.slack\.com/\S+|AKIA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)|(?i:\bbearer\s+)[\w.~+/=-]{8,}"
-)
-"""Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, JSON web tokens, and whatever follows Bearer."""
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_URL_USER = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}(?:://|%3a%2f%2f))[^\s\"<>]{0,1000}(?:@|%40)")
-"""Up to the last @: a password may hold others, and slashes. Repetitions have an end, so that no line takes long."""
-_COUNTS = re.compile(r"(?i)^tokens?(?:_[a-z]+)?[\"']?\s*[:=]\s*$")
 
 
 @dataclass(frozen=True)
@@ -523,12 +483,12 @@ class Scrubber:
             return {self.text(str(key)): self.value(one, str(key)) for key, one in value.items()}
         if isinstance(value, (list, tuple)):
             return [
-                HIDDEN if _FLAG.fullmatch(f"{before} {one}") else self.value(one, name)
+                HIDDEN if is_secret_flag(before, one) else self.value(one, name)
                 for before, one in zip(("", *value), value, strict=False)
             ]
         if not isinstance(value, str):
             return value
-        return HIDDEN if value and _NAMED.search(f"{name}: x") else self.text(value)
+        return HIDDEN if value and is_secret_name(name) else self.text(value)
 
     def left(self, text: str) -> str:
         """The first known secret or name that is still in a text, '' for none."""
@@ -539,36 +499,3 @@ class Scrubber:
     def _named(self) -> re.Pattern[str] | None:
         words = sorted((name for name in self.names if len(name) >= SHORTEST_NAME), key=len, reverse=True)
         return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, words))})(?![\w-])") if words else None
-
-
-def without_secrets(text: str) -> str:
-    """A text without what looks like a secret, by the name before it or by its own form."""
-    text = _PRIVATE_KEY.sub(HIDDEN, text)
-    text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
-    text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)
-    return _BY_FORM.sub(HIDDEN, _NAMED.sub(_hidden, text))
-
-
-def long_enough(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Each once, without those that ordinary words contain, and as they stand in addresses and in JSON."""
-    long = (secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
-    return tuple(dict.fromkeys(form for secret in long for form in _forms(secret)))
-
-
-def _forms(secret: str) -> Iterator[str]:
-    yield secret
-    raw = secret.encode("utf-8", "surrogateescape")
-    for quoted in (quote(raw), quote(raw, ""), quote_plus(raw)):
-        yield quoted
-        yield re.sub("%..", lambda found: found.group().lower(), quoted)
-    for ascii_only in (True, False):
-        once = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
-        yield once
-        yield json.dumps(once, ensure_ascii=ascii_only)[1:-1]
-    yield repr(secret)[1:-1]
-
-
-def _hidden(found: re.Match[str]) -> str:
-    counted = _COUNTS.match(found["name"]) and re.fullmatch(r"[\[\]0-9.,\s\"]+", found["value"])
-    said = found["value"].lower() in ("none", "null", "true", "false")
-    return found.group() if counted or said else f"{found['name']}{HIDDEN}"

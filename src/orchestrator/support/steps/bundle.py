@@ -30,10 +30,11 @@ from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
+from orchestrator.model.secret_text import long_enough
 from orchestrator.model.snapshot_json import snapshot_json
 from orchestrator.planning.redaction import is_hidden, is_secret
 from orchestrator.remote.fleet import Fleet
-from orchestrator.topology.redaction import Pseudonyms, Scrubber, long_enough, redact
+from orchestrator.topology.redaction import Pseudonyms, Scrubber, redact
 
 LOG_LINES = 400
 """Of each node's newest log, in addition to those around the failure."""

@@ -1,0 +1,91 @@
+"""Texts without secrets: by the name before one, by its own form, or because it is known."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
+
+HIDDEN = "<secret>"
+SHORTEST_SECRET = 6
+"""A shorter one would remove ordinary words from the text, and protects nothing."""
+_ESCAPED_APOSTROPHE = r"'\\*\"'\\*\"'"
+"""As shells have it within apostrophes."""
+_QUOTED = (
+    rf"(?P<quote>\\*[\"'])(?:{_ESCAPED_APOSTROPHE}|(?!{_ESCAPED_APOSTROPHE}).)*?(?<!\\)(?!{_ESCAPED_APOSTROPHE})(?P=quote)"
+    r"(?=[\s,;:&}\])>\\\"'\x1b]|$)|\\*[\"'][^\n]*"
+)
+"""In quotes that may be escaped, up to the same ones; to the end of the line where they do not close."""
+_COLOURS = r"(?:(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m)*"
+_LIST = r"\[(?:\s*b?\\*(?:\"[^\"\n]*\"|'[^'\n]*'),?)+\s*\]?|\[[^\]\n]*\]?"
+_NAMED = re.compile(
+    r"(?i)(?P<name>(?:(?P<line>passw(?:or)?ds?|passphrase|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd)"
+    r"|secret(?:[_-]?key)?s?|credentials?|authorization|(?<![a-z])(?:set-)?cookie|x-auth(?:-[\w-]{1,60})?)"
+    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master)[_-]?keys?|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
+    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}(?:(?:\\*[\"']|%22)?[^\S\n]*(?:=>|:=|[:=]|%3[ad])"
+    rf"|\\*[\"']?,?\s+\\*[\"']?value\\*[\"']?[^\S\n]*[:=]|\\*[\"'],)[^\S\n]*{_COLOURS}(?:b(?=[\"']))?)"
+    rf"(?P<value>{_QUOTED}|(?:none|null|true|false)(?=[\s,;)}}\]]|$)|[|>][-+]?[^\S\n]*(?:\n[ \t]+[^\n]+)+"
+    rf"|(?(line)[^\n]+|(?:{_LIST}|(?:(?:bearer|basic|token|digest)\s+)?(?!{{)[^\s,;}}\])]+)))"
+)
+"""A name like a secret's with its value, a password or a header to the end of the line: it may have several words.
+Between them stands a sign, a comma (pairs of headers), or the word value (an environment in YAML or JSON).
+`tokens: 5` stays: a report is not readable without it."""
+_FLAG = re.compile(
+    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|passphrase|secret)\\*[\"']?(?:\s*,\s*|\s+)"
+    r"|\bsshpass\s+-p ?|\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?[\"']?[^\s:]{1,100}:)"
+    rf"(?P<value>{_QUOTED}|\S+)"
+)
+_BY_FORM = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|hooks\.slack\.com/\S+|AKIA[0-9A-Z]{16}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)|(?i:\bbearer\s+)[\w.~+/=-]{8,}"
+)
+"""Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, JSON web tokens, and whatever follows Bearer."""
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+_URL_USER = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}(?:://|%3a%2f%2f))[^\s\"<>]{0,1000}(?:@|%40)")
+"""Up to the last @: a password may hold others, and slashes. Repetitions have an end, so that no line takes long."""
+_COUNTS = re.compile(r"(?i)^tokens?(?:_[a-z]+)?[\"']?\s*[:=]\s*$")
+
+
+def without_secrets(text: str) -> str:
+    """A text without what looks like a secret, by the name before it or by its own form."""
+    text = _PRIVATE_KEY.sub(HIDDEN, text)
+    text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
+    text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)
+    return _BY_FORM.sub(HIDDEN, _NAMED.sub(_hidden, text))
+
+
+def is_secret_flag(flag: object, value: object) -> bool:
+    """Whether the word after this one of a command line is a secret."""
+    return _FLAG.fullmatch(f"{flag} {value}") is not None
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what has this name is a secret."""
+    return _NAMED.search(f"{name}: x") is not None
+
+
+def long_enough(secrets: Iterable[str]) -> tuple[str, ...]:
+    """Each once, without those that ordinary words contain, and as they stand in addresses and in JSON."""
+    long = (secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
+    return tuple(dict.fromkeys(form for secret in long for form in _forms(secret)))
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield secret
+    raw = secret.encode("utf-8", "surrogateescape")
+    for quoted in (quote(raw), quote(raw, ""), quote_plus(raw)):
+        yield quoted
+        yield re.sub("%..", lambda found: found.group().lower(), quoted)
+    for ascii_only in (True, False):
+        once = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield once
+        yield json.dumps(once, ensure_ascii=ascii_only)[1:-1]
+    yield repr(secret)[1:-1]
+
+
+def _hidden(found: re.Match[str]) -> str:
+    counted = _COUNTS.match(found["name"]) and re.fullmatch(r"[\[\]0-9.,\s\"]+", found["value"])
+    said = found["value"].lower() in ("none", "null", "true", "false")
+    return found.group() if counted or said else f"{found['name']}{HIDDEN}"
