@@ -421,7 +421,7 @@ def _lost(current: Mapping[str, Report], nodes: Sequence[NodeView]) -> Cause | N
         )
     elif report is not None and report.disk_full:
         text = f"the disk of {dead.name} is full: its agent and its engine have ended, and could not record how"
-        fix = f"free space on {dead.name} (`df -h`), then run `l40s-deploy down`"
+        fix = f"free space on {dead.name} (`df -h`), then run `l40s-deploy down {report.gang}`"
     else:
         text = f"the agent on {dead.name} ended without a report, and its engine with it"
         fix = f"the machine did not reboot: check `journalctl -k` on {dead.name} for what killed it"

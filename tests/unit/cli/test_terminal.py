@@ -341,7 +341,11 @@ def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
             time.sleep(0.03)
         verdict = type("Verdict", (), {"value": "same"})
         return (
-            type("Golden", (), {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "varies": ()}),
+            type(
+                "Golden",
+                (),
+                {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "varies": (), "left_out": ()},
+            ),
         )
 
     patch.setattr("orchestrator.golden.steps.golden.check_now", check)
@@ -366,6 +370,7 @@ def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
             "load": {"concurrency": Load().concurrency},
             "dataset": "own text",
             "serving": {"output_tok_s": 391.47},
+            "runs": [{"output_tok_s": 391.47}],
             "stand_in": False,
         }
         judged = judge({"output_tok_s": 391.47}, {"output_tok_s": 584.64})

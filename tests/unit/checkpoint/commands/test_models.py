@@ -218,7 +218,7 @@ def test_four_bits_and_what_is_left_out_of_them_are_read(
         ({"hidden_size": None, "architectures": []}, (), "it does not contain architectures, hidden_size"),
         ({"num_hidden_layers": 10**12}, (), "num_hidden_layers is not a number from 0 to"),
         ({"n_routed_experts": 10**30}, (), "n_routed_experts is not a number from 0 to"),
-        ({}, ("--name", "../x"), "is not a valid model name"),
+        ({}, ("--out", "a b.yml"), "is not a valid model name"),
         ({}, ("--out", "no/where.yml"), "can't be written"),
     ],
 )
