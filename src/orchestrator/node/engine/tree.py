@@ -8,7 +8,7 @@ import re
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -195,10 +195,14 @@ class ProcessTree:
         """Check at every call for ranks and others that have died, and from time to time for new ones."""
         began = clock.now()
         self._look_above()
-        over = [part for part in self.parts if part.pidfd in ready]
-        found = [self._reap(part, over=part in over) for part in self.parts if part in over or dying(part)]
+        threads = self._main_threads()
+        found = [
+            self._reap(part, over=part.pidfd in ready)
+            for part, (state, _) in threads
+            if part.pidfd in ready or state in _GONE
+        ]
         died = [death for death in found if death is not None]
-        self._note_alive(began)
+        self._note_alive(began, threads)
         pause = LOOK_EVERY_S if self.complete else SEARCH_EVERY_S
         if now - self._looked_at >= pause:
             self._looked_at = now
@@ -214,9 +218,10 @@ class ProcessTree:
         """Whether a main thread has ended, or begins to above the ranks. Its process may not have: CUDA delays the exit
         by 200 to 400 ms."""
         began, begins = clock.now(), self._look_above()
-        if any(dying(part) for part in self.parts):
+        threads = self._main_threads()
+        if any(state in _GONE for _, (state, _) in threads):
             return True
-        self._note_alive(began)
+        self._note_alive(began, threads)
         return begins
 
     def living(self) -> list[processes.Process]:
@@ -328,17 +333,21 @@ class ProcessTree:
 
     def _look_above(self) -> bool:
         """Before a look at those below: who still lives then has outlived them. True if one begins to end."""
-        begins = [part for part in (*self.others, *self.above) if not part.ending and _ending(part)]
+        begins = [part for part in (*self.others, *self.above) if not part.ending and _ending(*_main_thread(part))]
         for part in begins:
             part.ending = True
         return bool(begins)
 
-    def _note_alive(self, began: float) -> None:
+    def _main_threads(self) -> list[tuple[EngineProcess, tuple[bytes, int]]]:
+        """Those of the parts, each read once a look: see `_main_thread`."""
+        return [(part, _main_thread(part)) for part in self.parts]
+
+    def _note_alive(self, began: float, threads: Iterable[tuple[EngineProcess, tuple[bytes, int]]]) -> None:
         """began: before they were looked at; one may have been killed since, while this process had to wait. One that
         is ending may have closed its connections, and others end by that."""
-        for part in self.parts:
+        for part, thread in threads:
             part.outlived = part.lives and any(one.ending for one in part.above)
-            if not _ending(part):
+            if not _ending(*thread):
                 part.alive_at = began
 
     def _reap(self, part: EngineProcess, *, over: bool) -> ProcessDeath | None:
@@ -367,13 +376,7 @@ class ProcessTree:
             self.disk.put(partial(files.write_json, self.run.path(PROCESSES_FILE), value), replacing="processes")
 
 
-def dying(part: EngineProcess) -> bool:
-    """Whether its main thread has ended or is already gone."""
-    return _main_thread(part)[0] in _GONE
-
-
-def _ending(part: EngineProcess) -> bool:
-    state, flags = _main_thread(part)
+def _ending(state: bytes, flags: int) -> bool:
     return state in _GONE or bool(flags & supervision.PF_EXITING)
 
 
