@@ -12,7 +12,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "runbooks.md").read_text()
 COMMANDS = sorted(set(re.findall(r"^ +l40s-deploy (.+)$", PAGE, re.MULTILINE)))
-TASKS = ("A node died", "Replace a card", "Upgrade the stack", "Move to another model", "Power cut")
+TASKS = (
+    "A node died",
+    "Replace a card",
+    "Upgrade the stack",
+    "Move to another model",
+    "Power cut",
+    "Router died",
+    "Power cut without an outage",
+)
 
 
 def test_each_task_starts_with_its_symptom() -> None:
