@@ -72,6 +72,10 @@ class PerftestOutput:
     status: int
     on_gpu: bool = False
 
+    @property
+    def alone(self) -> bool:
+        return alone(self.text, self.status)
+
 
 def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
     """All measurements, in the order in which every node makes its own: no port takes part in two at once.
@@ -133,7 +137,7 @@ def played(texts: Mapping[int, PerftestOutput]) -> bool:
 def judge(found: Sequence[PortPair], texts: Mapping[int, PerftestOutput], *, enough: float) -> tuple[LinkResult, ...]:
     """Every path whose two ends met, with the rate of its ports. Where no port reaches one of another rail, the rails
     are separate networks: those paths are left out."""
-    met = [way for way in found if way.id in texts and not alone(texts[way.id].text, texts[way.id].status)]
+    met = [way for way in found if way.id in texts and not texts[way.id].alone]
     links = [_measured(way, texts[way.id]) for way in met]
     if all(link.why for link in links if link.between is Between.OTHER_RAIL):
         links = [link for link in links if link.between is Between.RAIL]

@@ -59,7 +59,7 @@ class RailsLine(Message):
 
     run, text, status: what the program of one run printed, and how it ended (-1: it was stopped)
     on_gpu: this end's memory was a GPU's
-    missing: the program that is not installed; left: runs that were given up; ended: nothing more comes
+    missing: the program that is not installed; ended: nothing more comes, whatever runs are left
     """
 
     run: int = -1
@@ -67,7 +67,6 @@ class RailsLine(Message):
     status: int = 0
     on_gpu: bool = False
     missing: str = ""
-    left: int = 0
     ended: bool = False
 
 

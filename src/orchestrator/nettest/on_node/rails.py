@@ -59,16 +59,16 @@ def stream(request: dict[str, Any]) -> None:
         kernel.adopt_orphans()
         for name, least in run.limits.items():
             guardian.raise_limit(name, least)
-        left = _all(run, order, program)
-    tell(RailsLine(left=left, ended=True).as_json())
+        _all(run, order, program)
+    tell(RailsLine(ended=True).as_json())
 
 
-def _all(run: Run, order: RailsOrder, program: str) -> int:
-    """How many runs were given up."""
+def _all(run: Run, order: RailsOrder, program: str) -> None:
+    """Until the other end does not come: it would be waited for in each of the others, too."""
     end = time.monotonic() + order.deadline_s
     asked = order.run.device == "cuda" and any(rail.gpu >= 0 for rail in order.runs)
     gpu_words = _gpu_words(run, program) if asked else None
-    for number, rail in enumerate(order.runs):
+    for rail in order.runs:
         until = min(end, time.monotonic() + order.wait_s)
         on_gpu = gpu_words is not None and rail.gpu >= 0
         words = [f"{_CUDA}={rail.gpu}", *(gpu_words or ())] if on_gpu else []
@@ -76,10 +76,9 @@ def _all(run: Run, order: RailsOrder, program: str) -> int:
         tell(RailsLine(run=rail.id, text=text, status=status, on_gpu=on_gpu).as_json())
         gpu_words = None if status else gpu_words
         if alone(text, status):
-            return len(order.runs) - number - 1
+            return
         if status and rail.peer:
             _release(rail.peer, order.tcp_port, min(end, time.monotonic() + RELEASE_S))
-    return 0
 
 
 def _gpu_words(run: Run, program: str) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,13 @@ from orchestrator.jobs.run import in_place_of
 from orchestrator.model.deadlines import RAILS_ROUND_S
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
+from orchestrator.model.network_figures import Between
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest.rails import PerftestOutput, PortPair, RailPort, judge, played, times, ways
 from orchestrator.nettest.verdict import LinkResult
 from orchestrator.protocol.network import takes
-from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest, alone
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
@@ -139,7 +141,6 @@ class _RailsAnswers:
     order: tuple[PortPair, ...]
     said: dict[int, PerftestOutput] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
-    left: dict[str, int] = field(default_factory=dict)
     on_gpu: set[int] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -148,9 +149,6 @@ class _RailsAnswers:
         with self._lock:
             if line.missing:
                 self.missing.add(node)
-            left = line.left + (line.run >= 0 and alone(line.text, line.status))
-            if left:
-                self.left[node] = self.left.get(node, 0) + left
             if line.run < 0:
                 return
             way = next((way for way in self.order if way.id == line.run), None)
@@ -179,10 +177,14 @@ class _RailsAnswers:
         words = []
         if played(self.said):
             words.append("these figures come from a stand-in: there is no RDMA here")
-        if self.left:
-            nodes = ", ".join(f"{node} ({count})" for node, count in sorted(self.left.items()))
+        if given_up := [way for way in self.order if way.id not in self.said or self.said[way.id].alone]:
+            apart = all(way.between is Between.OTHER_RAIL for way in given_up)
+            many = Counter(node for way in given_up for node in (way.start.node, way.end.node))
             words.append(
-                f"measurements given up: {nodes}; the other end did not connect, or the time limit was reached"
+                f"measurements {'between different rails ' if apart else ''}given up: "
+                + ", ".join(f"{node} ({count})" for node, count in sorted(many.items()))
+                + ("; the rails may be separate networks, " if apart else "; the other end did not connect, ")
+                + "or the time limit was reached"
             )
         return "; ".join(words)
 

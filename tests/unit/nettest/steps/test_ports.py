@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import topology
 
+from orchestrator.model.network_figures import Between
 from orchestrator.model.per_node import PerNode
-from orchestrator.nettest.rails import RailPort
+from orchestrator.nettest.rails import RailPort, ways
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.rails import RailsLine, RailsRequest
@@ -74,6 +75,25 @@ def test_the_ports_are_those_that_nccl_takes(pin: str, devices: list[str]) -> No
         ways = {gpu.index: distances.path_type(gpu.key, port.key) for gpu in before.gpus}
         assert port.device not in near or ways[near[port.device]] == min(ways.values()), port
     assert all(port.gpu == -1 for port in found), "no GPU is the plan's"
+
+
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        ({0, 1, 2, 3}, "measurements given up: node0 (8), node1 (8); the other end did not connect, or the time limit"),
+        (set(), "between different rails given up: node0 (4), node1 (4); the rails may be separate networks, or the"),
+    ],
+)
+def test_what_was_given_up_is_counted_and_separate_rails_are_told_from_a_node(silent: set[int], words: str) -> None:
+    two = {
+        node: [RailPort(node=node, device=f"mlx5_{n}", port=1, rate_gbps=100.0) for n in (0, 1)] for node in NODES[:2]
+    }
+    heard = rails._RailsAnswers(ways(two))
+    for way in heard.order:
+        if way.between is Between.RAIL and way.id not in silent:
+            heard.take(way.start.node, RailsLine(run=way.id, text=" RDMA_Write BW Test", status=0))
+    heard.take("node0", RailsLine(run=4, text="Couldn't connect to 10.0.0.2", status=1))
+    assert words in heard.note()
 
 
 def test_a_node_that_is_early_waits_for_the_others_round(monkeypatch: pytest.MonkeyPatch) -> None:
