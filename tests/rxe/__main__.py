@@ -28,8 +28,7 @@ def main() -> int:
         code = subprocess.run(["unshare", "--net", *test], env=environment, check=False).returncode
         if code == 0:
             seen = json.loads(figures.read_text())
-            told = f"{seen['machines']} machines, {seen['ports']} ports read as ibv_devinfo has them"
-            told += f", {seen['pairs']} pairs measured by perftest"
+            told = f"{seen['ports']} ports as ibv_devinfo, {seen['pairs']} pairs by perftest"
             proven.record("rdma", told, "make rxe")
     return code
 
