@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import LOOPBACK
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import port
 from orchestrator.model.inventory import Inventory
+from orchestrator.monitoring.commands.listen import LOOPBACK
 
 if TYPE_CHECKING:
     from orchestrator.monitoring.steps.notify import Notifier

@@ -135,27 +135,3 @@ def _file(gang: str, model: str, stack: str) -> Path:
 def _named(folder: str, of: str) -> Path:
     """ID.json, a file for each inventory, or for each start."""
     return state_folder(folder) / f"{hashlib.sha256(of.encode()).hexdigest()[:24]}.json"
-
-
-def baseline_file(name: str, *, root: Path | None = None) -> Path:
-    """Where the baseline of this name is, whether or not it exists."""
-    return (root or state_folder("golden")) / f"{name}.json"
-
-
-def any_baseline(*, root: Path | None = None) -> bool:
-    """Whether anything was ever accepted from this machine."""
-    return next((root or state_folder("golden")).glob("*.json"), None) is not None
-
-
-def read_baseline(file: Path) -> Any:
-    """The stored document; None where there is none. Raises InputError where it can't be read."""
-    try:
-        return json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise InputError(
-            f"this baseline can't be read: {wrong}",
-            where=str(file),
-            fix="accept a new one with `l40s-deploy golden accept`",
-        ) from None

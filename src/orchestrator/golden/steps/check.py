@@ -9,10 +9,10 @@ from orchestrator.gang.steps.status.reports import as_they_run
 from orchestrator.gang.view import GangView
 from orchestrator.golden.compare import GoldenVerdict
 from orchestrator.golden.steps.golden import Golden, Progress, check_gang
+from orchestrator.golden.store import any_baseline
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.records.documents import any_baseline
 from orchestrator.remote.fleet import Fleet
 
 

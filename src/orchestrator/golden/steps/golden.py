@@ -14,13 +14,14 @@ from orchestrator.gang.steps.status.reports import as_they_run, see, where
 from orchestrator.golden import document, greedy
 from orchestrator.golden.compare import Answer, AnswerComparison, GoldenVerdict, accept, compare, overall
 from orchestrator.golden.document import MAX_TOKENS, PROMPTS, Baseline, Prompt, Subject
+from orchestrator.golden.store import baseline_file, read_baseline
 from orchestrator.jobs.quiet import refuse_busy
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, PROMPT_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
-from orchestrator.records.documents import baseline_file, read_baseline, write_document
+from orchestrator.records.documents import write_document
 from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
 

@@ -11,12 +11,12 @@ from orchestrator.cli.options import (
     add_install,
     add_inventory,
     add_json,
-    add_listen,
     open_inventory,
 )
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.units import install_unit
 from orchestrator.gang.steps.guard.unit import EXPORTER
+from orchestrator.monitoring.commands.listen import add_listen
 from orchestrator.monitoring.targets import DEFAULT_PORT
 
 

@@ -11,11 +11,12 @@ import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_listen, open_inventory
+from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.status.live import Watching
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import Exit, InputError
+from orchestrator.monitoring.commands.listen import add_listen
 from orchestrator.monitoring.steps.http_server import Page, serving
 from orchestrator.monitoring.steps.pages import Pages
 
