@@ -1,5 +1,5 @@
 # The commands a newcomer needs. `make demo` shows the product, `make test` is what CI runs.
-.PHONY: tp32 rxe docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
+.PHONY: mutants tp32 rxe docs man release compiled simulate fuzz chaos gpu long prepared help setup check lint types unit test demo demo-down bench contract golden clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -65,6 +65,10 @@ bench: setup ## the figures of the README, as ratios against a peer in the same 
 
 fuzz: setup ## 100,000 odd files into readers of files, log lines with secrets into redaction; prints the seed that brings a finding again
 	$(BIN)/python -m tests.fuzz
+
+mutants: setup ## 500 small faults in the code, one at a time: which ones unit tests notice; writes tests/mutants/mutants.md
+	$(BIN)/cosmic-ray --version >/dev/null 2>&1 || $(BIN)/python -m pip install -q --disable-pip-version-check -e '.[mutants]'
+	$(BIN)/python -m tests.mutants
 
 simulate: setup ## the agents' own code on a simulated clock, network and disk: every small case; writes tests/simulation/simulation.md
 	$(BIN)/python -m tests.simulation
