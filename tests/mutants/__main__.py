@@ -27,7 +27,7 @@ from cosmic_ray.plugins import get_operator
 ROOT = Path(__file__).parents[2]
 LAYERS = ("gang", "node/agent", "planning", "doctor/rules", "protocol")
 LIMIT_S = 1800.0
-"""Each test has a limit of its own (pyproject.toml); this one is for a run of them that hangs as a whole.
+"""Each test has a limit of its own (pyproject.toml); this one is for a run of them that hangs as a whole."""
 _PAIRS = ("Eq_NotEq", "NotEq_Eq", "Lt_LtE", "LtE_Lt", "Gt_GtE", "GtE_Gt", "Is_IsNot", "IsNot_Is")
 OPERATORS = (
     *(f"ReplaceComparisonOperator_{pair}" for pair in _PAIRS),
