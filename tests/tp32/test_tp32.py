@@ -38,11 +38,10 @@ def test_starts_are_told_by_phase_and_the_row_in_short(tmp_path: Path) -> None:
     assert page(figures, "# A head").startswith("# A head\n") and "1 of 2 kills" in page(figures, "")
 
 
-@pytest.mark.parametrize(("ranks", "blocks"), [(32, (128, 64)), (4, (1024, 512))])
-def test_fewer_ranks_meet_the_same_refusal_by_larger_blocks(ranks: int, blocks: tuple[int, int]) -> None:
-    kinds = [kind for kind, *_ in tp32._kinds(ranks)]
-    assert kinds == [*(f"FP8 {block}x{block}" for block in blocks), "INT8 channel"]
-    assert 18432 // ranks % blocks[0] and not 18432 // ranks % blocks[1]
+@pytest.mark.parametrize(("ranks", "block"), [(32, 64), (4, 512)])
+def test_each_rank_has_whole_blocks(ranks: int, block: int) -> None:
+    assert list(tp32._kinds(ranks)) == [f"FP8 {block}x{block}", "INT8 channel"]
+    assert not 18432 // ranks % block and not 2048 // ranks % block
 
 
 def test_memory_counts_as_free_without_what_the_processes_held(monkeypatch: pytest.MonkeyPatch) -> None:
