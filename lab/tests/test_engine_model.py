@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT, LETTERS, byte_vocabulary, tiny_model
+from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT, LETTERS, QWEN, byte_vocabulary, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,17 @@ def test_the_official_library_reads_every_tensor_that_the_index_names(model: Pat
     assert shapes["model.layers.0.self_attn.kv_b_proj.weight"] == [8 * (32 + 32), 64]
     assert "model.layers.1.mlp.experts.7.down_proj.weight" in shapes
     assert not list(model.glob("*.partial"))
+
+
+def test_the_one_for_vllm_has_key_value_heads_and_experts_alone(tmp_path: Path) -> None:
+    made = tiny_model(tmp_path / QWEN.name, QWEN)
+    config, names = read(made / "config.json"), read(made / "model.safetensors.index.json")["weight_map"]
+    with safe_open(made / "model.safetensors", framework="np") as weights:
+        shape = weights.get_slice("model.layers.0.self_attn.k_proj.weight").get_shape()
+    assert shape == [config["num_key_value_heads"] * config["head_dim"], 128]
+    assert config["architectures"] == ["Qwen3MoeForCausalLM"] and config["num_experts"] == 8
+    assert not [name for name in names if "shared" in name or "kv_a" in name or "bias" in name]
+    assert "model.layers.0.mlp.experts.7.down_proj.weight" in names
 
 
 def test_the_same_seed_gives_the_same_bytes(model: Path, tmp_path: Path) -> None:

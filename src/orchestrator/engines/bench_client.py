@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.engines.engine import Engine
 from orchestrator.model.benchmark import Load
+from orchestrator.model.errors import InputError
 
 DATASET, RESULT = "dataset.json", "result.jsonl"
 """Files of a run of the client."""
@@ -151,7 +152,16 @@ def without_arguments(text: str) -> str:
 
 
 def command(engine: Engine, load: Load, *, url: str, model: str, tokenizer: str) -> tuple[str, ...]:
-    """The client's module and its arguments. model: its served name; tokenizer: its directory on the node."""
+    """The client's module and its arguments. model: its served name; tokenizer: its directory on the node.
+
+    Raises InputError for an engine without one."""
+    if "serving" not in engine.bench:
+        raise InputError(
+            f"`bench` can't measure {engine.product} {engine.version}: its own client takes other loads and reports"
+            " other figures than the tables that `bench` compares with",
+            where=f"dialect {engine.dialect}",
+            fix="use the engine's own client (`vllm bench serve`) on the leader",
+        )
     address = urlsplit(url)
     return (
         engine.bench["serving"],

@@ -12,14 +12,16 @@ from orchestrator.engines.engine import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One family of SGLang versions.
+    """One family of an engine's versions.
 
+    product:  what people call the engine
     versions: those whose wheels were read (scripts/engine_facts.py), oldest first
     stack:    the shipped stack that serves this family unless another is named
     of:       facts of one of `versions`
     """
 
     name: str
+    product: str = "SGLang"
     versions: tuple[str, ...]
     stack: str
     of: Callable[[str], Engine]

@@ -155,9 +155,10 @@ OURS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One version of SGLang.
+    """One version of an engine.
 
     dialect:   its family's name
+    product:   what people call it; package: the Python package whose version is the engine's
     version:   the listed version whose facts these are
     renamed:   flags of other versions -> what to use in this one
     ours:      flags that the plan sets -> where an operator sets the value
@@ -173,13 +174,15 @@ class Engine:
     bench:     modules of its own benchmarks: serving, one_batch
     bench_flags: what the first needs beside the load, so that a run does not hit the cache that its warm-up filled
     memory:    how it divides a GPU
-    request_table: how large its table of requests is
+    request_table: how large its table of requests is, None where that is too small to count
     attention: how it divides attention among groups of ranks, None where it does not
     compiles: a profile may ask all versions for torch.compile, this one among them; False where its own manual advises
                against it, so that only who names this version gets it
     """
 
     dialect: str
+    product: str = "SGLang"
+    package: str = "sglang"
     version: str
     renamed: tuple[tuple[str, str], ...]
     names: Names
@@ -193,7 +196,7 @@ class Engine:
     tuned: Lookup
     bench: Mapping[str, str]
     memory: Callable[[MemoryAsked], Division]
-    request_table: Callable[[RequestsAsked], RequestTable]
+    request_table: Callable[[RequestsAsked], RequestTable] | None
     proofs: tuple[LogProof, ...] = ()
     attention: AttentionGroups | None = None
     bench_flags: tuple[str, ...] = ()
@@ -253,7 +256,7 @@ class Engine:
 
     def flags(self) -> KnownFlags:
         """Every flag of this version, with hints for those that other versions have."""
-        own = known_flags(self.version)
+        own = known_flags(self.version, self.product)
         return replace(own, renamed={flag: hint for flag, hint in self.renamed if flag not in own})
 
     def options(self, intent: Intent) -> tuple[Option, ...]:
@@ -315,7 +318,7 @@ class Engine:
     def _pipeline(self, intent: Intent) -> list[Option]:
         if self.names.pipeline_parallel is None:
             raise InputError(
-                f"SGLang {self.version} has no pipeline parallelism, but {intent.pipeline_parallel} stages were"
+                f"{self.product} {self.version} has no pipeline parallelism, but {intent.pipeline_parallel} stages were"
                 " requested",
                 where="command line",
                 fix="use --pp 1, or a stack with SGLang 0.5",
@@ -335,7 +338,8 @@ class Engine:
     def _experts(self, intent: Intent) -> list[Option]:
         if self.names.expert_parallel is None:
             raise InputError(
-                f"SGLang {self.version} has no expert parallelism, but --ep {intent.expert_parallel} was requested",
+                f"{self.product} {self.version} has no expert parallelism, but --ep {intent.expert_parallel} was"
+                " requested",
                 where="command line",
                 fix="use --ep 1, or a stack with SGLang 0.5",
             )
@@ -350,7 +354,8 @@ class Engine:
     def _attention_groups(self, groups: int) -> list[Option]:
         if self.attention is None:
             raise InputError(
-                f"SGLang {self.version} has no attention data parallelism, but --attn-dp {groups} was requested",
+                f"{self.product} {self.version} has no attention data parallelism, but --attn-dp {groups} was"
+                " requested",
                 where="command line",
                 fix="use --attn-dp 1, or a stack with SGLang 0.5",
             )
@@ -363,7 +368,7 @@ class Engine:
     def _nccl_port(self, port: int) -> Option:
         if self.names.nccl_port is None:
             raise InputError(
-                f"SGLang {self.version} takes a random port for NCCL and has no flag to choose one",
+                f"{self.product} {self.version} takes a random port for NCCL and has no flag to choose one",
                 where="inventory: l40s_nccl_port",
                 fix="remove l40s_nccl_port, or use a stack with SGLang 0.5",
             )
@@ -380,8 +385,8 @@ class Engine:
             return tuple(launch), (Option(self.names.config, (f"{folder}/{CONFIG_FILE}",), reason),)
         if "-m" not in launch:
             raise InputError(
-                f"an API key for SGLang {self.version} needs a stack that is launched by `python3 -m MODULE`; found"
-                f" {launch!r}",
+                f"an API key for {self.product} {self.version} needs a stack that is launched by `python3 -m MODULE`;"
+                f" found {launch!r}",
                 where="stack: launch",
                 fix="remove l40s_api_key_file, or launch the stack that way",
             )

@@ -1,6 +1,6 @@
 """The command line flags that one engine version knows, and checking words against them.
 
-The lists in flags/ are taken from the versions' own parsers by scripts/sglang_flags.py; nothing in them is
+The lists in flags/ are taken from the versions' own parsers by scripts/engine_facts.py; nothing in them is
 typed by hand. They are part of this package as its code is, not a user's file.
 """
 
@@ -56,6 +56,7 @@ class KnownFlags:
     version: str
     by_spelling: Mapping[str, KnownFlag]
     renamed: Mapping[str, str] = field(default_factory=dict)
+    product: str = "SGLang"
 
     def __contains__(self, spelling: object) -> bool:
         return spelling in self.by_spelling
@@ -65,7 +66,7 @@ class KnownFlags:
         found = self.by_spelling.get(spelling)
         if found is None:
             raise InputError(
-                f"SGLang {self.version} has no flag {spelling}",
+                f"{self.product} {self.version} has no flag {spelling}",
                 where=where,
                 fix=self._instead_of(spelling),
             )
@@ -105,7 +106,7 @@ class KnownFlags:
             if known.choices and value not in known.choices:
                 near = get_close_matches(value, known.choices, n=3) or known.choices
                 raise InputError(
-                    f"{spelling} {value}: SGLang {self.version} does not offer this value",
+                    f"{spelling} {value}: {self.product} {self.version} does not offer this value",
                     where=where,
                     fix="one of: " + ", ".join(near),
                 )
@@ -123,7 +124,8 @@ class KnownFlags:
         near = longer or get_close_matches(spelling, self.by_spelling, n=3, cutoff=0.6)
         if near:
             return "did you mean " + ", ".join(sorted(near)[:5]) + "? (full names only)"
-        return f"see `python3 -m sglang.launch_server --help` of SGLang {self.version}"
+        command = "vllm serve --help=all" if self.product == "vLLM" else "python3 -m sglang.launch_server --help"
+        return f"see `{command}` of {self.product} {self.version}"
 
 
 def _values(known: KnownFlag, words: list[str]) -> list[str]:
@@ -144,9 +146,10 @@ def _is(kind: str, value: str) -> bool:
 
 
 @lru_cache
-def known_flags(version: str) -> KnownFlags:
+def known_flags(version: str, product: str = "SGLang") -> KnownFlags:
     """The flags of one engine version (for example 0.5.23); a version without a list is our own defect."""
-    document = json.loads(files(__package__).joinpath("flags").joinpath(f"sglang-{version}.json").read_text("utf-8"))
+    name = f"{product.lower()}-{version}.json"
+    document = json.loads(files(__package__).joinpath("flags").joinpath(name).read_text("utf-8"))
     by_spelling: dict[str, KnownFlag] = {}
     for name, raw in document["flags"].items():
         known = KnownFlag(
@@ -160,4 +163,4 @@ def known_flags(version: str) -> KnownFlags:
         )
         negated = (f"--no-{name[2:]}",) if known.negatable else ()
         by_spelling.update(dict.fromkeys((name, *known.aliases, *negated), known))
-    return KnownFlags(version=document["version"], by_spelling=by_spelling)
+    return KnownFlags(version=document["version"], product=product, by_spelling=by_spelling)

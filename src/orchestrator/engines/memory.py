@@ -46,7 +46,7 @@ class MemoryAsked:
 class Division:
     """How one engine version divides a GPU.
 
-    fraction:    of the memory before the weights, for weights and KV cache
+    fraction:    of the memory before the weights, for weights and KV cache; of_total: of the whole GPU
     explanation: how it was computed
     max_tokens:  most tokens that the KV cache is allowed, None for as many as fit
     kv_bytes:    of one element of the KV cache
@@ -58,6 +58,7 @@ class Division:
     """
 
     fraction: float
+    of_total: bool = False
     explanation: str
     max_tokens: int | None = None
     kv_bytes: int = 2

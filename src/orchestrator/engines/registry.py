@@ -15,20 +15,22 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack
 
 UNLISTED = "ENGINE-UNLISTED"
+DEFAULT = "SGLang"
+"""The engine of which most is known here: what is taken where nobody names one."""
 
 
 @cache
 def dialects() -> Mapping[str, Dialect]:
-    """By name, the family with the newest versions last."""
+    """By name: the default engine's last, of those the family with the newest versions."""
     modules = (
         importlib.import_module(f"{engines.__name__}.{one.name}") for one in pkgutil.iter_modules(engines.__path__)
     )
     found = [module.DIALECT for module in modules if isinstance(getattr(module, "DIALECT", None), Dialect)]
-    return {one.name: one for one in sorted(found, key=lambda one: order(one.versions[-1]))}
+    return {one.name: one for one in sorted(found, key=lambda one: (one.product == DEFAULT, order(one.versions[-1])))}
 
 
 def newest() -> Dialect:
-    """The family with the newest versions."""
+    """The default engine's family with the newest versions."""
     return list(dialects().values())[-1]
 
 
@@ -42,8 +44,9 @@ def load_paths() -> tuple[str, ...]:
 
 
 def first_with(variable: str) -> str:
-    """The oldest listed version, of any family, that has an environment variable of this meaning; '' for none."""
-    listed = [(one, version) for one in dialects().values() for version in one.versions]
+    """The default engine's oldest listed version that has an environment variable of this meaning; '' for none."""
+    families = (one for one in dialects().values() if one.product == DEFAULT)
+    listed = [(one, version) for one in families for version in one.versions]
     return next((version for one, version in listed if variable in one.engine(version).variables), "")
 
 
@@ -76,7 +79,7 @@ def unlisted(stack: Stack, *, node: str = "") -> Finding | None:
         id=UNLISTED,
         severity=Severity.UNKNOWN,
         node=node,
-        title=f"stack {stack.name}: SGLang {stack.engine_version} is not listed by dialect {family.name};"
+        title=f"stack {stack.name}: {family.product} {stack.engine_version} is not listed by dialect {family.name};"
         f" it is treated as {near}, the nearest version",
         evidence=(f"dialect {family.name} lists {', '.join(family.versions)}",),
         effect="its flags, health paths, log lines and tuned config folders may differ: a start may fail, and"

@@ -10,7 +10,13 @@ CERTIFICATE_FILE = "router-cert.pem"
 """The secret file of the router's gang with the certificate that it shows."""
 METRICS = "/metrics"
 """Where every version has them (--enable-metrics)."""
-_LINE = re.compile(r"^sglang[:_](?P<name>\w+)(?P<labels>\{[^}]*\})? (?P<value>[0-9.eE+-]+)$", re.MULTILINE)
+_LINE = re.compile(r"^(?:sglang|vllm)[:_](?P<name>\w+)(?P<labels>\{[^}]*\})? (?P<value>[0-9.eE+-]+)$", re.MULTILINE)
+_OF_VLLM = {
+    "num_requests_running": "num_running_reqs",
+    "num_requests_waiting": "num_queue_reqs",
+    "kv_cache_usage_perc": "token_usage",
+}
+"""What vLLM calls otherwise (v1/metrics/loggers.py)."""
 _OTHER_RANK = re.compile(r'\btp_rank="(?!0")')
 
 
@@ -27,7 +33,7 @@ class Serving:
 
 
 def serving(metrics: str) -> Serving | None:
-    """Out of the answer to /metrics; None where that holds nothing of SGLang.
+    """Out of the answer to /metrics; None where that holds nothing of an engine.
 
     With --enable-metrics-for-all-schedulers every TP rank reports the same requests: those of TP0 count.
     """
@@ -39,7 +45,8 @@ def serving(metrics: str) -> Serving | None:
             value = float(line["value"])
         except ValueError:
             continue
-        sums[line["name"]] = sums.get(line["name"], 0.0) + value
+        name = _OF_VLLM.get(line["name"], line["name"])
+        sums[name] = sums.get(name, 0.0) + value
     if "num_running_reqs" not in sums:
         return None
     return Serving(
@@ -80,13 +87,15 @@ def running_requests(body: str) -> int | None:
         return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
-    found = re.findall(r"^sglang:num_(?:running|queue)_reqs(?:\{[^}]*\})? ([0-9.]+)", body, re.MULTILINE)
+    names = r"(?:sglang:num_(?:running|queue)_reqs|vllm:num_requests_(?:running|waiting))"
+    found = re.findall(rf"^{names}(?:\{{[^}}]*\}})? ([0-9.]+)", body, re.MULTILINE)
     return sum(int(float(number)) for number in found) if found else None
 
 
 def finished_requests(body: str) -> int | None:
     """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
-    found = re.findall(r"^sglang:num_requests_total(?:\{[^}]*\})? ([0-9.e+]{1,32})$", body, re.MULTILINE)
+    names = r"(?:sglang:num_requests_total|vllm:request_success_total)"
+    found = re.findall(rf"^{names}(?:\{{[^}}]*\}})? ([0-9.e+]{{1,32}})$", body, re.MULTILINE)
     try:
         return int(sum(map(float, found))) if found else None
     except (ValueError, OverflowError):

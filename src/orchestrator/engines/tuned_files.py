@@ -16,6 +16,7 @@ class Lookup:
     fuses_shared:       a DeepSeek V3 model's shared expert becomes one more routed one (E=257)
     fuses_qkv_a:        q_a and kv_a are one matrix
     variable:           environment variable that replaces `moe_parent`, '' for none; `configs` below it must exist
+    spaced:             a block is `[64, 64]` in a name, else `[64,64]`
     skips_compiled:     under torch.compile no tuned linear config is looked up
     """
 
@@ -28,6 +29,7 @@ class Lookup:
     fuses_qkv_a: bool
     variable: str
     skips_compiled: bool
+    spaced: bool = True
 
 
 def moe_root(lookup: Lookup, moe_directory: str = "") -> str:

@@ -31,18 +31,24 @@ def moe_name(
     *,
     channel: bool = False,
     down: bool = False,
+    spaced: bool = True,
 ) -> str:
-    """A fused MoE config's file name. dtype: '' for bf16; block: (0, 0) for none; channel: named so by the version."""
+    """A fused MoE config's file name. dtype: '' for bf16; block: (0, 0) for none; channel: named so by the version;
+    spaced: as in Lookup."""
     parts = [f"E={experts},N={inner},device_name={device}"]
     parts += [f"dtype={dtype}"] if dtype else []
-    parts += [f"block_shape=[{block[0]}, {block[1]}]"] if all(block) else []
+    parts += [f"block_shape={_block(block, spaced)}"] if all(block) else []
     parts += ["per_channel_quant=True"] if channel else []
     return ",".join(parts) + ("_down" if down else "") + ".json"
 
 
-def linear_name(rows: int, columns: int, device: str, block: tuple[int, int]) -> str:
+def linear_name(rows: int, columns: int, device: str, block: tuple[int, int], *, spaced: bool = True) -> str:
     """A block-FP8 GEMM config's file name, of a weight with `rows` (N) and `columns` (K)."""
-    return f"N={rows},K={columns},device_name={device},dtype=fp8_w8a8,block_shape=[{block[0]}, {block[1]}].json"
+    return f"N={rows},K={columns},device_name={device},dtype=fp8_w8a8,block_shape={_block(block, spaced)}.json"
+
+
+def _block(block: tuple[int, int], spaced: bool) -> str:
+    return f"[{block[0]},{' ' * spaced}{block[1]}]"
 
 
 def triton_folder(version: str) -> str:

@@ -91,6 +91,7 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
                 profile.block,
                 channel=channel,
                 down=down,
+                spaced=lookup.spaced,
             ),
             folder=folder,
             optional=down,
@@ -107,7 +108,7 @@ def _linear(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str) 
             kernel="linear",
             part=gemm.part,
             shape=(("N", gemm.rows), ("K", gemm.columns)),
-            name=linear_name(gemm.rows, gemm.columns, device, profile.block),
+            name=linear_name(gemm.rows, gemm.columns, device, profile.block, spaced=lookup.spaced),
             folder=lookup.linear,
             block=profile.block,
         )

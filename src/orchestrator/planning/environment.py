@@ -211,7 +211,7 @@ def _variable(about: Surroundings, meaning: str) -> str:
     name = about.engine.variables.get(meaning)
     if name is None:
         raise InputError(
-            f"SGLang {about.engine.version} can't keep shared experts complete on every rank",
+            f"{about.engine.product} {about.engine.version} can't keep shared experts complete on every rank",
             where=f"stack {about.stack.name}",
             fix=f"use --ep 1, or a stack with SGLang {first_with(meaning)} or newer",
         )
@@ -232,8 +232,8 @@ def _network(about: Surroundings) -> Iterator[Setting]:
         yield Setting(
             _variable(about, "address"),
             about.tcp.address,
-            "rank 0 gives the others this address; without it, SGLang uses the address of the default route, and"
-            " hangs if there is none",
+            f"rank 0 gives the others this address; without it, {about.engine.product} uses the address of the default"
+            " route, and hangs if there is none",
         )
     if not cuda:
         return

@@ -70,12 +70,13 @@ def budget(
         lines.append("KV tokens: not calculated, the GPU memory was not read")
         return Memory(gpu_total=gpu_total, weights=weights, kv_bytes_per_token=per_token, explanation=tuple(lines))
     before = gpu_total - _CONTEXT_BYTES
-    reserve = int(before * (1 - division.fraction))
+    base = gpu_total if division.of_total else before
+    reserve = int(base * (1 - division.fraction))
     room = before - weights - reserve
     lines += [
         f"before the weights: {_gib(gpu_total)} - {_gib(_CONTEXT_BYTES)} (CUDA context, NCCL) = {_gib(before)} GiB",
         division.explanation,
-        f"reserved for graphs and activations: {_gib(before)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
+        f"reserved for graphs and activations: {_gib(base)} x (1 - {division.fraction:g}) = {_gib(reserve)} GiB",
         f"KV pool: {_gib(before)} - {_gib(weights)} - {_gib(reserve)} = {_gib(room)} GiB",
     ]
     if room < per_token:
@@ -108,13 +109,16 @@ def _request_table(
     stack: Stack, layout: Layout, flags: Flags, context: int | None, tokens: int
 ) -> tuple[int | None, list[str]]:
     """Bytes of req_to_token, which is made after the KV pool and so out of the reserve; and words about it."""
+    engine = engine_of(stack)
+    if engine.request_table is None:
+        return None, []
     given = flags.get("--context-length")
     length = int(given[0]) if given else context
     if length is None or tokens == 0:
         return None, ["request table (req_to_token): not calculated, the context length was not read"]
     groups = layout.attention_data_parallel
     asked = RequestsAsked(flags=flags, attention_groups=groups, context=length, tokens=tokens)
-    table = engine_of(stack).request_table(asked)
+    table = engine.request_table(asked)
     words = f"request table (req_to_token), out of the reserve: {table.rows:,} x {table.columns:,} x 4 bytes"
     return table.bytes, [f"{words} = {_gib(table.bytes)} GiB"]
 

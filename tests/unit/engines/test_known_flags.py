@@ -12,7 +12,9 @@ from orchestrator.model.errors import InputError
 
 OLD = dialect("sglang-0.4.4").engine("0.4.4.post1").flags()
 NEW = dialect("sglang-0.5").engine("0.5.23").flags()
-EVERY = {version: one.engine(version).flags() for one in dialects().values() for version in one.versions}
+FAMILIES = [(one, version) for one in dialects().values() for version in one.versions]
+EVERY = {version: one.engine(version).flags() for one, version in FAMILIES}
+SGLANG = pytest.mark.parametrize("flags", [EVERY[version] for one, version in FAMILIES if one.product == "SGLang"])
 BOTH = pytest.mark.parametrize("flags", EVERY.values(), ids=EVERY)
 
 
@@ -20,7 +22,7 @@ def words(text: str, flags: KnownFlags = NEW) -> tuple[GivenFlag, ...]:
     return flags.given(text.split(), where="command line")
 
 
-@BOTH
+@SGLANG
 @pytest.mark.parametrize(
     "flag",
     ["--model-path", "--tp-size", "--tensor-parallel-size", "--dist-init-addr", "--nnodes", "--node-rank", "--host",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.engines.registry import engine_of
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.errors import InputError
 
@@ -16,7 +17,7 @@ STACK = "name: s\nsource: x\ndialect: sglang-0.5\nengine_version: 0.5.23\n"
 def test_each_is_dated_sourced_and_of_a_version_that_the_stack_has(name: str) -> None:
     stack = load_stack(name)
     assert stack.looked_up and stack.advisories
-    versions = {"sglang": stack.engine_version, "torch": stack.torch_version}
+    versions = {engine_of(stack).package: stack.engine_version, "torch": stack.torch_version}
     for one in stack.advisories:
         package, _, version = one.package.partition(" ")
         assert versions[package] == version, f"{one.id}: look it up again for the new version"

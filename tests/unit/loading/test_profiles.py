@@ -17,7 +17,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning.memory import checkpoint_bytes
 
-OF_THE_LAB = (engine_model.TINY.name, engine_model.WIDE.name)
+OF_THE_LAB = (engine_model.TINY.name, engine_model.WIDE.name, engine_model.QWEN.name)
 GOOD = {
     "name": "m",
     "source": "here",
@@ -144,7 +144,7 @@ def test_what_is_captured_and_compiled_is_said_by_engine_version(
     assert engine.graphs(profile) == found
 
 
-@pytest.mark.parametrize("sizes", [engine_model.TINY, engine_model.WIDE])
+@pytest.mark.parametrize("sizes", [engine_model.TINY, engine_model.WIDE, engine_model.QWEN])
 def test_the_tiny_ones_are_the_models_that_the_lab_makes(sizes: engine_model.Sizes) -> None:
     profile, made = load_profile(sizes.name), engine_model.config(sizes)
     dimensions = asdict(profile.dimensions)

@@ -20,9 +20,10 @@ def test_every_shipped_stack_loads_and_its_flags_are_known_to_its_version(name: 
     engine_of(stack).flags().given(words, where=name)
 
 
-def test_the_three_stacks_are_there() -> None:
-    assert set(stack_names()) == {"sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"}
-    assert load_stack("sglang-0.5.23-cpu").device == "cpu"
+def test_the_five_stacks_are_there() -> None:
+    on_cpu = {"sglang-0.5.23-cpu", "vllm-0.32.0-cpu"}
+    assert set(stack_names()) == {"sglang-0.4.4-l40s", "sglang-0.5.23", "vllm-0.33.0", *on_cpu}
+    assert {name for name in stack_names() if load_stack(name).device == "cpu"} == on_cpu
 
 
 def test_an_unknown_stack_brings_the_nearest() -> None:

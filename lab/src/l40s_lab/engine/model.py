@@ -1,7 +1,8 @@
-"""A small DeepSeek-V3, generated when needed: every part of the architecture, and text that can be checked.
+"""A small DeepSeek-V3 and a small Qwen3-MoE, generated when needed: every part of them, and text that can be checked.
 
-It has the parts of the large one (MLA attention, a dense layer, routed experts with a shared one, bf16), with widths
-that 8 tensor-parallel ranks can divide (2 MB), or 32 (147 MB). Its weights are random with one exception: the output
+The first has the parts of the large one (MLA attention, a dense layer, routed experts with a shared one, bf16), with
+widths that 8 tensor-parallel ranks can divide (2 MB), or 32 (147 MB); the second is for vLLM, whose attention on CPU
+refuses the first: key-value heads, routed experts, 4 ranks. Its weights are random with one exception: the output
 row of each letter is the embedding of the letter before it, and the layers add little to the residual stream. So a
 greedy generation continues the alphabet, whatever the number of ranks, but only if embedding, layers, all-reduce and
 sampling work.
@@ -34,7 +35,8 @@ HIDDEN, LAYERS = 128, 3
 class Sizes:
     """The widths of one such model, whose directory and profile have this name.
 
-    query_rank: of the compressed queries, and of the compressed keys and values
+    query_rank: of the compressed queries, and of the compressed keys and values; 0 where there are key-value heads
+    kv_heads:   of a Qwen3-MoE, whose heads are `value` wide; 0 for a DeepSeek-V3
     """
 
     name: str
@@ -46,11 +48,13 @@ class Sizes:
     dense_width: int
     experts: int
     expert_width: int
+    kv_heads: int = 0
 
 
 TINY = Sizes("tiny-deepseek-v3", 8, 64, 32, 32, 32, dense_width=256, experts=8, expert_width=64)
 WIDE = Sizes("tiny-deepseek-v3-tp32", 64, 128, 128, 64, 128, dense_width=18432, experts=32, expert_width=2048)
 """With DeepSeek-V3's own widths of a head and of the feed-forward parts: of 32 ranks each has 576 and 64."""
+QWEN = Sizes("tiny-qwen3-moe", 8, 0, 0, 0, 64, dense_width=256, experts=8, expert_width=64, kv_heads=4)
 
 EMBEDDING_SPREAD = 1.0
 WEIGHT_SPREAD = 0.05
@@ -105,7 +109,7 @@ Tensor = tuple[str, tuple[int, ...], bytes]
 
 
 def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) -> Iterator[tuple[str, Tensor]]:
-    """Names and shapes as in checkpoints of DeepseekV3ForCausalLM."""
+    """Names and shapes as in checkpoints of DeepseekV3ForCausalLM, or of Qwen3MoeForCausalLM."""
 
     def matrix(rows: int, columns: int) -> Tensor:
         drawn, data = rng.randbytes(rows * columns), bytearray(2 * rows * columns)
@@ -136,19 +140,26 @@ def _tensors(rng: random.Random, vocabulary: Mapping[str, int], sizes: Sizes) ->
         attention = prefix + "self_attn."
         yield prefix + "input_layernorm.weight", ones(HIDDEN)
         yield prefix + "post_attention_layernorm.weight", ones(HIDDEN)
-        yield attention + "q_a_proj.weight", matrix(sizes.query_rank, HIDDEN)
-        yield attention + "q_a_layernorm.weight", ones(sizes.query_rank)
-        yield attention + "q_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.rope), sizes.query_rank)
-        yield attention + "kv_a_proj_with_mqa.weight", matrix(sizes.query_rank + sizes.rope, HIDDEN)
-        yield attention + "kv_a_layernorm.weight", ones(sizes.query_rank)
-        yield attention + "kv_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.value), sizes.query_rank)
+        if sizes.kv_heads:
+            for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads), ("v", sizes.kv_heads)):
+                yield f"{attention}{name}_proj.weight", matrix(heads * sizes.value, HIDDEN)
+            yield attention + "q_norm.weight", ones(sizes.value)
+            yield attention + "k_norm.weight", ones(sizes.value)
+        else:
+            yield attention + "q_a_proj.weight", matrix(sizes.query_rank, HIDDEN)
+            yield attention + "q_a_layernorm.weight", ones(sizes.query_rank)
+            yield attention + "q_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.rope), sizes.query_rank)
+            yield attention + "kv_a_proj_with_mqa.weight", matrix(sizes.query_rank + sizes.rope, HIDDEN)
+            yield attention + "kv_a_layernorm.weight", ones(sizes.query_rank)
+            yield attention + "kv_b_proj.weight", matrix(sizes.heads * (sizes.nope + sizes.value), sizes.query_rank)
         yield attention + "o_proj.weight", matrix(HIDDEN, sizes.heads * sizes.value)
-        if layer == 0:
+        if layer == 0 and not sizes.kv_heads:
             yield from gated(prefix + "mlp.", sizes.dense_width)
             continue
         yield prefix + "mlp.gate.weight", matrix(sizes.experts, HIDDEN)
-        yield prefix + "mlp.gate.e_score_correction_bias", ("F32", (sizes.experts,), bytes(4 * sizes.experts))
-        yield from gated(prefix + "mlp.shared_experts.", sizes.expert_width)
+        if not sizes.kv_heads:
+            yield prefix + "mlp.gate.e_score_correction_bias", ("F32", (sizes.experts,), bytes(4 * sizes.experts))
+            yield from gated(prefix + "mlp.shared_experts.", sizes.expert_width)
         for expert in range(sizes.experts):
             yield from gated(f"{prefix}mlp.experts.{expert}.", sizes.expert_width)
 
@@ -186,8 +197,7 @@ def config(sizes: Sizes) -> dict[str, Any]:
     """Its config.json."""
     vocabulary = byte_vocabulary()
     return {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "deepseek_v3",
+        **(_qwen(sizes) if sizes.kv_heads else _deepseek(sizes)),
         "torch_dtype": "bfloat16",
         "vocab_size": len(vocabulary),
         "bos_token_id": vocabulary[BEGIN],
@@ -197,18 +207,40 @@ def config(sizes: Sizes) -> dict[str, Any]:
         "intermediate_size": sizes.dense_width,
         "hidden_act": "silu",
         "num_hidden_layers": LAYERS,
-        "num_nextn_predict_layers": 0,
         "rms_norm_eps": 1e-6,
         "attention_bias": False,
         "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads or sizes.heads,
+        "max_position_embeddings": 2048,
+        "rope_theta": 10000.0,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": sizes.expert_width,
+        "norm_topk_prob": True,
+    }
+
+
+def _qwen(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "head_dim": sizes.value,
+        "num_experts": sizes.experts,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "router_aux_loss_coef": 0.001,
+    }
+
+
+def _deepseek(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "num_nextn_predict_layers": 0,
         "q_lora_rank": sizes.query_rank,
         "kv_lora_rank": sizes.query_rank,
         "qk_nope_head_dim": sizes.nope,
         "qk_rope_head_dim": sizes.rope,
         "v_head_dim": sizes.value,
-        "max_position_embeddings": 2048,
-        "rope_theta": 10000.0,
         # SGLang's CPU path reads the scaling's mscale without checking whether there is a scaling
         "rope_scaling": {
             "type": "yarn",
@@ -223,13 +255,10 @@ def config(sizes: Sizes) -> dict[str, Any]:
         "moe_layer_freq": 1,
         "n_routed_experts": sizes.experts,
         "n_shared_experts": 1,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": sizes.expert_width,
         "n_group": 2,
         "topk_group": 1,
         "topk_method": "noaux_tc",
         "scoring_func": "sigmoid",
-        "norm_topk_prob": True,
         "routed_scaling_factor": 2.5,
     }
 

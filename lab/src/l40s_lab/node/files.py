@@ -23,7 +23,11 @@ from orchestrator.model.profile import Stack
 LAB_HOME = "/opt/l40s/lab"
 VENVS = "/opt/l40s/venvs"
 MODELS = "/workspace"
-PLAYS = {family.stack: load_stack(family.stack).engine_version for family in dialects().values()}
+PLAYS = {
+    family.stack: load_stack(family.stack).engine_version
+    for family in dialects().values()
+    if family.product == "SGLang"
+}
 """Stacks that the stand-in can play, with the engine version for each."""
 STANDIN = Path(__file__).parents[1] / "standin"
 _VERBS = "libibverbs.so.1"
@@ -96,7 +100,7 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
     for file in sorted(STANDIN.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             tree.put(f"{home}/standin/{file.relative_to(STANDIN)}", file.read_bytes())
-    for file in sorted(_FLAGS.glob("*.json")):
+    for file in sorted(_FLAGS.glob("sglang-*.json")):
         tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
     tree.put(f"{home}/sglang/__init__.py", b"")
     tree.put(f"{home}/sglang/launch_server.py", _LAUNCH_SERVER.encode())

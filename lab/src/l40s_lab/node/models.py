@@ -6,12 +6,12 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from l40s_lab.engine.model import TINY, WIDE
+from l40s_lab.engine.model import QWEN, TINY, WIDE
 from l40s_lab.node.tree import FileTree
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.profile import ModelProfile
 
-_REAL_WEIGHTS = (TINY.name, WIDE.name)
+_REAL_WEIGHTS = (TINY.name, WIDE.name, QWEN.name)
 """Checkpoints that the lab makes with weights; they are bind-mounted."""
 _NO_WEIGHTS = ".standin"
 """Marks for the stand-in a directory whose weights are missing on purpose."""

@@ -173,7 +173,8 @@ def _packages(name: str) -> dict[str, str]:
         stack = Library.stack(name)
     except InputError:
         return {}
-    versions = {"sglang": stack.engine_version, "torch": stack.torch_version}
+    engine = dialect(stack.dialect).engine(stack.engine_version)
+    versions = {engine.package: stack.engine_version, "torch": stack.torch_version}
     return {package: version for package, version in versions.items() if version}
 
 

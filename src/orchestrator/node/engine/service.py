@@ -122,9 +122,12 @@ class Service:
         return Health(Probe(not wrong, began, ended, wrong, moved), clock.now())
 
     def _refusal(self, path: str) -> str:
-        """'' if the endpoint answered 200, else what went wrong."""
+        """'' if the endpoint answered 200, else what went wrong. An engine that has no path of its own for a generating
+        probe is asked for one token."""
+        token = path == self.endpoints.get("completions")
+        body = {"model": self._served_name(), "prompt": "1", "max_tokens": 1} if token else None
         try:
-            status, _ = self._ask("GET", path, None, self.patience.answer_s + GRACE_S)
+            status, _ = self._ask("POST" if token else "GET", path, body, self.patience.answer_s + GRACE_S)
         except (OSError, http.client.HTTPException) as error:
             return f"{path}: {error}"
         return "" if status == 200 else f"{path}: HTTP {status}"

@@ -9,7 +9,7 @@ for name in $(env | sed -n -e 's/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(GLOO_
     -e 's/^\(SGLANG_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(SGL_[A-Za-z0-9_]*\)=.*/\1/p' \
     -e 's/^\(TORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(CUDA_[A-Za-z0-9_]*\)=.*/\1/p' \
     -e 's/^\(PYTORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(FLASHINFER_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(TRITON_[A-Za-z0-9_]*\)=.*/\1/p'); do
+    -e 's/^\(TRITON_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(VLLM_[A-Za-z0-9_]*\)=.*/\1/p'); do
     unset "$name"
 done
 unset LD_PRELOAD PYTHONPATH
