@@ -140,6 +140,9 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
         more = f"+{len(offer.fits) - 1}" if len(offer.fits) > 1 else ""
         rows.append((each.profile.name, shown, *(_cells(first) if first else ("none", "", "")), more))
     screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
+    for each in listed:
+        if all(reason for _, reason in each.stacks):
+            screen.out.print(printable(f"{each.profile.name}: no engine here can serve it: {each.stacks[0][1]}"))
 
 
 def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> None:
@@ -155,6 +158,8 @@ def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Scree
         screen.out.print(_table(("--layout", "KV tokens", "tokens/s", "", ""), rows))
     if offer.refusal:
         screen.out.print(printable(f"{offer.refusal}\n  {offer.instead}"))
+    for name, reason in listed[0].stacks:
+        screen.out.print(printable(f"{name}: {f'no, {reason}' if reason else 'can serve it'}"))
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -78,11 +78,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return 0
     planned = plan_inventory(inventory, request)
     plan = shown(planned.plan)
+    if planned.why:
+        screen.say(printable(f"stack: {planned.stack.name}, {planned.why} (--stack NAME decides otherwise)"))
     if args.out:
         write_plan(Path(args.out), plan, request)
         screen.say(f"plan {plan.plan_id} written to {args.out}")
     if args.json:
         document = _document(plan, layouts_of(inventory, planned), _spares(inventory))
+        document["stack_chosen"] = {"name": planned.stack.name, "why": planned.why} if planned.why else None
         screen.json({**document, "advisories": advisories_json(stacks_of_plan(plan))})
     elif args.show:
         _show_parts(args.show, plan, args.node, screen)

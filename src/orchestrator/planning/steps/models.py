@@ -20,7 +20,7 @@ from orchestrator.planning.offers import LayoutFit, ModelOffer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.profile_draft import draft, known_dimensions
 from orchestrator.planning.steps.measured import assumed_network
-from orchestrator.planning.steps.plan import stack_name
+from orchestrator.planning.steps.plan import chosen_stack, who_can
 from orchestrator.records.documents import write_whole
 from orchestrator.rendering import profile_file
 
@@ -29,18 +29,20 @@ ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not contacted
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """One profile and what each gang can do with it."""
+    """One profile and what each gang can do with it. stacks: each engine's own, and why it can't serve it, '' if it
+    can."""
 
     profile: ModelProfile
     offers: tuple[ModelOffer, ...]
+    stacks: tuple[tuple[str, str], ...]
 
 
 def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None = None) -> tuple[ModelListing, ...]:
     """Every profile, by name, or this one. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
     for profile in map(Library.profile, Library.models() if name is None else (name,)):
-        offers = [_offered(profile, Library.stack(stack_name((gang,), profile, stack)), gang) for gang in gangs]
-        listed.append(ModelListing(profile, tuple(offers)))
+        offers = [_offered(profile, Library.stack(chosen_stack((gang,), profile, stack).name), gang) for gang in gangs]
+        listed.append(ModelListing(profile, tuple(offers), who_can(profile)))
     return tuple(listed)
 
 
@@ -66,6 +68,7 @@ def _model(listed: ModelListing) -> dict[str, Any]:
         "attention": profile.attention,
         "bytes": checkpoint_bytes(profile),
         "measured": [{"stack": stack, "layout": layout} for stack, layout in profile.measured],
+        "stacks": [{"name": name, "can": not reason, "reason": reason or None} for name, reason in listed.stacks],
         "gangs": [_offer(each) for each in listed.offers],
     }
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.doctor.steps.look import look
-from orchestrator.engines.registry import dialect, newest
+from orchestrator.engines.registry import dialect, dialects
 from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import read_api_key
@@ -19,10 +19,11 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Topology
+from orchestrator.model.topology import Gpu, Topology
 from orchestrator.planning import places
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.config_match import check_checkpoint
+from orchestrator.planning.named import refusal
 from orchestrator.planning.options import HostFacts, PlanOptions
 from orchestrator.planning.plan_file import SavedPlan, refuse_changes
 from orchestrator.planning.redaction import fingerprint
@@ -61,11 +62,12 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """A plan with what it was made from, by node name."""
+    """A plan with what it was made from, by node name. why: this stack, '' where somebody named it."""
 
     plan: Plan
     profile: ModelProfile
     stack: Stack
+    why: str = ""
     topologies: Mapping[str, Topology]
     snapshots: Mapping[str, Snapshot]
 
@@ -78,11 +80,15 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     """
     gangs = chosen_gangs(inventory, request.gangs)
     profile = Library.profile(request.model)
-    stack = Library.stack(stack_name(gangs, profile, request.stack))
+    choice = chosen_stack(gangs, profile, request.stack)
+    stack = Library.stack(choice.name)
     nodes = [node for gang in gangs for node in gang.nodes]
     told = ahead(lambda: prerequisites(fleet, nodes, profile, stack))
     snapshots = look(fleet, nodes, stack).all()
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
+    seen = chosen_stack(gangs, profile, request.stack, [gpu for one in topologies.values() for gpu in one.gpus])
+    if seen.name != choice.name:  # an L40S was assumed
+        return replace(make_plan(inventory, replace(request, stack=seen.name), fleet), why=seen.why)
     hosts = facts_of_hosts(snapshots, told.result())
     for node in nodes:
         if (config := hosts[node.name].config) is not None:
@@ -101,7 +107,7 @@ def make_plan(inventory: Inventory, request: PlanRequest, fleet: Fleet) -> PlanR
     plan = build_plan(gangs, profile, stack, topologies, options)
     if request.saved is not None:
         refuse_changes(request.saved, plan)
-    return PlanResult(plan=plan, profile=profile, stack=stack, topologies=topologies, snapshots=snapshots)
+    return PlanResult(plan=plan, profile=profile, stack=stack, why=seen.why, topologies=topologies, snapshots=snapshots)
 
 
 def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:
@@ -111,11 +117,22 @@ def plan_inventory(inventory: Inventory, request: PlanRequest) -> PlanResult:
         return make_plan(inventory, request, fleet)
 
 
-def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | None) -> str:
-    """The stack: what was asked for, else the inventory's, else that of the first dialect that the profile was tried
-    with, else that of the newest dialect."""
+@dataclass(frozen=True, slots=True)
+class StackChoice:
+    """A stack's name, and why it was taken: '' where somebody named it."""
+
+    name: str
+    why: str = ""
+
+
+def chosen_stack(
+    gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | None, gpus: Iterable[Gpu] = ()
+) -> StackChoice:
+    """The stack: what was asked for, else the inventory's, else the first whose engine can serve the model on these
+    GPUs (an L40S where none is known): of the dialects that the profile was tried with, then of the others, the default
+    engine's newest first. Where none can, the first, whose reason the plan then gives."""
     if asked:
-        return asked
+        return StackChoice(asked)
     named = {node.stack for gang in gangs for node in gang.nodes}
     if len(named) > 1:
         raise InputError(
@@ -124,8 +141,24 @@ def stack_name(gangs: tuple[GangSpec, ...], profile: ModelProfile, asked: str | 
             fix="set the same l40s_stack for these gangs, or choose with --stack or --gang",
         )
     if stack := next(iter(named), None):
-        return stack
-    return (dialect(profile.tried[0]) if profile.tried else newest()).stack
+        return StackChoice(stack)
+    able = who_can(profile, gpus)
+    first = next((place for place, (_, reason) in enumerate(able) if not reason), None)
+    if first is None:
+        return StackChoice(able[0][0], f"no engine here can serve {profile.name}")
+    passed = "".join(f"; {name} can't: {reason}" for name, reason in able[:first])
+    tried = "it was tried with this model" if profile.tried and not first else "the first whose engine can serve it"
+    return StackChoice(able[first][0], tried + passed)
+
+
+def who_can(profile: ModelProfile, gpus: Iterable[Gpu] = ()) -> tuple[tuple[str, str], ...]:
+    """Every dialect's own stack in the order of preference, and why its engine can't serve the model on these GPUs:
+    '' where it can."""
+    gpus = tuple(gpus)
+    tried = (dialect(name).stack for name in profile.tried)
+    names = dict.fromkeys((*tried, *(one.stack for one in reversed(list(dialects().values())))))
+    refusals = ((name, refusal(profile, Library.stack(name), gpus)) for name in names)
+    return tuple((name, against.reason if against else "") for name, against in refusals)
 
 
 def api_key(gang: GangSpec) -> str:

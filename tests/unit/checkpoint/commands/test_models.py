@@ -63,6 +63,16 @@ def test_one_model_with_all_its_layouts_and_why_the_usual_one_is_refused(capsys:
     assert "did you mean GLM-4.6-FP8?" in said(capsys, "GLM-4.6-FP", *stack, code=2)
 
 
+def test_which_engine_can_serve_a_model_and_why_one_can_not(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(capsys, "DeepSeek-R1-Channel-INT8", "-i", REFERENCE)
+    assert "sglang-0.4.4-l40s: can serve it" in shown and "sglang-0.5.23: can serve it" in shown
+    assert re.search(r"^vllm-0\.33\.0: no, vLLM has no quantisation method w8a8_int8", shown, re.MULTILINE)
+    every = " ".join(said(capsys, "-i", REFERENCE).split())
+    assert "DeepSeek-V3.2: no engine here can serve it: its sparse attention (DSA)" in every
+    listed = json.loads(said(capsys, "DeepSeek-V3.2", "-i", REFERENCE, "--json"))["models"][0]["stacks"]
+    assert [(one["can"], bool(one["reason"])) for one in listed] == [(False, True)] * 3
+
+
 def test_speeds_say_for_which_transport_they_are(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,15 +54,23 @@ def parse(*words: str) -> argparse.Namespace:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
-    def go(*words: str, plan: Plan | None = None) -> str:
-        made = PlanResult(plan=plan or planned(), profile=PROFILE, stack=STACK, topologies={}, snapshots={})
+    def go(*words: str, plan: Plan | None = None, why: str = "") -> str:
+        made = PlanResult(plan=plan or planned(), profile=PROFILE, stack=STACK, why=why, topologies={}, snapshots={})
         monkeypatch.setattr(verb, "open_inventory", lambda *_: CLUSTER)
         monkeypatch.setattr(verb, "plan_inventory", lambda *_: made)
         monkeypatch.setattr(verb, "layouts_of", lambda *_: {})
         assert verb.run(parse("--model", "M", *words), Screen(as_json="--json" in words)) == 0
-        return capsys.readouterr().out
+        out, err = capsys.readouterr()
+        assert (f"stack: {STACK.name}, {why} (--stack NAME" in err) == bool(why)
+        return out
 
     return go
+
+
+@pytest.mark.parametrize("why", ["the first whose engine can serve it", ""])
+def test_a_stack_that_nobody_named_is_told_with_the_reason(run, why: str) -> None:  # type: ignore[no-untyped-def]
+    told = json.loads(run("--json", why=why))["stack_chosen"]
+    assert told == ({"name": STACK.name, "why": why} if why else None)
 
 
 def test_options_become_a_request() -> None:

@@ -12,16 +12,25 @@ from tests.support.reference_cluster import gang, topology
 
 from l40s_lab.node.models import config
 from orchestrator.doctor.steps.doctor import refuse
+from orchestrator.loading.library import Library
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.profile import Stack
+from orchestrator.model.profile import ModelProfile, ModelRefusal, Stack
 from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import Gpu
 from orchestrator.planning.options import HostFacts
 from orchestrator.planning.steps import plan as workflow
-from orchestrator.planning.steps.plan import PlanRequest, host_facts, launch_scripts, make_plan, stack_name
+from orchestrator.planning.steps.plan import (
+    PlanRequest,
+    StackChoice,
+    chosen_stack,
+    host_facts,
+    launch_scripts,
+    make_plan,
+)
 from orchestrator.protocol.looks import PrerequisitesAnswer
 from orchestrator.remote.fleet import Fleet
 
@@ -52,6 +61,20 @@ def test_only_the_gangs_that_are_asked_for_are_looked_at_and_planned(looked: lis
     assert looked == ["node4", "node5", "node6", "node7"]
     assert [each.name for each in planned.plan.gangs] == ["gang1"]
     assert set(planned.topologies) == set(planned.snapshots) == set(looked)
+
+
+def test_gpus_that_are_no_l40s_decide_about_the_stack(looked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused on what is assumed, and served by what is there: the nodes are looked at again with that stack."""
+    profile = _refused(("0.5", 89))
+    seen = {None: StackChoice("vllm-0.33.0"), "sglang-0.5.23": StackChoice("sglang-0.5.23")}
+
+    def choose(_: object, __: object, asked: str | None, gpus: object = ()) -> StackChoice:
+        return StackChoice("sglang-0.5.23", "why") if gpus and not asked else seen[asked]
+
+    monkeypatch.setattr(Library, "profile", lambda _: profile)
+    monkeypatch.setattr(workflow, "chosen_stack", choose)
+    planned = make_plan(INVENTORY, PlanRequest(model=profile.name, gangs=("gang1",), tp=8, pp=4), NO_FLEET)
+    assert (planned.stack.name, planned.why, len(looked)) == ("sglang-0.5.23", "why", 8)
 
 
 def test_every_node_gets_a_script_that_execs_its_command(looked: list[str]) -> None:
@@ -90,24 +113,61 @@ def test_gangs_keep_the_inventorys_order_and_a_wrong_one_brings_the_right_ones()
 
 
 @pytest.mark.parametrize(
-    ("asked", "named", "model", "stack"),
+    ("asked", "named", "model", "stack", "why"),
     [
-        (None, None, "DeepSeek-V3-0324-Block64x64", "sglang-0.4.4-l40s"),
-        (None, None, "DeepSeek-R1-Channel-INT8", "sglang-0.4.4-l40s"),
-        (None, None, "tiny-deepseek-v3", "sglang-0.5.23"),
-        (None, "sglang-0.5.23", "DeepSeek-V3-0324-Block64x64", "sglang-0.5.23"),
-        ("mine.yml", "sglang-0.5.23", "DeepSeek-V3-0324-Block64x64", "mine.yml"),
+        (None, None, "DeepSeek-V3-0324-Block64x64", "sglang-0.4.4-l40s", "tried with this model"),
+        (None, None, "DeepSeek-R1-Channel-INT8", "sglang-0.4.4-l40s", "tried with this model"),
+        (None, None, "tiny-deepseek-v3", "sglang-0.5.23", "tried with this model"),
+        (None, None, "tiny-qwen3-moe", "vllm-0.33.0", "tried with this model"),
+        (None, None, "GLM-4.6-FP8", "sglang-0.5.23", "the first whose engine can serve it"),
+        (None, "sglang-0.5.23", "DeepSeek-V3-0324-Block64x64", "sglang-0.5.23", ""),
+        ("mine.yml", "sglang-0.5.23", "DeepSeek-V3-0324-Block64x64", "mine.yml", ""),
     ],
 )
-def test_the_stack(asked: str | None, named: str | None, model: str, stack: str) -> None:
-    assert stack_name((gang(stack=named),), load_profile(model), asked) == stack
+def test_the_stack(asked: str | None, named: str | None, model: str, stack: str, why: str) -> None:
+    found = chosen_stack((gang(stack=named),), load_profile(model), asked)
+    assert found.name == stack
+    assert why in found.why if why else not found.why
+
+
+def _refused(*given: tuple[str, int]) -> ModelProfile:
+    refusals = tuple(
+        ModelRefusal(versions=versions, below=below, reason=f"no {versions}", source="seen")
+        for versions, below in given
+    )
+    return replace(load_profile("GLM-4.6-FP8"), refused=refusals)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "stack", "why"),
+    [
+        ((("0.5", 0),), "sglang-0.4.4-l40s", "sglang-0.5.23 can't: no 0.5"),
+        ((("0.5", 0), ("0.4", 0)), "vllm-0.33.0", "sglang-0.4.4-l40s can't: no 0.4"),
+        ((("0.5", 90), ("0.4", 0)), "vllm-0.33.0", "sglang-0.5.23 can't: no 0.5"),
+        ((("0.5", 80), ("0.4", 0)), "sglang-0.5.23", "the first whose engine can serve it"),
+        ((("", 90),), "sglang-0.5.23", "no engine here can serve GLM-4.6-FP8"),
+    ],
+)
+def test_without_a_stack_the_first_is_taken_whose_engine_can_serve_the_model_here(
+    refusals: tuple[tuple[str, int], ...], stack: str, why: str
+) -> None:
+    """On an L40S, of compute capability 8.9; where none can, the plan gives the first one's reason."""
+    found = chosen_stack((gang(),), _refused(*refusals), None)
+    assert (found.name, why in found.why) == (stack, True)
+
+
+def test_what_can_serve_it_is_decided_by_the_gpus_that_are_there() -> None:
+    hopper = Gpu(index=0, address="", key="", switch="", numa_node=0, name="NVIDIA H100 80GB HBM3", sm=90)
+    profile = _refused(("0.5", 90))
+    assert chosen_stack((gang(),), profile, None).name == "sglang-0.4.4-l40s"
+    assert chosen_stack((gang(),), profile, None, [hopper]).name == "sglang-0.5.23"
 
 
 def test_nodes_that_name_different_stacks_are_refused() -> None:
     spec = gang(2, stack="sglang-0.5.23")
     mixed = replace(spec, nodes=(spec.nodes[0], replace(spec.nodes[1], stack=None)))
     with pytest.raises(InputError) as caught:
-        stack_name((mixed,), FINE, None)
+        chosen_stack((mixed,), FINE, None)
     assert caught.value.where == "inventory: l40s_stack"
 
 
