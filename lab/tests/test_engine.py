@@ -164,7 +164,7 @@ def test_the_lock_file_pins_every_package_and_names_the_stack_s_engine() -> None
 def test_nodes_with_several_ranks_show_a_model_that_32_can_divide(
     cache: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, models: list[str]
 ) -> None:
-    monkeypatch.setattr(engine, "ensure_engine", lambda _: cache / "venv")
+    monkeypatch.setattr(engine, "ensure_engine", lambda *_: cache / "venv")
     monkeypatch.setattr(engine_model, "tiny_model", lambda directory, sizes: directory)
     shows, stack = wanted._engine(Request(engine="sglang", ranks=ranks), print)
     assert [show.inside for show in shows[1:]] == [f"/workspace/{model}" for model in models]

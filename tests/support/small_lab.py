@@ -44,7 +44,8 @@ DIMENSIONS = {
     "v_head_dim": 32,
 }
 ENGINE_MODEL = "tiny-deepseek-v3"
-UP_S = {"standin": 180.0, "sglang": 1900.0}
+MODELS = {"sglang": ENGINE_MODEL, "vllm": "tiny-qwen3-moe"}
+UP_S = {"standin": 180.0, "sglang": 1900.0, "vllm": 1900.0}
 """Time limit of `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
 ENVIRONMENT = {"STANDIN_SPEED": "0.1", "STANDIN_STEP_MS": "3", "NCCL_DEBUG": "INFO"}
 """Slowed down: at full speed a generating stand-in would use a full core."""
@@ -57,7 +58,7 @@ IN_PLACE = "' 3 order.jso[n]'"
 class SmallLab:
     """One running lab with `gangs` gangs of `nodes` nodes. Commands are an operator's own.
 
-    engine: standin with the small model, or sglang: the real engine with the lab's tiny model; ranks: its, on each node
+    engine: standin with the small model, or sglang, vllm: the real one with the lab's tiny model; ranks: of each node
     deaths: how the stand-in's ranks die, as `lab up --deaths` says
     """
 
@@ -79,7 +80,7 @@ class SmallLab:
     @property
     def model(self) -> str:
         """The argument of `up --model`."""
-        return str(self.profile) if self.engine == "standin" else ENGINE_MODEL
+        return MODELS.get(self.engine, str(self.profile))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -189,7 +190,9 @@ class SmallLab:
 
     def engine_processes(self, nodes: Sequence[str] = ()) -> dict[str, str]:
         """Engine processes that still run, by node; empty if none does."""
-        return self._running("pgrep -af 'sglang::|launch_server|standin' | grep -v pgrep", nodes or self.hosts())
+        return self._running(
+            "pgrep -af 'sglang::|launch_server|standin|VLLM::|vllm.entrypoints' | grep -v pgrep", nodes or self.hosts()
+        )
 
     def in_place_processes(self) -> dict[str, str]:
         """The network test's ranks and the tuners that still run, by node; empty if none runs."""

@@ -56,16 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--engine",
-        choices=("standin", "sglang"),
+        choices=("standin", "sglang", "vllm"),
         default="standin",
-        help="standin: loads no model; sglang: real SGLang on CPU (default: standin)",
+        help="standin: loads no model; sglang, vllm: the real one on CPU (default: standin)",
     )
     up.add_argument(
         "--ranks",
         type=int,
         default=1,
         metavar="N",
-        help="with --engine sglang: ranks of each node, 1 to 8; each takes about 0.6 GB of memory (default: 1)",
+        help="with a real engine: ranks of each node, 1 to 8; each takes about 0.6 GB of memory (default: 1)",
     )
     up.add_argument(
         "--gpus",

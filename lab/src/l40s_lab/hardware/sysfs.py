@@ -189,7 +189,10 @@ def _numa(tree: FileTree, node: NodeMachine) -> None:
                 "cpumap": _cpumap(cpus, cpu.sockets * cpu.cores * cpu.threads),
                 "distance": " ".join(distances),
                 "meminfo": f"Node {number} MemTotal:       {each_kib} kB\n"
-                f"Node {number} MemFree:        {each_kib * 9 // 10} kB",
+                f"Node {number} MemFree:        {each_kib * 9 // 10} kB\n"
+                + "\n".join(
+                    f"Node {number} {part}: 0 kB" for part in ("Active(file)", "Inactive(file)", "SReclaimable")
+                ),
             },
         )
         tree.link(f"/bus/node/devices/node{number}", folder)

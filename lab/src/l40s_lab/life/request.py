@@ -9,7 +9,7 @@ from typing import Literal
 from l40s_lab.life.addressing import MAX_NODES
 from orchestrator.model.errors import InputError
 
-Engine = Literal["standin", "sglang"]
+Engine = Literal["standin", "sglang", "vllm"]
 Gpus = Literal["emulated", "host"]
 Deaths = Literal["plain", "cuda"]
 MAX_RANKS = 8
@@ -77,9 +77,9 @@ class Request:
     def _check_ranks(self) -> None:
         if not 1 <= self.ranks <= MAX_RANKS:
             raise InputError(f"found {self.ranks}, wanted 1 to {MAX_RANKS}", where="--ranks", fix="--ranks 8")
-        if self.ranks > 1 and self.engine != "sglang":
+        if self.ranks > 1 and self.engine == "standin":
             raise InputError(
-                "the ranks of other engines are the nodes' GPUs", where="--ranks", fix="use --engine sglang, or --like"
+                "the stand-in's ranks are the nodes' GPUs", where="--ranks", fix="use --engine sglang, or --like"
             )
 
     def _check_host(self) -> None:

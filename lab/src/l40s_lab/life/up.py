@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 from l40s_lab import files, loopback
+from l40s_lab.engine.environment import STACKS
 from l40s_lab.hardware import recording
 from l40s_lab.hardware.machine import Gpu
 from l40s_lab.hardware.pci import lay_out
@@ -200,7 +201,7 @@ def gpu_count(blueprint: Blueprint, index: int) -> int:
     """GPUs that a node's engine may use."""
     if blueprint.devices:
         return host_gpus.gpu_count(blueprint.devices[index])
-    if blueprint.engine == "sglang":
+    if blueprint.engine in STACKS:
         return blueprint.ranks
     node = machine_of(blueprint, index)
     if node.recording is not None:

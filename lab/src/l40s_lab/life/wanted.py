@@ -209,9 +209,10 @@ def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
     if request.engine == "standin":
         return (), newest().stack
     from l40s_lab.engine import environment as engine
-    from l40s_lab.engine.model import TINY, WIDE
+    from l40s_lab.engine.model import QWEN, TINY, WIDE
 
-    environment = Show(outside=str(engine.ensure_engine(say)), inside=f"/opt/l40s/venvs/{engine.ENGINE_STACK}")
-    models = (TINY, *((WIDE,) if request.ranks > 1 else ()))
+    stack = engine.STACKS[request.engine]
+    environment = Show(outside=str(engine.ensure_engine(say, stack)), inside=f"/opt/l40s/venvs/{stack}")
+    models = (QWEN,) if request.engine == "vllm" else (TINY, *((WIDE,) if request.ranks > 1 else ()))
     shows = (Show(outside=str(engine.ensure_model(one)), inside=f"/workspace/{one.name}") for one in models)
-    return (environment, *shows), engine.ENGINE_STACK
+    return (environment, *shows), stack

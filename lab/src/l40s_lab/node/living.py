@@ -27,8 +27,9 @@ from l40s_lab.namespaces.supervisor import NODES
 from l40s_lab.processes import Identity
 from orchestrator.model.errors import InputError, NodeError
 
-_RANK = re.compile(rb"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
-"""A rank's title (sglang srt/managers/scheduler.py, 0.4.4 and 0.5.23); without tensor parallelism it has no TP."""
+_RANK = re.compile(rb"^(?:sglang::scheduler|VLLM::Worker)(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
+"""A rank's title (sglang srt/managers/scheduler.py, vllm v1/executor/multiproc_executor.py); without tensor parallelism
+it has no TP."""
 _GUARDIAN = b"l40s-guardian\n"
 """What a guardian calls itself (node/engine/guardian.py); its command line is its agent's."""
 _COMMAND_S = 30.0
