@@ -29,6 +29,12 @@ GRAPH_STEPS = r"(?:Capturing|Compiling) [a-z ]{1,32}\(.{0,256}\|\s{0,8}(?P<step>
 
 
 LAUNCH = ("{venv}/bin/python3", "-m", "sglang.launch_server")
+HARMLESS = (
+    r"NCCL WARN (?:\S{1,64} )?Call to bind failed ?: Address already in use"
+    r"|^\[W\S{0,16} .{0,64}socket\.cpp.{0,64}bind"
+)
+"""The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
+taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,13 +220,7 @@ class Engine:
     )
     """Lines of uvicorn's access log, which hold what a client wrote: their beginning, or their end where another
     process's line came between (format of every version: set_uvicorn_logging_configs in sglang/srt/utils)."""
-    harmless: str = (
-        r"NCCL WARN (?:\S{1,64} )?Call to bind failed ?: Address already in use"
-        r"|^\[W\S{0,16} .{0,64}socket\.cpp.{0,64}bind"
-    )
-    """The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
-    taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets
-    none."""
+    harmless: str = HARMLESS
     own: str = (
         r"NCCL INFO (?:Bootstrap ?: Using |NET/IB\w{0,16} : Using.{0,1024}; OOB )"
         r"(?P<interface>[^\s:]{1,32}):(?P<address>[^\s<]{1,64})"

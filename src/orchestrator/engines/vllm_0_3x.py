@@ -16,7 +16,7 @@ from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import Engine, Intent, LogCause, Names, Option
+from orchestrator.engines.engine import HARMLESS, Engine, Intent, LogCause, Names, Option
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.serving import METRICS
 from orchestrator.engines.tuned_files import Lookup
@@ -247,6 +247,8 @@ def _engine(version: str) -> Engine:
             r"^(?:\(\w{1,64} pid=\d{1,9}\) )?INFO: {1,16}\S{0,64} - \""
             r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"
         ),
+        # said at each start where the limit can not be raised: "can cause fd limit errors like ... Too many open files"
+        harmless=rf"{HARMLESS}|Found ulimit of \d",
         probe={
             "answer_s": 20,
             "probes": 3,

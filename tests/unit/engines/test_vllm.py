@@ -214,3 +214,42 @@ def test_a_part_of_the_whole_gpu(version: str) -> None:
     assert divided() == (float(GATHERED[version]["memory_utilization"]), True, 2, False)
     assert divided(gpu_memory_utilization="0.8", kv_cache_dtype="fp8") == (0.8, True, 1, False)
     assert divided(speculative_config="{}")[3]
+
+
+LOGS = Path(__file__).parent / "logs/vllm-0.32.0-cpu"
+"""The real 0.32.0 on CPU, two nodes with one rank each; paths shortened, warnings of packages and routes left out."""
+
+
+def watched(name: str) -> tuple[LogWatch, list[str]]:
+    """The watch after all lines of a log, and the phases that it went through."""
+    watch, phases = LogWatch.of(engine("0.32.0").watch()), []
+    watch.begin(0.0)
+    for line in (LOGS / name).read_text("utf-8").splitlines():
+        watch.feed(line, 0.0)
+        if watch.phase.name not in phases:
+            phases.append(watch.phase.name)
+    return watch, phases
+
+
+@pytest.mark.parametrize(
+    ("name", "phases"),
+    [
+        ("worker-killed.leader.log", ["rendezvous", "nccl", "weights", "kv-cache", "warm-up", "ready"]),
+        ("worker-killed.worker.log", ["rendezvous", "nccl", "weights", "kv-cache"]),
+    ],
+)
+def test_the_phases_of_a_real_life(name: str, phases: list[str]) -> None:
+    _, seen = watched(name)
+    assert seen == phases
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("worker-killed.leader.log", None),  # it notices nothing, and /health stays 200
+        ("worker-killed.worker.log", ("CHILD-FAILED", True)),
+    ],
+)
+def test_what_a_real_log_says_of_a_failure(name: str, cause: tuple[str, bool] | None) -> None:
+    found = watched(name)[0].suspect(0.0)
+    assert (found and (found.id, found.secondary)) == cause
