@@ -56,6 +56,7 @@ class NodePlan:
     graph_batch: the largest batch that is captured as a CUDA graph; None where the engine chooses
     sources: for each env variable and flag, where its value comes from, so that an operator can check it
     env_public: names of variables that may be shown beside those that are documented
+    gpu_uuids: of `gpus`, in their order; () where NVML was not read
     """
 
     gang: str
@@ -75,6 +76,7 @@ class NodePlan:
     container: Container | None = None
     graph_batch: int | None = None
     env_public: tuple[str, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:

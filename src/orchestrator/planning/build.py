@@ -229,6 +229,7 @@ class _GangChoices(_GangGiven):
             env_public=node.overrides.env_public,
             sources=tuple(sources),
             gpus=gpus,
+            gpu_uuids=tuple(gpu.uuid for gpu in self.gpus[node.name]),
             tp_ranks=layout.tensor_ranks(self.layout, node.node_rank),
             working_dir=state,
             model_path=model_path,

@@ -38,7 +38,7 @@ def _gang(gang: GangPlan) -> dict[str, Any]:
 
 def _node(node: NodePlan) -> dict[str, Any]:
     # no part of what runs, or in env and argv
-    told_apart = {"sources", "network", "graph_batch", "container", "command", "flags", "env_public"}
+    told_apart = {"sources", "network", "graph_batch", "container", "command", "flags", "env_public", "gpu_uuids"}
     content = {field.name: getattr(node, field.name) for field in fields(node) if field.name not in told_apart}
     if node.container is not None:
         content["container"] = asdict(node.container)

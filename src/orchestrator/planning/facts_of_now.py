@@ -7,7 +7,7 @@ inventory stays as staged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,6 @@ from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
 from orchestrator.protocol.network import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.topology.gpus import usable_gpus
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.speed import Traffic, price
@@ -111,19 +110,16 @@ def _gids(was: NodeNetwork, choice: RdmaChoice) -> Iterator[_Change]:
     yield _Change("gid_range", choice.range, words if now == before else "")
 
 
-def gone(request: StagingRequest, node: Topology, names: Sequence[str] = ()) -> Iterator[str]:
+def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
     """What a staging request (docs/agent.md) names and the node no longer has, each as text.
 
     GPUs by index, RDMA ports that are named whole, and the kind of the GID at the index that is named: with RoCE,
-    another kind means another network. What could not be read is left out; the doctor reports it.
-    names: the GPUs as the inventory names them, which the driver may have numbered anew
+    another kind means another network. What could not be read is left out; the doctor reports it. That a GPU is the
+    one that was meant, its node's agent checks.
     """
     if not (node.nvml_error or node.lacks(Area.GPUS)):
         there = {gpu.index for gpu in node.gpus if not gpu.lost}
         yield from (f"GPU {gpu}" for gpu in request.gpus if gpu not in there)
-        meant = tuple(gpu.index for gpu in usable_gpus(node.gpus, len(names), names)) if names else request.gpus
-        if meant != request.gpus and there.issuperset(request.gpus):
-            yield f"its GPUs {', '.join(names)} at {request.gpus} (they are at {meant} now)"
     if request.network.rdma and not node.lacks(Area.RDMA, Area.PORTS):
         yield from _ports(request.network, node)
 

@@ -248,6 +248,8 @@ class StagingRequest(Message):
     """Each with its values."""
     env: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[int, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    """Of these GPUs, since the driver numbers them anew when one is gone; () where they were not read."""
     tp_ranks: tuple[int, ...] = ()
     working_dir: str = "/"
     model_path: str = ""

@@ -53,14 +53,6 @@ def test_what_is_gone(now: Topology, wanted: list[str]) -> None:
     assert all(words.startswith(start) for words, start in zip(told, wanted, strict=True))
 
 
-def test_gpus_that_the_inventory_names_are_where_they_were() -> None:
-    request, names = replace(REQUEST, gpus=(1, 3)), (WAS.gpus[1].address, WAS.gpus[3].address)
-    assert list(gone(request, WAS, names)) == []
-    fewer = replace(WAS, gpus=tuple(replace(gpu, index=place) for place, gpu in enumerate(WAS.gpus[1:])))
-    (told,) = gone(request, fewer, names)
-    assert "at (1, 3) (they are at (0, 2) now)" in told
-
-
 def test_a_plan_over_tcp_needs_no_port() -> None:
     assert list(gone(replace(REQUEST, network=NodeNetwork(transport=Transport.TCP)), replace(WAS, rdma=()))) == []
     assert list(gone(replace(REQUEST, gpus=(), network=NodeNetwork()), replace(WAS, rdma=()))) == []

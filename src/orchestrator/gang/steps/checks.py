@@ -115,7 +115,7 @@ def say_gone(plan: Staged, nodes: Mapping[str, Topology], watcher: Watcher) -> N
         if name not in nodes:
             continue
         request, _ = resolved_on(node, plan.requests[name], nodes)
-        words = ", ".join(gone(request, nodes[name], node.gpu_names))
+        words = ", ".join(gone(request, nodes[name]))
         if words:
             words = f"{name} no longer has what its plan needs: {words}"
             watcher.step(plan.gang.name, f"{words}; `l40s-deploy plan --diff` shows what `up` would change")

@@ -73,6 +73,7 @@ def staging_requests(
             flags=node.flags,
             env=dict(node.env),
             gpus=node.gpus,
+            gpu_uuids=node.gpu_uuids,
             tp_ranks=node.tp_ranks,
             working_dir=node.working_dir,
             model_path=node.model_path,

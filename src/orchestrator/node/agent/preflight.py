@@ -10,7 +10,7 @@ import pathlib
 import pwd
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.node import others, processes, supervision
@@ -265,18 +265,37 @@ def _shm(run: Run) -> list[str]:
 def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
     if run.device != "cuda" or not run.gpus:
         return
-    if not memory.wait(gpus.FIRST_ANSWER_S) or memory.answer is None:
+    answered = memory.wait(gpus.FIRST_ANSWER_S)
+    if elsewhere := list(_elsewhere_now(run, memory.uuids)):
+        yield from elsewhere
+    elif not answered or memory.answer is None:
         yield Failure(
             "no-nvml",
             f"GPU memory can't be read: {memory.error or 'NVML does not answer'}",
             "NVML",
             "run `nvidia-smi` on the node; if the driver hangs, reboot the node",
         )
-        return
-    for index in run.gpus:
-        use = memory.answer.get(index)
-        if use is not None:
-            yield from _busy(use, own, run.state)
+    else:
+        for index in run.gpus:
+            use = memory.answer.get(index)
+            if use is not None:
+                yield from _busy(use, own, run.state)
+
+
+def _elsewhere_now(run: Run, there: Mapping[str, int]) -> Iterator[Failure]:
+    """GPUs that are lost; without any, those that the driver numbers anew: ranks would be on others than was planned.
+    there: indices by UUID; empty where none could be read."""
+    meant = [(index, uuid) for index, uuid in zip(run.gpus, run.gpu_uuids, strict=False) if uuid and there]
+    again = f"`l40s-deploy up --model {run.model} --gang {run.gang}`"
+    lost = [f"GPU {index} ({uuid})" for index, uuid in meant if uuid not in there]
+    for where in lost:
+        why = "it is lost: the driver does not show it any more"
+        fix = f"reset or reseat it (`dmesg -T | grep Xid` may say why), or plan without it: {again}"
+        yield Failure("gpu-lost", why, where, fix)
+    moved = [f"GPU {index} ({uuid}) is {there[uuid]} now" for index, uuid in meant if there.get(uuid, index) != index]
+    if moved and not lost:
+        why = f"the driver numbers them anew: {', '.join(moved)}"
+        yield Failure("gpu-moved", why, "GPUs", f"plan with the numbers of now: {again}")
 
 
 def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:

@@ -68,6 +68,8 @@ class GpuMemory:
     error: str = ""
     places: dict[int, str] = field(default_factory=dict)
     """PCI addresses of all GPUs that have ever answered: a lost GPU no longer reports its own."""
+    uuids: dict[str, int] = field(default_factory=dict)
+    """Indices by UUID of all GPUs of the machine that answered a child's first query."""
     answered_at: float = 0.0
     _child: subprocess.Popen[bytes] | None = None
     _asked_at: float = 0.0
@@ -182,7 +184,7 @@ class GpuMemory:
         self._asked_at, self.answered_at = 0.0, now
         self._answers += 1
         self.error = str(raw.get("error") or "")
-        self.answer = None
+        self.answer, self.uuids = None, raw.get("uuids", self.uuids)
         if not self.error:
             uses = (
                 GpuUse(
@@ -209,8 +211,9 @@ def _holders(use: GpuUse) -> str:
 def run(arguments: Sequence[str]) -> int:
     """The child: one JSON line for every line on stdin, until stdin ends."""
     indices = [int(word) for word in arguments]
-    for _ in sys.stdin:
-        sys.stdout.write(json.dumps(_ask_nvml(indices)) + "\n")
+    for place, _ in enumerate(sys.stdin):
+        told = _ask_nvml(indices)
+        sys.stdout.write(json.dumps(told if place else {**told, "uuids": _uuids()}) + "\n")
         sys.stdout.flush()
     return 0
 
@@ -226,6 +229,19 @@ def _ask_nvml(indices: Sequence[int]) -> dict[str, Any]:
         return {"gpus": [_ask_gpu(pynvml, asked := index) for index in indices]}
     except pynvml.NVMLError as error:
         return {"error": str(error) if asked is None else f"GPU {asked}: {error}"}
+
+
+def _uuids() -> dict[str, int]:
+    """Indices of the machine's GPUs that answer, by UUID."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(ImportError):
+        import pynvml
+
+        with contextlib.suppress(pynvml.NVMLError):
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                with contextlib.suppress(pynvml.NVMLError):
+                    found[_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))] = index
+    return found
 
 
 def _ask_gpu(pynvml: Any, index: int) -> dict[str, Any]:
@@ -258,7 +274,10 @@ def _load(pynvml: Any, handle: Any) -> dict[str, int]:
 
 def _place(pynvml: Any, handle: Any) -> str:
     try:
-        place = pynvml.nvmlDeviceGetPciInfo(handle).busId
+        return _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
     except (pynvml.NVMLError, AttributeError):
         return ""
-    return place.decode("ascii", "replace") if isinstance(place, bytes) else str(place)
+
+
+def _text(said: str | bytes) -> str:
+    return said.decode("ascii", "replace") if isinstance(said, bytes) else str(said)

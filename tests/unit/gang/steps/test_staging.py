@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Overrides
+from orchestrator.model.topology import Topology
 from orchestrator.planning.build import build_plan
 from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.redaction import fingerprint
@@ -33,14 +35,18 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def requests(
-    spec: GangSpec, stack: str, of_plan: str = "", hung_after_s: float | None = None
+    spec: GangSpec,
+    stack: str,
+    of_plan: str = "",
+    hung_after_s: float | None = None,
+    facts: Mapping[str, Topology] | None = None,
 ) -> dict[str, StagingRequest]:
     keys = {"gang0": fingerprint(of_plan or api_key(spec))} if spec.leader.api_key_file else {}
     plan = build_plan(
         [spec],
         load_profile("DeepSeek-V3-0324-Block64x64"),
         load_stack(stack),
-        topologies(spec),
+        facts or topologies(spec),
         PlanOptions(api_keys=keys),
     )
     return staging_requests(
@@ -75,6 +81,16 @@ def test_secrets_of_the_environment_are_redacted_everywhere() -> None:
 def test_a_key_that_changed_after_the_plan_is_refused(key_file: Path) -> None:
     with pytest.raises(InputError, match="changed since"):
         requests(gang(api_key_file=str(key_file)), "sglang-0.5.23", of_plan="another-key")
+
+
+def test_the_cards_that_are_meant_are_staged_with_their_numbers() -> None:
+    spec = gang()
+    facts = topologies(spec)
+    facts = {
+        n: replace(one, gpus=tuple(replace(g, uuid=f"{n}-{g.index}") for g in one.gpus)) for n, one in facts.items()
+    }
+    told = read(requests(spec, "sglang-0.5.23", facts=facts)["node2"])
+    assert (told.gpus, told.gpu_uuids) == (tuple(range(8)), tuple(f"node2-{place}" for place in range(8)))
 
 
 def test_the_patience_with_an_engine_is_staged_and_goes_into_every_restart() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,3 +76,49 @@ def test_memory_is_waited_for_until_it_is_free_or_nvml_does_not_tell(
     monkeypatch.setattr(memory, "wait", wait)
     assert memory.await_free(60.0) == left
     assert not answers
+
+
+class LostError(Exception):
+    """As pynvml raises it."""
+
+
+def driver(uuids: list[str]) -> SimpleNamespace:
+    """An NVML of these GPUs; '' for a lost one."""
+
+    def handle(index: int) -> str:
+        if index >= len(uuids) or not uuids[index]:
+            raise LostError("GPU is lost")
+        return uuids[index]
+
+    memory = SimpleNamespace(used=5)
+    return SimpleNamespace(
+        NVMLError=LostError,
+        nvmlInit=lambda: None,
+        nvmlMemory_v2=2,
+        nvmlDeviceGetCount=lambda: len(uuids),
+        nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetUUID=lambda one: one.encode(),
+        nvmlDeviceGetMemoryInfo=lambda *_, **__: memory,
+        nvmlDeviceGetComputeRunningProcesses=lambda _: (),
+    )
+
+
+@pytest.mark.parametrize(
+    ("uuids", "error", "there"),
+    [
+        (["a", "b", "c"], "", {"a": 0, "b": 1, "c": 2}),
+        (["a", "", "c"], "GPU 1: GPU is lost", {"a": 0, "c": 2}),
+        (["a"], "GPU 1: GPU is lost", {"a": 0}),
+    ],
+    ids=["all", "lost", "gone"],
+)
+def test_the_first_answer_tells_which_gpu_has_which_number(
+    uuids: list[str], error: str, there: dict[str, int], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", driver(uuids))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("?\n?\n"))
+    gpus.run(["0", "1"])
+    memory = gpus.GpuMemory("app", [0, 1])
+    for line in capsys.readouterr().out.splitlines():
+        memory._understand(json.loads(line), 1.0)
+        assert (memory.error, memory.uuids, memory.answer is None) == (error, there, bool(error))

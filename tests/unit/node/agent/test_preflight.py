@@ -193,6 +193,32 @@ def test_a_gpu_that_somebody_uses(gang: Gang, use: GpuUse, kinds: list[str], wor
     assert all(where == "GPU 0" and word in what for _, where, what in found)
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"GPU-a": 1, "GPU-b": 3, "GPU-c": 0}, []),
+        ({}, []),
+        ({"GPU-a": 1, "GPU-c": 3}, [("gpu-lost", "GPU 3 (GPU-b)", "it is lost")]),
+        ({"GPU-a": 0, "GPU-c": 1, "GPU-d": 3}, [("gpu-lost", "GPU 3 (GPU-b)", "it is lost")]),
+        ({"GPU-c": 1}, [("gpu-lost", "GPU 1 (GPU-a)", "it is lost"), ("gpu-lost", "GPU 3 (GPU-b)", "it is lost")]),
+        ({"GPU-a": 3, "GPU-b": 1}, [("gpu-moved", "GPUs", "GPU 1 (GPU-a) is 3 now, GPU 3 (GPU-b) is 1 now")]),
+    ],
+    ids=["as planned", "not read", "another took its number", "lost and numbered anew", "both", "exchanged"],
+)
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_rank_never_moves_to_another_gpu(
+    gang: Gang, there: dict[str, int], told: list[tuple[str, str, str]], answers: bool
+) -> None:
+    """Also where NVML refuses an index that it no longer has."""
+    memory = Memory("", (1, 3), answer={1: GpuUse(1, 0), 3: GpuUse(3, 0)} if answers else None, uuids=there)
+    staged: dict[str, Any] = {"device": "cuda", "gpus": [1, 3], "tp_ranks": [0, 1]}
+    found = check(gang(), memory, **staged, gpu_uuids=["GPU-a", "GPU-b"])
+    assert [one[:2] for one in found] == ([one[:2] for one in told] or ([] if answers else [("no-nvml", "NVML")]))
+    assert all(words in what for (*_, words), (*_, what) in zip(told, found, strict=False))
+    of_before = check(gang(), memory, **staged)
+    assert [kind for kind, *_ in of_before] == ([] if answers else ["no-nvml"])
+
+
 SELF, GONE = os.getpid(), 1 << 22
 """A process of this machine, and none (more than the largest process id)."""
 
