@@ -7,9 +7,9 @@ xml.cc (the slower of a device and the port above it). Versions: 22 and 40 GB/s 
 
 from __future__ import annotations
 
-from orchestrator.model.topology import CpuModel, PathType, PciDevice, PcieLink, Topology
+from orchestrator.model.topology import CpuModel, PathType, PcieLink, Topology
 from orchestrator.topology.distance import Distances
-from orchestrator.topology.pci import both_ends, bridges_above
+from orchestrator.topology.pci import XML_ROOT, best_link, bridges_above
 
 Version = tuple[int, ...]
 """(2, 21, 5): of NCCL."""
@@ -93,15 +93,11 @@ class Bandwidths:
 
     def at(self, key: str) -> float:
         """A function's own link, at what it and the port above it can do: an idle GPU has slowed down."""
-        return pci_gbs(self._best(self._devices[key]))
-
-    def _best(self, device: PciDevice) -> PcieLink:
-        above = self._devices.get(device.parent)
-        return both_ends(device.link_max, above.link_max if above else PcieLink())
+        return pci_gbs(best_link(self._devices[key], self._devices))
 
     def _uplinks(self, one: str, other: str) -> list[float]:
         """Links of the switches on the path that are not above both."""
         ways = (bridges_above(one), bridges_above(other))
         apart = set(ways[0]) ^ set(ways[1])
         upstream = [key for way in ways for key in way[1::2] if key in apart and key in self._devices]
-        return [self.at(key) for key in upstream if self._devices[key].parent]
+        return [self.at(key) for key in upstream if key.startswith(XML_ROOT) or self._devices[key].parent]

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.model.topology import Gpu, Interface, RdmaPort, Switch, Topology
 from orchestrator.topology.draw import summary
-from orchestrator.topology.network import TcpChoice, gid_index, rails
+from orchestrator.topology.network import PortFault, TcpChoice, gid_index, port_fault, rails
 from orchestrator.topology.paths import paths
 
 
@@ -70,6 +70,8 @@ def _gpu(gpu: Gpu, addresses: dict[str, str]) -> dict[str, Any]:
 
 
 def _port(port: RdmaPort, addresses: dict[str, str], topology: Topology, usable: set[str]) -> dict[str, Any]:
+    fault, tables = port_fault(port, topology), port.gids_recorded or port.link_layer == "InfiniBand"
+    not_known = fault is PortFault.UNREAD or not (fault or tables)
     gid, names = gid_index(port, topology), ("numa_node", "netdev", "state", "phys_state", "rate_gbps", "link_layer")
     return {
         **_some(port, "device", "port", "address"),
@@ -77,7 +79,7 @@ def _port(port: RdmaPort, addresses: dict[str, str], topology: Topology, usable:
         **_some(port, *names, "firmware", "board"),
         "gid_index": gid.index,
         "gid_reason": gid.reason,
-        "rail": port.name in usable,
+        "rail": None if not_known else port.name in usable,
     }
 
 

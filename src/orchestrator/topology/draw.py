@@ -200,9 +200,10 @@ class _TextDrawing:
 
 
 def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> str:
-    """A link as text, and what it can do if that is more. An idle GPU lowers its speed at no cost."""
-    if not link.width and not link.speed_gts:
-        return ""
+    """A link as text, and what it can do if that is more, or all that is known. An idle GPU lowers its speed at no
+    cost."""
+    if link == PcieLink():
+        return f"can {_link_words(most, most)}" if most != PcieLink() else ""
     words = f"{link.speed_gts:g} GT/s x{link.width}" if link.speed_gts else f"x{link.width}"
     slower, narrower = 0 < link.speed_gts < most.speed_gts, 0 < link.width < most.width
     if slower or narrower:

@@ -31,10 +31,10 @@ from orchestrator.model.topology import (
 )
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpus import NVSWITCH
-from orchestrator.topology.pci import TWICE, both_ends, card, is_address, number, sort_key
+from orchestrator.topology.pci import TWICE, XML_ROOT, best_link, card, is_address, number, sort_key
 from orchestrator.topology.processors import cpumap
 from orchestrator.topology.rdma import natural, ports_by_card
-from orchestrator.topology.switches import XML_ROOT, SwitchPlaces, merged
+from orchestrator.topology.switches import SwitchPlaces, merged
 
 _FORBIDDEN = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 _LARGEST = 8 << 20
@@ -143,7 +143,7 @@ class _Writer:
                 "subsystem_vendor": f"0x{device.subsystem_vendor:04x}",
                 "subsystem_device": f"0x{device.subsystem_device:04x}",
             }
-        link = self._link(device)
+        link = best_link(device, self.devices) if device else PcieLink()
         if device is not None and (gpu := self.gpus.get(device.key)):
             link = PcieLink(speed_gts=link.speed_gts or gpu.link_max.speed_gts, width=link.width or gpu.link_max.width)
         return _attributes(
@@ -155,12 +155,6 @@ class _Writer:
                 "link_width": link.width,
             }
         )
-
-    def _link(self, device: PciDevice | None) -> PcieLink:
-        if device is None:
-            return PcieLink()
-        above = self.devices.get(device.parent)
-        return both_ends(device.link_max, above.link_max if above else PcieLink())
 
 
 def _gpu(gpu: Gpu, indent: str) -> Iterator[str]:
@@ -275,15 +269,12 @@ class _XmlReader:
             subsystem_device=number(element.get("subsystem_device", ""), 16),
             class_code=number(element.get("class", ""), 16),
             numa_node=numa,
-            link=link,
             link_max=link,
         )
         self.devices.append(device)
         inner = element.findall("pci")
         if inner:
-            self.switches.append(
-                Switch(key=key, address=address, numa_node=numa, parent_switch=switch, link=link, link_max=link)
-            )
+            self.switches.append(Switch(key=key, address=address, numa_node=numa, parent_switch=switch, link_max=link))
             for child in inner:
                 self._pci(child, key, key, key, numa, depth + 1)
             return
@@ -299,7 +290,6 @@ class _XmlReader:
                     key=device.key,
                     switch=switch,
                     numa_node=device.numa_node,
-                    link=device.link,
                     link_max=device.link_max,
                     sm=max(0, number(gpu.get("sm", ""))) if gpu is not None else 0,
                     nvlinks=_nvlinks(gpu),

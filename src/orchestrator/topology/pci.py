@@ -59,6 +59,16 @@ def both_ends(one: PcieLink, other: PcieLink) -> PcieLink:
     )
 
 
+XML_ROOT = "/nccl/"
+"""Keys of what NCCL wrote, as XML or in its log, begin with it: every bridge there is a switch."""
+
+
+def best_link(device: PciDevice, devices: Mapping[str, PciDevice]) -> PcieLink:
+    """What a function's link can do with the port above it; NCCL leaves ports out, and writes this of the link."""
+    above = None if device.key.startswith(XML_ROOT) else devices.get(device.parent)
+    return both_ends(device.link_max, above.link_max if above else PcieLink())
+
+
 @lru_cache(maxsize=1 << 14)
 def bridges_above(key: str) -> tuple[str, ...]:
     """Keys of the bridges above a function, nearest first. Read from the path, as NCCL does (src/graph/xml.cc).

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.model.topology import Gpu, Interface, PcieLink, RdmaPort, Topology
+from orchestrator.model.topology import Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.topology.names import part_name
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.pci import card
@@ -192,8 +192,8 @@ class _PictureLayout:
         height = inner - y + PAD - GAP
         device = self.devices.get(switch.key)
         part = part_name(device.vendor, device.device) if device else ""
-        lines = (f"PCIe switch {switch.address}", _link(switch.link))
-        title = f"upstream port {switch.address} {part}, {_link(switch.link)}"
+        lines = (f"PCIe switch {switch.address}", _link(switch))
+        title = f"upstream port {switch.address} {part}, {_link(switch)}"
         mark = self.marks.get(switch.address)
         self.result.boxes.insert(place, Box(x, y, width, height, "switch", lines, title, mark))
         return height
@@ -202,7 +202,7 @@ class _PictureLayout:
         slot = self._slot(gpu.key)
         where = f"slot {slot}" if slot else short_address(gpu.address)
         name = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
-        title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu.link)}{f', slot {slot}' if slot else ''}"
+        title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu)}{f', slot {slot}' if slot else ''}"
         lines = (name, "lost" if gpu.lost else where)
         self.result.boxes.append(
             Box(x, y, GPU_W, GPU_H, "gpu", lines, title, self.marks.get(gpu.address), gpu=gpu.index)
@@ -215,7 +215,7 @@ class _PictureLayout:
         role = self._role(ports, bare)
         head = f"{role}{f' in slot {slot}' if slot else ''}  {short_address(card(functions[0].address))}"
         part = part_name(functions[0].vendor, functions[0].device)
-        title = f"{part} at {card(functions[0].address)}, {_link(functions[0].link)}{f', slot {slot}' if slot else ''}"
+        title = f"{part} at {card(functions[0].address)}, {_link(functions[0])}{f', slot {slot}' if slot else ''}"
         mark = self.marks.get(card(functions[0].address)) or self.marks.get(functions[0].address)
         self.result.boxes.append(Box(x, y, self.width - STUB if wide else CARD_W, height, "card", (head,), title, mark))
         if not ports and not bare:
@@ -266,7 +266,7 @@ class _PictureLayout:
 
     def _wire(self, x1: int, y1: int, x2: int, y2: int, key: str) -> None:
         device = self.devices.get(key)
-        self.result.wires.append(CableLine(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device.link) if device else ""))
+        self.result.wires.append(CableLine(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device) if device else ""))
 
 
 _DOTS = {PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}
@@ -302,10 +302,11 @@ def short_address(address: str) -> str:
     return address.removeprefix("0000:")
 
 
-def _link(link: PcieLink) -> str:
-    if not link.width:
-        return ""
-    return f"{link.speed_gts:g} GT/s x{link.width}" if link.speed_gts else f"x{link.width}"
+def _link(end: Switch | Gpu | PciDevice) -> str:
+    """Of its link, or of what that can do where the link itself was not read."""
+    link, can = (end.link, "") if end.link.width else (end.link_max, "can ")
+    speed = f"{link.speed_gts:g} GT/s " if link.speed_gts else ""
+    return f"{can}{speed}x{link.width}" if link.width else ""
 
 
 def alike(one: Picture, other: Picture) -> bool:

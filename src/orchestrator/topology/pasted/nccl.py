@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts
-from orchestrator.topology.pci import sort_key
-from orchestrator.topology.switches import XML_ROOT
+from orchestrator.topology.pci import XML_ROOT, sort_key
 
 FORM = "NCCL's log"
 _LINE = re.compile(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.faults import FAULTS, ODD, Fault, fault
@@ -14,10 +17,12 @@ from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.doctor.steps.doctor import Examination, examine_topologies
 from orchestrator.doctor.steps.given import Given, examine_given, given
+from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import RdmaPort, Topology
 from orchestrator.topology.build import build
+from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import summary
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.network import rails
@@ -99,6 +104,69 @@ def test_posted_topologies_are_read_as_nccl_meant_them(name: str, rails_wanted: 
     assert ("NCCL used TCP" in summary(topology)) == bool(sockets)
     told = [one for one in seen.findings if one.id == "TRANSPORT-TCP"]
     assert [(one.severity, len(one.devices)) for one in told] == [(Severity.NOTE, sockets)] * bool(sockets)
+
+
+def contradictions(live: object, form: object, where: str = "") -> list[str]:
+    """Where a form says of a machine what the machine itself does not: what either has not read is none."""
+    if isinstance(live, dict) and isinstance(form, dict):
+        return [one for key in live for one in contradictions(live[key], form.get(key), f"{where} {key}")]
+    if isinstance(live, list) and isinstance(form, list):
+        known = {identity: entry for entry in form for identity in [identity_of(entry)]}
+        return [
+            one
+            for entry in live
+            for other in [known.get(identity_of(entry))]
+            if other is not None and entry != other
+            for one in contradictions(entry, other, f"{where} {identity_of(entry)}")
+        ]
+    return [f"{where}: {live} against {form}"] if live != form and live not in UNREAD and form not in UNREAD else []
+
+
+UNREAD: tuple[object, ...] = (None, "", 0, -1, [], {})
+OF_THE_FORM = {"name", "hostname", "summary", "nvml_error", "gid_reason"}
+"""Words about it; a card's ports are both at its first function for NCCL."""
+
+
+def identity_of(entry: object) -> str:
+    if not isinstance(entry, dict):
+        return str(entry)
+    keys = ("device", "port") if "device" in entry else ("from", "to") if "from" in entry else ("node", "address")
+    return " ".join(str(entry[key]) for key in keys if key in entry)
+
+
+def told(topology: Topology) -> dict[str, Any]:
+    said: dict[str, Any] = {key: value for key, value in topology_json(topology).items() if key not in OF_THE_FORM}
+    for port in said["rdma_ports"]:
+        port |= {"address": port["address"][:-1], "gid_reason": ""}
+    return said
+
+
+def odd_snapshot(one: Fault) -> Snapshot:
+    return cluster_with(ODD, one.breaks).snapshots[ODD]
+
+
+MACHINES: dict[str, Callable[[], Snapshot]] = {
+    **{one.name: partial(odd_snapshot, one) for one in FAULTS},
+    "nested": lambda: snapshot_of(nested_node()),
+    "nested, cards below": lambda: snapshot_of(nested_node(cards_on_top=False)),
+    "switches on the GPUs' cards": lambda: snapshot_of(gpus_alone_behind_their_own_switch()),
+    "the articles'": lambda: reference_machine(right=False).snapshot(),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_form_of_a_machine_never_contradicts_it(name: str, tmp_path: Path) -> None:
+    snapshot = MACHINES[name]()
+    live = build(snapshot)
+    assert contradictions(told(live), told(topology_of_xml(nccl_xml(live), live.node))) == []
+    (again,) = examine_given(given([str(path) for path in save_snapshots({ODD: snapshot}, tmp_path)])).cluster.nodes
+    assert topology_json(again.topology) == topology_json(live)
+
+
+@pytest.mark.parametrize("path", sorted(POSTED.glob("*.xml")), ids=lambda path: path.stem)
+def test_a_posted_topology_is_written_again_as_it_was_read(path: Path) -> None:
+    posted = topology_of_xml(path.read_text("utf-8"), path.stem)
+    assert contradictions(told(posted), told(topology_of_xml(nccl_xml(posted), path.stem))) == []
 
 
 def test_a_folder_of_topologies_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
