@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,6 +79,10 @@ def spaced(text: str) -> str:
     return re.sub(r"\t", "     ", text)
 
 
+def before(prefix: str, text: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+
 AROUND: dict[str, Callable[[str], str]] = {
     "colours without their escape": lambda text: text.replace("\tGPU0", "\t[4mGPU0", 1).replace(
         "NUMA ID", "NUMA ID[0m"
@@ -105,6 +110,23 @@ AROUND: dict[str, Callable[[str], str]] = {
     "blank lines": lambda text: text.replace("\n", "\n\n"),
     "trailing tabs": lambda text: text.replace("\n", "\t\n"),
     "pdsh": lambda text: "".join(f"gpu-17: {line}\n" for line in text.splitlines()),
+    "kubectl": lambda text: before("[pod/gpu-17/engine] ", text),
+    "kubectl, of another beside it": lambda text: (
+        before("[pod/gpu-17/engine] ", text) + before("[pod/b/engine] ", "ok")
+    ),
+    "compose": lambda text: before("gpu-17  | ", text),
+    "docker, timestamps": lambda text: before("2026-11-25T10:11:12.123456789Z ", text),
+    "CRI": lambda text: before("2026-11-25T10:11:12.123456789Z stdout F ", text),
+    "journald": lambda text: before("Nov 25 10:11:12 gpu-17 sglang[4711]: ", text),
+    "journald, ISO": lambda text: before("2026-11-25T10:11:12+0000 gpu-17 engine[11]: ", text),
+    "journald, posted": lambda text: "How is this?\n" + before("> Nov 25 10:11:12 gpu-17 a.service[1]: ", text),
+    "srun": lambda text: before("0: ", text),
+    "docker's JSON": lambda text: "".join(json.dumps({"log": one}) + "\n" for one in text.splitlines(keepends=True)),
+    "ansible's stdout_lines": lambda text: (
+        'ok: [gpu-17] => {\n    "stdout_lines": [\n'
+        + ",\n".join(f"        {json.dumps(line)}" for line in text.splitlines())
+        + "\n    ]\n}\n"
+    ),
     "check_env": lambda text: f"GPU 0: NVIDIA L40S\nCUDA Driver Version: 550.127.05\nNVIDIA Topology: \n{text}",
 }
 
@@ -115,7 +137,38 @@ def test_whatever_is_put_around_it(name: str, around: str) -> None:
     text = post(f"{name}.topo")
     snapshot = only(AROUND[around](text))
     assert cells(matrix(build(snapshot))) == cells(text)
-    assert snapshot.node == ("gpu-17" if around in ("prompt", "pdsh", "ansible") else "post")
+    assert snapshot.node == ("gpu-17" if "gpu-17" in AROUND[around]("\n") else "post")
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", ["articles.lspci-tv", "articles.lspci-vvv"])
+def test_a_tree_with_something_around_it_is_no_other_tree(name: str, around: str) -> None:
+    """What takes its indentation away leaves no place known."""
+    text = post(name)
+    plain, seen = only(text), read_pasted({"post": AROUND[around](text)}, "post")
+    known = [snapshot for snapshot in seen.values() if snapshot.files]
+    assert all(snapshot.files.items() <= plain.files.items() for snapshot in known)
+    whole = [snapshot for snapshot in known if (snapshot.files, snapshot.links) == (plain.files, plain.links)]
+    assert whole or around in LOSES_INDENTATION
+
+
+LOSES_INDENTATION = ("wrapped", "Markdown table", "check_env")
+
+
+@pytest.mark.parametrize("width", range(24, 160, 4))
+@pytest.mark.parametrize("around", ["", "kubectl", "quoted"])
+@pytest.mark.parametrize("name", ["8x4090-bond.topo", "l20-vm8.topo", "articles.lspci-tv", "articles.lspci-vvv"])
+def test_what_a_forum_wrapped_is_unknown_rather_than_wrong(name: str, around: str, width: int) -> None:
+    text = post(name)
+    lines = (AROUND[around](text) if around else text).splitlines()
+    folded = "\n".join(line[at : at + width] for line in lines for at in range(0, len(line) or 1, width))
+    plain = only(text)
+    for snapshot in read_pasted({"post": folded}, "post").values():
+        told = {path: said for path, said in snapshot.files.items() if path.endswith(("/class", "_width", "_speed"))}
+        files = {path: said for path, said in told.items() if said != "0x000000"}
+        assert files.items() <= plain.files.items()
+        if not files and name.endswith(".topo"):
+            assert cells(matrix(build(snapshot))).items() <= cells(text).items()
 
 
 def test_what_was_cut_off_is_unknown_and_nothing_is_found_by_it() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +30,31 @@ _HEADING = re.compile(
     r"(?: \([^)]{0,64}\)| [\w -]{0,32}(?:topo|output|smi)[\w -]{0,32})?[\s:*=_#-]{0,12}",
     re.IGNORECASE,
 )
-_ANSIBLE = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}) \| [A-Z]{4,16} \| rc=\d{1,3} >>")
+_ANSIBLE = re.compile(
+    r"(?:(?:ok|changed): \[)?(?P<host>[A-Za-z0-9][\w.-]{0,63})(?: \| [A-Z]{4,16} \| rc=\d{1,3} >>|\] => \{)"
+)
 _TITLE = re.compile(r"[#=*-]{2,32} {0,4}(?P<host>(?=\S{0,63}\d)[A-Za-z0-9][\w.-]{0,63}) {0,4}[#=*-]{2,32}")
 _PREFIXED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
 _PREFIXED_PART = 0.9
+_PREFIX = re.compile(
+    r"(?:\x1b\[[\d;]{0,16}m"
+    r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
+    r"|(?P<service>[\w.-]{1,64}) {1,16}\| "  # docker compose logs
+    r"|\[?\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32}\]? (?:std(?:out|err) [FP] )?"  # docker, kubectl, CRI: timestamps
+    r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}\[\d{1,9}\]: )?"  # journalctl -o short-iso
+    r"|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} (?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
+    r"|\[\d{1,4},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
+    r"| {0,6}\d{1,5}: "  # srun --label
+    r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\) "  # vLLM, ray
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
+    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) "  # Docker Desktop; a parent's logging
+    r")"
+)
+_MOST_PREFIXES = 8
+_JSON_TEXT = re.compile(r'\s{0,64}("(?:[^"\\]|\\.){0,2000}"),?')
+"""An entry of ansible's stdout_lines."""
+_SHORTEST_BLOCK = 3
 
 
 @dataclass
@@ -73,13 +97,75 @@ def lines_of(text: str) -> list[Line]:
     plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
     if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
         plain = [line[1:] for line in plain]
+    plain = textwrap.dedent("\n".join(plain)).split("\n")
+    whose = _without_a_log_s(plain)
+    plain = [words for _, words in whose]
     prefixed = _is_prefixed(plain)
-    for number, line in enumerate(plain):
+    for number, (who, line) in enumerate(whose):
         if match := _PROMPT.match(line.lstrip()) or _names_a_node(line.strip()):
             node = re.sub(r"[^\w.-]", "-", match["host"].strip())
         prefix = _PREFIXED.match(line) if prefixed else None
-        found.append(Line(number, line[prefix.end() :] if prefix else line, prefix["host"] if prefix else node))
+        found.append(
+            Line(number, line[prefix.end() :] if prefix else line, who or (prefix["host"] if prefix else node))
+        )
     return found
+
+
+def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """(whose it is, '' where nothing says so; the line) without what a log puts before lines, where several in a row
+    have it: it may be no prefix where each begins otherwise. Where a forum wrapped some of them, all stay as they are:
+    those between would be taken for parts of what is above."""
+    found: list[tuple[str, str]] = []
+    block: list[tuple[str, str, str]] = []
+    logs, others = set[str](), set[str]()
+    for line in [*lines, "."]:
+        who, words = _unprefixed(line)
+        if words != line or not line:
+            block.append((line, who or _label(line, words), words))
+            continue
+        names = [who for old, who, _ in block if old]
+        fits = len(names) >= _SHORTEST_BLOCK * len(set(names))
+        (logs if fits else others).update(names)
+        found += [(who if not who.isdecimal() else "", new) if fits else ("", old) for old, who, new in block]
+        found.append(("", line))
+        block = []
+    return [("", line) for line in lines] if logs & others else found[: len(lines)]
+
+
+def _label(line: str, words: str) -> str:
+    """The number of a task that srun put before a line."""
+    label = line.removesuffix(words).strip(" :")
+    return label if label.isdecimal() else ""
+
+
+def _unprefixed(line: str) -> tuple[str, str]:
+    if match := _JSON_TEXT.fullmatch(line):
+        with contextlib.suppress(ValueError):
+            return "", str(json.loads(match[1])).rstrip()
+    who, words = without_prefixes(f"{line} ")
+    return who, words.rstrip()
+
+
+def without_prefixes(line: str) -> tuple[str, str]:
+    """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
+    who, words = "", _out_of_json(line.rstrip("\r\n"))
+    for _ in range(_MOST_PREFIXES):
+        match = _PREFIX.match(words)
+        if match is None or not match.end():
+            break
+        who = who or next(filter(None, match.groups()), "")
+        words = words[match.end() :]
+    return who, words
+
+
+def _out_of_json(line: str) -> str:
+    """A line of docker's json-file driver holds the engine's line under `log`."""
+    if line.startswith('{"log":'):
+        try:
+            return str(json.loads(line)["log"]).rstrip("\r\n")
+        except ValueError:
+            pass
+    return line
 
 
 def _names_a_node(line: str) -> re.Match[str] | None:

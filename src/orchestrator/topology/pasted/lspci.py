@@ -70,7 +70,7 @@ def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """`lspci -vv` and more; an address that comes again begins another machine's."""
     found: dict[str, _Function] = {}
     first = current = None
-    for line in lines:
+    for line, after in zip(lines, [*(line.text for line in lines[1:]), ""], strict=True):
         match = _FUNCTION.match(line.text)
         if match:
             address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
@@ -81,7 +81,7 @@ def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:
             current = found[address] = _Function(
                 address, match["words"], match["code"] or _CODES.get(match["kind"], "")
             )
-        elif current is not None:
+        elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
             _detail(current, line.text)
     if first is not None:
         yield from _placed(found, first)

@@ -35,6 +35,7 @@ class _Matrix:
     def __init__(self, lines: Sequence[Line], start: int) -> None:
         self.lines = lines
         self.start = self.end = start
+        self.wrapped = False
         self.heads: list[str] = []
         self.columns: list[str] = []
         self.rows: dict[str, list[str]] = {}
@@ -50,6 +51,7 @@ class _Matrix:
             tokens = _tokens(self.lines[self.end].text)
             if found and (tokens[:1] == found[:1] or not all(map(_may_be_a_title, tokens))):
                 break
+            self.wrapped |= bool(found and tokens)
             found += tokens
             self.end += 1
         text = " ".join(found)
@@ -77,9 +79,13 @@ class _Matrix:
 
     @property
     def is_one(self) -> bool:
-        """Whether its rows hold path types: `topo -p2p` prints tables of the same form."""
+        """Whether its rows hold path types, as `topo -p2p`'s do not, and no more of them than its heading names."""
         cells = [cell for row in self.rows.values() for cell in row[: len(self.heads)]]
-        return bool(cells) and all(map(WORD.fullmatch, cells))
+        beyond = [row[len(self.heads)] for row in self.rows.values() if len(row) > len(self.heads)]
+        named = not (self.wrapped and self.heads != list(self.rows)) and not any(
+            WORD.fullmatch(cell) and cell != "N/A" for cell in beyond
+        )
+        return bool(cells) and named and all(map(WORD.fullmatch, cells))
 
     def facts(self) -> PastedFacts:
         gpus = [head for head in self.heads if _GPU.fullmatch(head)]

@@ -29,7 +29,7 @@ _INET = re.compile(r"\s+inet6? ([0-9a-fA-F.:]{2,45}/\d{1,3})")
 _SMI_GPU = re.compile(r"GPU ([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])$", re.IGNORECASE)
 _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
 _TABLE = re.compile(
-    r"\|?\s+(\d{1,3})\s+([A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
+    r"\|?\s*(\d{1,3})\s+([A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
     r"\|\s+([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])",
     re.IGNORECASE,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,23 +18,8 @@ from orchestrator.node.agent.verdicts import choose
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
+from orchestrator.topology.pasted.facts import without_prefixes
 
-_PREFIX = re.compile(
-    r"(?:\x1b\[[\d;]{0,16}m"
-    r"|\[pod/(?P<pod>[\w.-]{1,128})/[\w.-]{1,64}\] "  # kubectl logs --prefix
-    r"|(?P<service>[\w.-]{1,64}) {1,16}\| "  # docker compose logs
-    r"|\[?\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,32}\]? (?:std(?:out|err) [FP] )?"  # docker, kubectl, CRI: timestamps
-    r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}\[\d{1,9}\]: )?"  # journalctl -o short-iso
-    r"|[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{8,15} (?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
-    r"|\[\d{1,4},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
-    r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
-    r"| {0,6}\d{1,5}: "  # srun --label
-    r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\) "  # vLLM, ray
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
-    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) "  # Docker Desktop; a parent's logging
-    r")"
-)
-_MOST_PREFIXES = 8
 _NCCL_HOST = re.compile(r"(?:^|\s)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
 _VLLM = re.compile(
     r"vLLM API server version v?(\S{1,32})|Initializing a V\d LLM engine \(v([^\s)]{1,32})\)|\bvllm/"
@@ -156,33 +140,11 @@ def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream
     for name, lines in texts.items():
         found: dict[str, _Stream] = {}
         for line in lines:
-            who, words = _without_prefixes(line)
+            who, words = without_prefixes(line)
             if who not in found:
                 found[who] = _Stream(who or name, LogWatch.of(watch))
             found[who].feed(words)
         yield from found.values()
-
-
-def _without_prefixes(line: str) -> tuple[str, str]:
-    """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
-    who, words = "", _out_of_json(line.rstrip("\r\n"))
-    for _ in range(_MOST_PREFIXES):
-        match = _PREFIX.match(words)
-        if match is None or not match.end():
-            break
-        who = who or next(filter(None, match.groups()), "")
-        words = words[match.end() :]
-    return who, words
-
-
-def _out_of_json(line: str) -> str:
-    """A line of docker's json-file driver holds the engine's line under `log`."""
-    if line.startswith('{"log":'):
-        try:
-            return str(json.loads(line)["log"]).rstrip("\r\n")
-        except ValueError:
-            pass
-    return line
 
 
 def _statements(stream: _Stream, nodes: Mapping[str, str]) -> Iterator[Statement]:
