@@ -40,7 +40,7 @@ COMMON = (
     LogCause(
         id="ENGINE-MISSING",
         pattern=r"No module named '?(sglang|torch|sgl_kernel|flashinfer)\b"
-        r"|ImportError: \S{1,256}\.so: undefined symbol|Could not load any common_ops library",
+        r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library",
         text="the engine, or one of its packages, is not installed in the stack's environment on this node, or is built"
         " for another torch",
         fix="reinstall the stack: run `l40s-deploy prepare`",
@@ -113,7 +113,7 @@ COMMON = (
     ),
     LogCause(
         id="FP8-NOT-SUPPORTED",
-        pattern=r"fp8e4nv not supported",
+        pattern=r"fp8e4nv not supported|quantization method fp8 is not supported for the current GPU",
         text="one of the GPUs is older than SM89 and does not support FP8",
         fix="remove the node with the older GPU from the gang (sglang issue 18875)",
     ),
@@ -125,7 +125,7 @@ COMMON = (
     ),
     LogCause(
         id="WEIGHTS-EXCEED-MEMORY",
-        pattern=r"Not enough memory\. Please try to increase --mem-fraction-static"
+        pattern=r"Not enough memory(?:\. Please try to increase --mem-fraction-static| to allocate KV cache)"
         r"|No available memory for the cache blocks",
         text="the weights leave no memory for the KV cache within --mem-fraction-static (vLLM:"
         " --gpu-memory-utilization)",
@@ -213,7 +213,8 @@ COMMON = (
         id="GPU-DRIVER",
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|forward compatibility was attempted on non supported HW|[Dd]river/library version mismatch"
-        r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver",
+        r"|unsupported display driver / cuda driver combination|cudaErrorInsufficientDriver"
+        r"|provided PTX was compiled with an unsupported toolchain|not supported in the installed CUDA driver",
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries, or its versions do not match",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
     ),
@@ -241,8 +242,7 @@ COMMON = (
     ),
     LogCause(
         id="PORT-IN-USE",
-        pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use"
-        r"|server socket has failed to listen on any local network address",
+        pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use",
         text="a port that the engine needs is in use on this node",
         fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
         " the inventory",
@@ -250,7 +250,8 @@ COMMON = (
     LogCause(
         id="ADDRESS-NOT-HERE",
         pattern=r"ZMQ(?:Error|BindError): Cannot assign requested address|failed to bind to .{0,128}errno: 99\b"
-        r"|while attempting to bind on address .{0,128}: cannot assign requested address",
+        r"|while attempting to bind on address .{0,128}: cannot assign requested address"
+        r"|server socket has failed to listen on any local network address.{0,128}EADDRNOTAVAIL",
         text="the engine is to listen on an address that this node does not have",
         fix="correct l40s_address in the inventory: compare it with `ip -brief address` on the node",
     ),
@@ -379,7 +380,7 @@ COMMON = (
         id="RANKS-DIFFER",
         pattern=r"Bootstrap Root : (?:mismatch in (?:info|rank count) from procs"
         r"|rank \d{1,6} of \d{1,6} ranks has already)"
-        r"|[Mm]essage truncated : rece?iv(?:ed|ing) \d",
+        r"|[Mm]essage truncated : rece?iv(?:ed|ing) \d|collective mismatch error, local size \d",
         text="the ranks do not agree: one has other NCCL settings, another version or number of ranks, or is left from"
         " an earlier start",
         fix="compare the nodes with `l40s-deploy plan --show env` and `l40s-deploy doctor`, and look for processes"
@@ -425,9 +426,10 @@ COMMON = (
     ),
     LogCause(
         id="DISK-FULL",
-        pattern=r"No space left on device",
-        text="a disk on this node is full",
-        fix="free space in the state directory and the caches; `l40s-deploy doctor` shows which file system is full",
+        pattern=r"No space left on device|Disk quota exceeded",
+        text="a disk on this node is full, or what its user may use of it",
+        fix="free space in the state directory and the caches; `l40s-deploy doctor` shows which file system is full, and"
+        " `quota -s` the quota",
     ),
     LogCause(
         id="HOST-OUT-OF-MEMORY",
