@@ -428,8 +428,8 @@ COMMON = (
         id="DISK-FULL",
         pattern=r"No space left on device|Disk quota exceeded",
         text="a disk on this node is full, or what its user may use of it",
-        fix="free space in the state directory and the caches; `l40s-deploy doctor` shows which file system is full, and"
-        " `quota -s` the quota",
+        fix="free space in the state directory and the caches; `l40s-deploy doctor` shows which file system is full,"
+        " and `quota -s` the quota",
     ),
     LogCause(
         id="HOST-OUT-OF-MEMORY",

@@ -124,6 +124,13 @@ def gone(request: StagingRequest, node: Topology) -> Iterator[str]:
         yield from _ports(request.network, node)
 
 
+def lost_gpus(request: StagingRequest, node: Topology) -> list[str]:
+    """Staged GPUs that the node shows no more; [] where its GPUs were not read, or an older release staged them."""
+    there = {gpu.uuid for gpu in node.gpus if gpu.uuid and not gpu.lost}
+    meant = zip(request.gpus, request.gpu_uuids, strict=False)
+    return [f"GPU {index} ({uuid})" for index, uuid in meant if there and uuid and uuid not in there]
+
+
 def _ports(network: NodeNetwork, node: Topology) -> Iterator[str]:
     ports = {port.name: port for port in node.rdma}
     for name in network.ports:

@@ -11,9 +11,10 @@ The router before the gangs is watched beside them, by one guard at a time.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -67,8 +68,10 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.notify import Event, Notice
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import as_written, staffed
+from orchestrator.planning.facts_of_now import lost_gpus
 from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
+from orchestrator.protocol.staging import Asked
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 LOOK_EVERY_S = 2.0
@@ -401,7 +404,7 @@ class _Post:
             (now,) = see(self.fleet, [self.gang], patience=StragglerWait())
             asked = asked_of(self.fleet, as_it_runs(self.gang, now))
             examined = examine(self.fleet, {node.name: node for node in self.gang.nodes})
-            against = objection(examined, self.gang.name)
+            against = objection(examined, self.gang.name) or self._lost(now.missing, examined.cluster, asked)
             over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
             if against is not None:
                 self._tell(GuardDecision(GuardAction.WARN, f"{why}; {against.error.where}: {against.error.what}"))
@@ -429,6 +432,20 @@ class _Post:
         except DeployError as failure:
             self._tell(GuardDecision(GuardAction.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
         self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
+
+    def _lost(self, missing: Collection[str], seen: Cluster, asked: Asked) -> StartRefusal | None:
+        """A GPU that one of these nodes had in its last plan and has lost: its rank moves to another one by an
+        operator's plan only."""
+        for node in self.gang.nodes:
+            if node.name not in missing:
+                continue
+            with contextlib.suppress(InputError):  # it has run nothing
+                request = staged_plan(self.fleet, replace(self.gang, nodes=(node,)), whole=False).requests[node.name]
+                if lost := lost_gpus(request, seen.topologies[node.name]):
+                    fix = words_to_return(self.gang, asked)
+                    words = f"it lost {', '.join(lost)}; to use others: {fix}"
+                    return StartRefusal(error=FindingsError(words, where=node.name, fix=fix))
+        return None
 
     def _say_how_to_return(self, why: str, command: str) -> None:
         what = "return to all nodes" if self.seen is not None and self.seen.missing else "return to the plan for RDMA"

@@ -21,6 +21,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.protocol.report import Cause
+from orchestrator.protocol.staging import Asked
 
 NOW = Policy(limit=3, first_pause_s=60, degrade_after_s=0)
 TCP = Finding(
@@ -37,7 +38,7 @@ def node(name: str, *, spare: bool = False) -> NodeSpec:
 class Cluster(Quiet):
     """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
     missing: its newest run was without it; ends: what a start on other nodes raises; breaks: what the doctor raises;
-    off: nodes without a usable RDMA port, under a plan that needs one; state: of the gang."""
+    off: nodes without a usable RDMA port, under a plan that needs one; state: of the gang; gpus: of every node."""
 
     lost: tuple[str, ...] = ()
     sick: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Cluster(Quiet):
     breaks: Exception | None = None
     off: tuple[str, ...] = ()
     state: GangState = GangState.FAILED
+    gpus: tuple[str, ...] = ("GPU-a", "GPU-b", "GPU-c")
     asked: list[list[str]] = field(default_factory=list)
     without: list[tuple[str, ...]] = field(default_factory=list)
     returns: int = 0
@@ -79,18 +81,23 @@ class Cluster(Quiet):
                  for name in specs if name in self.sick]  # fmt: skip
         found += [replace(TCP, node=name) for name in specs if name in self.off]
         port = SimpleNamespace(name="mlx5_0:1", active=True)
-        ports = {name: SimpleNamespace(rdma=() if name in self.off else (port,)) for name in specs}
+        gpus = [SimpleNamespace(uuid=uuid, lost="") for uuid in self.gpus]
+        ports = {name: SimpleNamespace(rdma=() if name in self.off else (port,), gpus=gpus) for name in specs}
         return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies=ports))
 
     def asked_of(self, _: object, gang: GangSpec) -> object:
         self.asked.append([one.name for one in gang.nodes])
-        return object()
+        return Asked(model="m")
 
     def go_on(self, _: object, gang: GangSpec, asked: object, without: tuple[str, ...], *__: object) -> Any:
         self.without.append(without)
         if self.ends is not None:
             raise self.ends
         return SimpleNamespace(views=self.see(), plan=SimpleNamespace(findings=(TCP,) if self.off else ()))
+
+    def staged_plan(self, _: object, gang: GangSpec, **__: object) -> Any:
+        planned = SimpleNamespace(gpus=(0, 1), gpu_uuids=("GPU-a", "GPU-b"))
+        return SimpleNamespace(requests={one.name: planned for one in gang.nodes})
 
     def return_to_all(self, *_: object) -> Any:
         self.returns += 1
@@ -109,7 +116,7 @@ def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _P
         monkeypatch.setattr(guarding, name, getattr(cluster, name))
     monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
     monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(guarding, "staged_plan", lambda *_, **__: None)
+    monkeypatch.setattr(guarding, "staged_plan", cluster.staged_plan)
     nothing: Any = None
     inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
     post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True), cluster)
@@ -236,6 +243,17 @@ def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_de
     post.memory = replace(post.memory, return_at=0.0)
     post._look()
     assert cluster.returns == 1
+
+
+def test_a_node_returns_with_the_cards_that_it_had_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(missing=("node3",), state=GangState.DEGRADED, gpus=("GPU-a", "GPU-c"))
+    post = guarded(cluster, monkeypatch, looks=1)
+    for gpus, returns in (cluster.gpus, 0), (cluster.gpus, 0), (("GPU-c", "GPU-b", "GPU-a"), 0), ((), 1):  # two looks
+        cluster.gpus, post.memory = gpus, replace(post.memory, return_at=0.0)
+        post._look()
+        assert cluster.returns == returns
+    told = next(one.why for one in cluster.decided_on if "it lost" in one.why)
+    assert "node3: it lost GPU 1 (GPU-b); to use others: l40s-deploy up --model m --gang gang0 --replace" in told
 
 
 def test_a_doctor_that_can_not_be_asked_holds_back_and_ends_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
