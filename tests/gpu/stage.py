@@ -175,7 +175,7 @@ class GpuLab(SmallLab):
 class Stage:
     """One call of the proof. until: when it has to be over, on the monotonic clock; say: one line to who watches.
 
-    patience: multiplies the time limits of a GPU machine; clients, tokens: of the load
+    patience: multiplies the time limits of a GPU machine; clients, tokens, pause_s (between two requests): of the load
     """
 
     lab: GpuLab
@@ -189,6 +189,7 @@ class Stage:
     patience: float = 1.0
     clients: int = 8
     tokens: int = 16
+    pause_s: float = 0.0
     _saved: bool = field(default=False)
 
     @property
@@ -327,7 +328,8 @@ class Stage:
     @contextlib.contextmanager
     def load(self, url: str, clients: int = 4) -> Iterator[Load]:
         """Clients without a retry, whose answers have to go on with the alphabet; from the first answer on."""
-        with (AlphabetLoad if self.lab.real else Load)(url, "default", clients=clients, tokens=self.tokens) as load:
+        kind = AlphabetLoad if self.lab.real else Load
+        with kind(url, "default", clients=clients, tokens=self.tokens, pause_s=self.pause_s) as load:
             if not wait_until(lambda: load.good >= clients, deadline_s=30.0 * self.patience):
                 raise Otherwise(f"no load at {url}: {load.bad[:1]}")
             yield load

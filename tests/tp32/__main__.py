@@ -41,6 +41,8 @@ LEASE_S = 45
 """An agent beside eight starting ranks of a node gets little of two processors."""
 FREED = 0.9
 """What the processes held counts as free when the machine has this part of it back: others use it too."""
+GENTLE: dict[str, Any] = {"patience": 6.0, "clients": 2, "tokens": 4, "pause_s": 10.0}
+"""Of the stage: ranks that answer all the time leave those that start a tenth of the processors."""
 PHASES = ("rendezvous", "weights", "kv-cache", "warm-up")
 """Of an engine on CPU; nodes other than the first show neither the rendezvous's begin nor a warm-up in their logs."""
 NO_KERNELS = "AMX"
@@ -273,7 +275,7 @@ def main(words: list[str]) -> int:
             sys.exit(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
         lab = CpuLab(f"tp32-{os.getpid()}", folder=Path(tempfile.mkdtemp(prefix="tp32-")))
         until = time.monotonic() + args.seconds - CLOSING_S
-        stage = CpuStage(lab, Memory(), args.ranks, until, print, args.kept, patience=6.0, clients=2, tokens=4)
+        stage = CpuStage(lab, Memory(), args.ranks, until, print, args.kept, **GENTLE)
         play([step for step in chosen if step.name in wanted], stage, figures)
         figures.write()
     if args.page or (args.figures == FIGURES and not figures.missing(step.name for step in chosen)):
