@@ -1,6 +1,6 @@
 #!/bin/sh
 # tiny-qwen3-moe by vllm-0.32.0-cpu on node1: node rank 1 of 2 in gang gang0.
-# Written by l40s-deploy from plan 6c2c416403a7. To run a gang by hand, run each node's script on its
+# Written by l40s-deploy from plan 42d05ac3fa4c. To run a gang by hand, run each node's script on its
 # node within a few minutes of each other; the leader then serves http://10.0.0.11:8000
 set -eu
 
@@ -44,6 +44,8 @@ export VLLM_CPU_KVCACHE_SPACE=1
 export VLLM_CPU_OMP_THREADS_BIND=nobind
 # stack vllm-0.32.0-cpu
 export OMP_NUM_THREADS=1
+# stack vllm-0.32.0-cpu
+export TORCHDYNAMO_DISABLE=1
 
 # The flags, and where each comes from:
 #   --model: the profile's directory below the node's model root
