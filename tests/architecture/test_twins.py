@@ -18,7 +18,6 @@ MAY_BE_TWINS = [
         "tuning/on_node/tune.py:_digest",
         "engines/tuned_holdings.py:digest",
     },  # the node and the controller share protocol/ alone
-    {"lab/namespaces/cable_speed.py:join", "lab/node/living.py:join"},  # runs in a forked child, for one system call
 ]
 
 

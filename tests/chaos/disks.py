@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from l40s_lab.namespaces.mounts import Spaces, attach, clone_tree, detach, in_child
+from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.node.living import find_node
+from l40s_lab.syscalls import attach, clone_tree, detach
 
 STATE = "/var/lib/l40s-deploy"
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878

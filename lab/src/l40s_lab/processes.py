@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+from l40s_lab import syscalls
 
 _WAITERS_S = 0.3
 """A process that lives longer than this is not just about to end."""
@@ -71,17 +75,28 @@ def wake_waiters(pid: int) -> None:
     nsenter stops itself when the program that it runs is stopped (util-linux, sys-utils/nsenter.c:continue_as_child),
     and then nobody waits for that program to end.
     """
+
+    def waits(entry: Path) -> bool:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+        stopped = words[:2] == [b"nsenter", b"-t"] and state(int(entry.name)) == b"T"
+        return stopped and pid in _line_of(int(words[2]))
+
+    for waiter in those(waits):
+        waiter.kill(signal.SIGCONT)
+
+
+def those(belongs: Callable[[Path], bool]) -> Iterator[Identity]:
+    """The processes whose directories in /proc fit; those that end meanwhile, or are another user's, do not."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if words[:2] != [b"nsenter", b"-t"] or state(int(entry.name)) != b"T":
-                continue
-            if pid in _line_of(int(words[2])):
-                os.kill(int(entry.name), signal.SIGCONT)
-        except (OSError, ValueError, IndexError):
-            continue  # it has ended meanwhile, or belongs to another user
+        if entry.name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                if belongs(entry) and (identity := Identity.of(int(entry.name))) is not None:
+                    yield identity
+
+
+def has_in_environment(entry: Path, variable: str) -> bool:
+    """Whether the process with this directory in /proc was started with NAME=VALUE."""
+    return os.fsencode(variable) in (entry / "environ").read_bytes().split(b"\0")
 
 
 def _line_of(pid: int) -> Iterator[int]:
@@ -89,6 +104,22 @@ def _line_of(pid: int) -> Iterator[int]:
     while pid > 1:
         yield pid
         pid = int(_stat(pid)[1])
+
+
+def outlive_starter(give_up: Callable[[], None]) -> None:
+    """Of a lab's supervisor: tell the starter that all is ready; once it agrees, outlive it, else give up."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip() != "detach":
+        give_up()
+    syscalls.die_with_parent(0)
+
+
+def to_nothing(*descriptors: int) -> None:
+    """Connect these open files of the process to /dev/null."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nothing, descriptor)
 
 
 def reap_for_ever() -> NoReturn:

@@ -35,6 +35,7 @@ _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
+_AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 
@@ -50,9 +51,14 @@ def setns(path: str, kind: int) -> None:
     """Join the namespace of a /proc/PID/ns file; kind 0 accepts any."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_libc.setns(handle, kind), "setns", path)
+        join(handle, kind)
     finally:
         os.close(handle)
+
+
+def join(handle: int, kind: int = 0) -> None:
+    """Join the namespace of an open file; this process must be single-threaded, a PID namespace is its next child's."""
+    _check(_libc.setns(handle, kind), "setns")
 
 
 def mount(source: str, target: str | Path, kind: str = "", flags: int = 0, options: str = "") -> None:
@@ -91,19 +97,30 @@ def detach(place: str | Path) -> None:
 
 
 def cover_link(link: str, over: str) -> None:
-    """Mount one symbolic link over another without following either (open_tree(2), move_mount(2)).
+    """Mount one symbolic link over another without following either.
 
     mount(8) follows links; /proc/net is one, and it would lead each process to its own.
     """
-    handle = _libc.syscall(
-        _SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(link), _OPEN_TREE_CLONE | _AT_SYMLINK_NOFOLLOW | os.O_CLOEXEC
-    )
-    _check(handle, "open_tree", link)
+    attach(_open_tree(link, _AT_SYMLINK_NOFOLLOW), over)
+
+
+def clone_tree(path: str | Path) -> int:
+    """A copy of the mount at a path and those below it, as a descriptor that is not attached anywhere."""
+    return _open_tree(path, _AT_RECURSIVE)
+
+
+def _open_tree(path: str | Path, flags: int) -> int:
+    flags |= _OPEN_TREE_CLONE | os.O_CLOEXEC
+    return _check(_libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags), "open_tree", str(path))
+
+
+def attach(tree: int, target: str | Path) -> None:
+    """Mount such a copy over a path of this mount namespace; the descriptor can't be used again."""
     try:
-        moved = _libc.syscall(_SYS_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(over), _MOVE_MOUNT_F_EMPTY_PATH)
-        _check(moved, "move_mount", over)
+        moved = _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+        _check(moved, "move_mount", str(target))
     finally:
-        os.close(handle)
+        os.close(tree)
 
 
 def die_with_parent(signal_number: int) -> None:
@@ -122,7 +139,8 @@ def adopt_orphans() -> None:
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def _check(result: int, call: str, what: str = "") -> None:
+def _check(result: int, call: str, what: str = "") -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{call}: {os.strerror(code)}", what or None)
+    return result

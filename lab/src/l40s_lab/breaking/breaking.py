@@ -10,7 +10,7 @@ from l40s_lab.breaking import state as fault_state
 from l40s_lab.breaking.state import Broken, NodeState
 from l40s_lab.faults.registry import Fault, find
 from l40s_lab.hardware.machine import NodeMachine
-from l40s_lab.life.home import Home, held
+from l40s_lab.life.home import held
 from l40s_lab.node import reveal
 from l40s_lab.node.living import LivingNode, find_node
 from orchestrator.model.errors import InputError, NodeError
@@ -28,26 +28,24 @@ def break_node(name: str, node: str, fault: str, words: Sequence[str]) -> str:
             raise InputError(f"found {words_left}, wanted nothing", where="ARG", fix=f"lab break {node} {fault}")
         return f"{node}: {', '.join(heal_node(name, node, known.cures))} healed"
     with held():
-        place, living = _find(name, node)
-        _refuse_level(known, living)
-        _refuse_recorded(known, living)
+        living = find_node(name, node)
         known.refuse_more(tuple(words))
-        _refuse_real(known, living, tuple(words))
-        states = fault_state.read(place.path)
+        _refuse(known, living, tuple(words))
+        states = fault_state.read(living.place.path)
         state = states.get(node, NodeState())
         broken = Broken(fault=known.name, words=tuple(words))
         if any((one.fault, one.words) == (broken.fault, broken.words) for one in state.broken):
             raise InputError(f"{node} has this fault already", where=str(broken), fix=f"lab heal {node} {fault}")
         states[node] = _strike(living, state, known, broken)
-        fault_state.write(place.path, states)
+        fault_state.write(living.place.path, states)
     return f"{node} {broken}: {known.done(broken.words)}"
 
 
 def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
     """Remove a fault, or all faults, from a node; returns those removed. Raises DeployError."""
     with held():
-        place, living = _find(name, node)
-        states = fault_state.read(place.path)
+        living = find_node(name, node)
+        states = fault_state.read(living.place.path)
         state = states.get(node, NodeState())
         going = [one for one in state.broken if fault in (None, one.fault)]
         if fault is not None and not going:
@@ -61,46 +59,32 @@ def heal_node(name: str, node: str, fault: str | None) -> tuple[str, ...]:
                 continue  # a restart of the node has ended it
             state = _heal(living, state, one)
             states[node] = state
-            fault_state.write(place.path, states)
+            fault_state.write(living.place.path, states)
     return tuple(map(str, going))
 
 
-def _find(name: str, node: str) -> tuple[Home, LivingNode]:
-    living = find_node(name, node)
-    return living.place, living
-
-
-def _refuse_level(known: Fault, living: LivingNode) -> None:
+def _refuse(known: Fault, living: LivingNode, words: tuple[str, ...]) -> None:
+    """Raise InputError for a fault that this lab can't have. With real hardware, only the emulated cables can be
+    broken."""
     level = living.blueprint.level
     if level not in known.levels:
         why = ": its nodes share this machine's network, files, clock and SSH" if level == 0 else ""
-        raise InputError(
-            f"{known.name} is not possible at level {level}{why}",
-            where=f"lab {living.blueprint.name}",
-            fix="run `l40s-deploy lab up --level 1` as root",
-        )
-
-
-def _refuse_recorded(known: Fault, living: LivingNode) -> None:
-    if known.change is not None and living.machine.recording is not None:
-        raise InputError(
-            f"{known.name} changes a machine's description, which recorded machines do not have",
-            where=f"lab {living.blueprint.name}",
-            fix="run `l40s-deploy lab up --wiring NAME`, without --from",
-        )
-
-
-def _refuse_real(known: Fault, living: LivingNode, words: tuple[str, ...]) -> None:
-    """With real hardware, only the emulated cables can be broken."""
-    if known.change is None or not living.blueprint.devices:
+        what, fix = f"{known.name} is not possible at level {level}{why}", "run `l40s-deploy lab up --level 1` as root"
+    elif known.change is None:
         return
-    broken = known.change(living.machine, words)
-    if replace(broken, interfaces=living.machine.interfaces) != living.machine:
-        raise InputError(
-            f"{known.name} changes emulated hardware, but this lab's hardware is real",
-            where=f"lab {living.blueprint.name}",
-            fix="run `l40s-deploy lab up`, without --gpus host",
-        )
+    elif living.machine.recording is not None:
+        what = f"{known.name} changes a machine's description, which recorded machines do not have"
+        fix = "run `l40s-deploy lab up --wiring NAME`, without --from"
+    elif living.blueprint.devices and not _in_cables(known.change(living.machine, words), living.machine):
+        what = f"{known.name} changes emulated hardware, but this lab's hardware is real"
+        fix = "run `l40s-deploy lab up`, without --gpus host"
+    else:
+        return
+    raise InputError(what, where=f"lab {living.blueprint.name}", fix=fix)
+
+
+def _in_cables(broken: NodeMachine, whole: NodeMachine) -> bool:
+    return replace(broken, interfaces=whole.interfaces) == whole
 
 
 def _strike(living: LivingNode, state: NodeState, known: Fault, broken: Broken) -> NodeState:

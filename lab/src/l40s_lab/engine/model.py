@@ -11,6 +11,7 @@ sampling work.
 from __future__ import annotations
 
 import json
+import math
 import random
 import struct
 from array import array
@@ -72,7 +73,7 @@ def tiny_model(directory: Path, sizes: Sizes = TINY, *, seed: int = 0) -> Path:
     _write_json(directory / "config.json", config(sizes))
     _write_json(directory / "tokenizer.json", _tokenizer(vocabulary))
     _write_json(directory / "tokenizer_config.json", _tokenizer_config())
-    _write(directory / "model.safetensors", _safetensors(tensors))
+    _write(directory / "model.safetensors", safetensors(tensors))
     _write_json(
         directory / INDEX_FILE,
         {
@@ -170,19 +171,12 @@ def _rows(rows: list[list[float]]) -> Tensor:
 
 def _bf16(*shape: int, values: Iterator[float]) -> Tensor:
     """bfloat16 is the upper half of float32; the lower half is cut off."""
-    halves = array("H", struct.pack(f"<{_product(shape)}f", *values))
+    halves = array("H", struct.pack(f"<{math.prod(shape)}f", *values))
     return "BF16", shape, halves[1::2].tobytes()
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
-
-
-def _safetensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """The format: header length (8 bytes, little-endian), JSON header padded with spaces to 8 bytes, contents."""
+def safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """A file: header length (8 bytes, little-endian), JSON header padded with spaces to 8 bytes, contents."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (kind, shape, data) in tensors.items():

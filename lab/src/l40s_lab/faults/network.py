@@ -82,14 +82,13 @@ def _slow_link(node: LivingNode, asked: Words) -> Undo:
     rate = words.rate(asked, 1)
     ends = [(node, peer), (peer, node)]
     for receiver, sender in ends:
-        cable_speed.run(node.supervisor, cable_speed.slow(_link(receiver), rate, senders=_addresses(sender)))
+        node.tc_outside(*cable_speed.slow(_link(receiver), rate, senders=_addresses(sender)))
     return {"links": [_link(receiver) for receiver, _ in ends]}
 
 
 def _heal_slow_link(node: LivingNode, undo: Undo) -> None:
     """The queues have no other contents."""
-    for link in undo["links"]:
-        cable_speed.run(node.supervisor, cable_speed.as_before(str(link)))
+    node.tc_outside(*(cable_speed.as_before(str(link)) for link in undo["links"]))
 
 
 def _other_node(node: LivingNode, asked: Words) -> LivingNode:
@@ -114,15 +113,15 @@ def _slow_node(node: LivingNode, asked: Words) -> Undo:
     rate = words.rate(asked, 0)
     port = words.any_port(node.machine, asked[1:])
     link = node.link(port.name)
-    cable_speed.run(node.supervisor, cable_speed.slow(link, rate))
-    cable_speed.run(node.pid, cable_speed.slow(port.name, rate))
+    node.tc_outside(*cable_speed.slow(link, rate))
+    node.tc_here(*cable_speed.slow(port.name, rate))
     return {"link": link, "port": port.name}
 
 
 def _heal_slow_node(node: LivingNode, undo: Undo) -> None:
     """A restarted node has a new interface, without the queue."""
-    cable_speed.run(node.supervisor, cable_speed.as_before(str(undo["link"])))
-    cable_speed.run(node.pid, cable_speed.as_before(str(undo["port"])))
+    node.tc_outside(cable_speed.as_before(str(undo["link"])))
+    node.tc_here(cable_speed.as_before(str(undo["port"])))
 
 
 def _lose(node: LivingNode, asked: Words) -> Undo:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
+from dataclasses import replace
 
 from l40s_lab import syscalls
-from l40s_lab.life.levels import attainable
+from l40s_lab.life.levels import session_limits
 from l40s_lab.life.status import answering
 from l40s_lab.namespaces.mounts import Spaces, in_child
-from l40s_lab.namespaces.node import PATH, SSHD
-from l40s_lab.node.living import LivingNode
+from l40s_lab.namespaces.node import start_sshd
+from l40s_lab.node.living import LivingNode, cmdline
 from l40s_lab.processes import Identity, wait_until
 from orchestrator.model.errors import NodeError
 
@@ -49,11 +48,7 @@ def listeners(node: LivingNode) -> list[Identity]:
     """The SSH server itself; sessions have other titles (`sshd: root [priv]`)."""
     found = []
     for one in node.processes():
-        try:
-            with open(f"/proc/{one.pid}/cmdline", "rb") as file:  # noqa: PTH123
-                title = file.read()
-        except OSError:
-            continue
+        title = cmdline(one.pid)
         if b"sshd" in title and (b"-D" in title.split(b"\0") or b"[listener]" in title):
             found.append(one)
     return found
@@ -61,28 +56,14 @@ def listeners(node: LivingNode) -> list[Identity]:
 
 def _start_listener(node: LivingNode, memlock: int | None) -> None:
     system = node.machine.machine.system
-    built = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
-    limits = {
-        resource.RLIMIT_MEMLOCK: attainable(resource.RLIMIT_MEMLOCK, built if memlock is None else memlock),
-        resource.RLIMIT_NOFILE: attainable(resource.RLIMIT_NOFILE, system.nofile),
-    }
+    limits = session_limits(system if memlock is None else replace(system, memlock=memlock))
 
     def work() -> None:
         spaces.join()
-        for kind, value in limits.items():
-            resource.setrlimit(kind, (value, value))
         if memlock is not None:
             syscalls.drop_capability(_CAP_SYS_RESOURCE)
         os.umask(0o022)
-        with open("/var/log/sshd.log", "ab") as log:  # noqa: PTH123
-            subprocess.Popen(
-                list(SSHD),
-                env={"PATH": PATH, "LANG": "C.UTF-8"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        start_sshd(limits)
 
     with Spaces(node.pid, _SPACES) as spaces:
         in_child(work)

@@ -60,9 +60,8 @@ def mapped_gid(address: str) -> str:
     return _spelled(bytes(10) + b"\xff\xff" + ipaddress.IPv4Interface(address).ip.packed)
 
 
-def _spelled(sixteen: bytes) -> str:
-    text = sixteen.hex()
-    return ":".join(text[at : at + 4] for at in range(0, 32, 4))
+def _spelled(data: bytes) -> str:
+    return data.hex(":", -2)
 
 
 def render(tree: FileTree, node: NodeMachine, layout: Layout, *, refuse_empty: bool) -> None:
@@ -154,5 +153,4 @@ def _port(
 
 
 def _guid(seed: str, name: str) -> str:
-    text = "b83fd2" + digest(seed, "guid", name).hex()[:10]
-    return ":".join(text[at : at + 4] for at in range(0, 16, 4))
+    return _spelled(b"\xb8\x3f\xd2" + digest(seed, "guid", name)[:5])

@@ -260,32 +260,13 @@ def _dmi(tree: FileTree, node: NodeMachine) -> None:
     tree.link("/class/dmi/id", folder)
 
 
-_AER_CORRECTABLE = """RxErr 0
-BadTLP 0
-BadDLLP 0
-Rollover 0
-Timeout 0
-NonFatalErr 0
-CorrIntErr 0
-HeaderOF 0
-TOTAL_ERR_COR 0"""
-_AER_FATAL = """Undefined 0
-DLP 0
-SDES 0
-TLP 0
-FCP 0
-CmpltTO 0
-CmpltAbrt 0
-UnxCmplt 0
-RxOF 0
-MalfTLP 0
-ECRC 0
-UnsupReq 0
-ACSViol 0
-UncorrIntErr 0
-BlockedTLP 0
-AtomicOpBlocked 0
-TLPBlockedErr 0
-PoisonTLPBlocked 0
-TOTAL_ERR_FATAL 0"""
+def _zeros(names: str) -> str:
+    return "\n".join(f"{name} 0" for name in names.split())
+
+
+_AER_CORRECTABLE = _zeros("RxErr BadTLP BadDLLP Rollover Timeout NonFatalErr CorrIntErr HeaderOF TOTAL_ERR_COR")
+_AER_FATAL = _zeros(
+    "Undefined DLP SDES TLP FCP CmpltTO CmpltAbrt UnxCmplt RxOF MalfTLP ECRC UnsupReq ACSViol UncorrIntErr BlockedTLP"
+    " AtomicOpBlocked TLPBlockedErr PoisonTLPBlocked TOTAL_ERR_FATAL"
+)
 _AER_SURPRISE_DOWN = _AER_FATAL.replace("SDES 0", "SDES 1").replace("TOTAL_ERR_FATAL 0", "TOTAL_ERR_FATAL 1")

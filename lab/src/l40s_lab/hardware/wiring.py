@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -88,17 +89,22 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError("a wiring is a mapping", where=str(path), fix="see lab/src/l40s_lab/wirings for examples")
     try:
-        plain: dict[str, Any] = _plain(document)
+        found: dict[str, Any] = plain(document)
     except RecursionError:
         raise InputError("a part contains itself", where=str(path), fix="write it without that alias") from None
-    return plain
+    return found
 
 
-def _plain(value: Any) -> Any:
-    """Without the lines of its keys: it is written down again, in a lab's blueprint."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+def plain(value: Any) -> Any:
+    """Without the lines and columns of a read document, to be written down again."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    return None if value is None else str(value)
 
 
 def parse(document: dict[str, Any], where: str, index: int = 0) -> Machine:
@@ -106,12 +112,12 @@ def parse(document: dict[str, Any], where: str, index: int = 0) -> Machine:
 
     Its `nodes` is a list of changes: node N gets entry N, modulo the length of the list.
     """
-    plain = {key: value for key, value in document.items() if key not in _ABOUT}
+    described = {key: value for key, value in document.items() if key not in _ABOUT}
     nodes = _nodes(document, where)
     if nodes:
         where = f"{where}: nodes[{index % len(nodes)}]"
-        plain = changed(plain, nodes[index % len(nodes)], where)
-    machine = _build(Machine, plain, where)
+        described = changed(described, nodes[index % len(nodes)], where)
+    machine = _build(Machine, described, where)
     assert isinstance(machine, Machine)
     known = {port.netdev for port in nic_ports(machine)}
     for bond in machine.bonds:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from l40s_lab.hardware.wiring import plain
 from l40s_lab.life.addressing import MAX_NODES
 from l40s_lab.node.files import PLAYS
 from orchestrator.loading.inventory import read_cluster
@@ -82,7 +83,7 @@ def like(path: str, *, same_hardware: bool) -> Cluster:
         if ours.get("l40s_stack", "") not in ("", *PLAYS):
             left_out.add(f"l40s_stack {ours.pop('l40s_stack')}")
         left_out |= ours.keys() - {*kept}
-        variables[node.name] = {name: _plain(value) for name, value in ours.items() if name in kept}
+        variables[node.name] = {name: plain(value) for name, value in ours.items() if name in kept}
     return Cluster(
         gangs={gang.name: tuple(node.name for node in gang.nodes) for gang in inventory.gangs},
         gpus={node.name: node.gpus for node in inventory.nodes},
@@ -109,15 +110,3 @@ def check_node_name(name: str, where: str) -> None:
             where=where,
             fix="rename it in a copy of the file",
         )
-
-
-def _plain(value: Any) -> Any:
-    """Convert to plain YAML, without source positions."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    for kind in (bool, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    return None if value is None else str(value)

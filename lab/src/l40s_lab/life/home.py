@@ -14,7 +14,7 @@ from pathlib import Path
 
 from l40s_lab import files
 from l40s_lab.life.blueprint import Blueprint
-from l40s_lab.processes import Identity
+from l40s_lab.processes import Identity, those
 from orchestrator.loading.which import lab_root
 from orchestrator.model.errors import InputError, LockHeld
 
@@ -61,15 +61,7 @@ class Home:
     def strays(self) -> list[Identity]:
         """Supervisors of this very directory, found by command line: those of a lab whose files were removed."""
         wanted = [[b"-m", module.encode(), os.fsencode(self.path), b""] for module in SUPERVISORS.values()]
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with suppress(OSError):  # another user's, or gone
-                identity = Identity.of(int(entry.name))
-                if identity and (entry / "cmdline").read_bytes().split(b"\0")[-4:] in wanted:
-                    found.append(identity)
-        return found
+        return list(those(lambda entry: (entry / "cmdline").read_bytes().split(b"\0")[-4:] in wanted))
 
     def record_supervisor(self, pid: int) -> None:
         """Record the process that the lab runs below."""

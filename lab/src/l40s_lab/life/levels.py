@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from l40s_lab.hardware.machine import System
 from l40s_lab.node import rootfs
 from orchestrator.model.errors import InputError, NodeError
 
@@ -60,6 +61,13 @@ def attainable(kind: int, wanted: int) -> int:
         return hard
     resource.setrlimit(kind, (soft, hard))
     return wanted
+
+
+def session_limits(system: System) -> dict[int, int]:
+    """Hard limits of a node's sessions by resource, as far as this machine allows them."""
+    memlock = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
+    wanted = {resource.RLIMIT_MEMLOCK: memlock, resource.RLIMIT_NOFILE: system.nofile}
+    return {kind: attainable(kind, value) for kind, value in wanted.items()}
 
 
 @dataclass(frozen=True, slots=True)

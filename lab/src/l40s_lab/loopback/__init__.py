@@ -6,10 +6,9 @@ import hashlib
 import os
 import signal
 import socket
-from pathlib import Path
 
 from l40s_lab.life.addressing import FIRST_NODE
-from l40s_lab.processes import Identity, wait_until
+from l40s_lab.processes import Identity, has_in_environment, those, wait_until
 from orchestrator.model.errors import NodeError
 
 MARK = "L40S_LAB_MARK"
@@ -57,18 +56,8 @@ def end_marked(directory: str, *, deadline_s: float) -> None:
 
 
 def _kill_marked(directory: str) -> int:
-    mark = f"{MARK}={directory}".encode()
-    found = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            if mark not in (entry / "environ").read_bytes().split(b"\0"):
-                continue
-        except OSError:
-            continue  # another user's process, or one that is gone
-        identity = Identity.of(int(entry.name))
-        if identity is not None:
-            found += 1
-            identity.kill()
-    return found
+    mark = f"{MARK}={directory}"
+    marked = [one for one in those(lambda entry: has_in_environment(entry, mark)) if one.pid != os.getpid()]
+    for one in marked:
+        one.kill()
+    return len(marked)

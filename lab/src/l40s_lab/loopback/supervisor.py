@@ -28,7 +28,7 @@ from l40s_lab.node import files as node_files
 from l40s_lab.node import models, sshd, tree
 from l40s_lab.node.tree import FileTree
 from l40s_lab.nvml import library
-from l40s_lab.processes import Identity, reap_for_ever
+from l40s_lab.processes import Identity, outlive_starter, reap_for_ever, to_nothing
 
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
@@ -152,16 +152,10 @@ SetEnv {variables}
 
 
 def _detach() -> None:
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    if sys.stdin.readline().strip() != "detach":
-        _end(0, None)
-    syscalls.die_with_parent(0)
+    outlive_starter(lambda: _end(0, None))
     sys.stdout.write("alone\n")
     sys.stdout.flush()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(nothing, descriptor)
+    to_nothing(0, 1)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

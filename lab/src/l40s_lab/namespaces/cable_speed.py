@@ -3,16 +3,10 @@ machine."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterable
-
-from l40s_lab import syscalls
-from orchestrator.model.errors import NodeError
 
 _ALL = "100gbit"
 """Rate for other traffic: a class needs one."""
-_COMMAND_S = 30.0
 
 
 def slow(interface: str, rate: str, *, senders: Iterable[str] = ()) -> list[str]:
@@ -29,29 +23,6 @@ def slow(interface: str, rate: str, *, senders: Iterable[str] = ()) -> list[str]
     return commands
 
 
-def as_before(interface: str) -> list[str]:
+def as_before(interface: str) -> str:
     """Undoes `slow`, even if already undone: a restarted node has new interfaces."""
-    return [f"qdisc replace dev {interface} root noqueue"]
-
-
-def run(pid: int, commands: Iterable[str]) -> None:
-    """Run them in the network of a process. Raises NodeError with tc's own message."""
-    tc = shutil.which("tc")
-    if tc is None:
-        raise NodeError("tc is missing", where="this machine", fix="apt-get install iproute2")
-
-    def join() -> None:
-        syscalls.setns(f"/proc/{pid}/ns/net", syscalls.CLONE_NEWNET)
-
-    done = subprocess.run(
-        [tc, "-batch", "-"],
-        input="".join(f"{command}\n" for command in commands),
-        text=True,
-        capture_output=True,
-        timeout=_COMMAND_S,
-        check=False,
-        preexec_fn=join,
-    )
-    if done.returncode:
-        fix = "use a kernel with the queue htb and the filter u32 (CONFIG_NET_SCH_HTB, CONFIG_NET_CLS_U32)"
-        raise NodeError(f"tc: {done.stderr.strip()[:300]}", where="this machine", fix=fix)
+    return f"qdisc replace dev {interface} root noqueue"

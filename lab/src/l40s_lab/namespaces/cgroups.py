@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from l40s_lab import syscalls
+from l40s_lab.namespaces.mounts import in_child
+from l40s_lab.processes import wait_until
 
 _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 
@@ -30,12 +32,18 @@ def create(mark: str, mountpoint: Path) -> Path:
 
 def of_lab(mark: str, mountpoint: Path) -> Path:
     """The lab's group below such a mount point."""
-    return mountpoint / _name(mark)
+    return mountpoint / f"l40s-lab-{mark}"
 
 
 def clear(group: Path) -> bool:
     """Remove a group and its children; False if one of them still has a process."""
-    return _try_remove(group)
+    try:
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
+    except OSError as failure:
+        if failure.errno not in (errno.EBUSY, errno.ENOENT):
+            raise
+    return not group.exists()
 
 
 def enter(group: Path) -> None:
@@ -52,15 +60,9 @@ def show(target: Path) -> None:
 
 def remove(mark: str, *, deadline_s: float) -> bool:
     """Remove a lab's groups once their processes have ended; False if one is still alive at the deadline."""
-    child = os.fork()
-    if child == 0:
-        status = 2
-        try:
-            status = 0 if _remove(mark, deadline_s) else 1
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) == 0
+    with suppress(OSError):
+        return in_child(lambda: _remove(mark, deadline_s))
+    return False
 
 
 def _remove(mark: str, deadline_s: float) -> bool:
@@ -71,23 +73,4 @@ def _remove(mark: str, deadline_s: float) -> bool:
         syscalls.mount("cgroup2", top, "cgroup2", _QUIET)
     except OSError:
         return True  # a machine without the tree has no groups
-    end = time.monotonic() + deadline_s
-    while not _try_remove(top / _name(mark)):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
-
-
-def _try_remove(group: Path) -> bool:
-    try:
-        for folder, _, _ in os.walk(group, topdown=False):
-            Path(folder).rmdir()
-    except OSError as failure:
-        if failure.errno not in (errno.EBUSY, errno.ENOENT):
-            raise
-    return not group.exists()
-
-
-def _name(mark: str) -> str:
-    return f"l40s-lab-{mark}"
+    return wait_until(lambda: clear(of_lab(mark, top)), deadline_s=deadline_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from l40s_lab.node import host_gpus
 _QUIET = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _PROGRAMS = ("/bin", "/lib", "/lib64", "/opt", "/sbin", "/usr")
 """A container's runtime mounts the driver's libraries below these, one by one."""
-_NOFILE = 1048576
 
 
 class HostNode(Node):
@@ -70,11 +68,6 @@ class HostNode(Node):
             own = self._root / "run/l40s-lab/nvidia-params"
             own.write_text(host_gpus.without_new_files(parameters.read_text()))
             syscalls.bind(own, parameters)
-
-    def _set_limits(self) -> None:
-        for kind, value in ((resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY), (resource.RLIMIT_NOFILE, _NOFILE)):
-            with suppress(ValueError, OSError):  # keep a container's own hard limit
-                resource.setrlimit(kind, (value, value))
 
 
 def _bind_file(source: str, target: Path) -> None:

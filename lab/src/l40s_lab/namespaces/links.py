@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from l40s_lab import syscalls
@@ -124,22 +124,15 @@ def configure(machine: NodeMachine, gateway: str) -> None:
             Path(f"/proc/sys/net/ipv4/conf/{one.name}/accept_local").write_text("1")
 
 
-def batch(commands: Iterable[str], *, network: str | None = None) -> None:
-    """Run ip(8) commands in one process, in this network namespace or in that of a namespace file."""
+def batch(commands: Iterable[str], *, network: str | None = None, tool: Sequence[str] = ("ip", "-batch", "-")) -> None:
+    """Run commands of ip(8), or of another tool that reads them from stdin, in one process, in this network namespace
+    or in that of a namespace file. Raises OSError with the tool's message, FileNotFoundError without the tool."""
 
     def join() -> None:
         if network is not None:
             syscalls.setns(network, syscalls.CLONE_NEWNET)
 
     text = "".join(f"{command}\n" for command in commands)
-    done = subprocess.run(
-        ["ip", "-batch", "-"],
-        input=text,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-        preexec_fn=join,
-    )
+    done = subprocess.run(tool, input=text, text=True, capture_output=True, timeout=60, check=False, preexec_fn=join)
     if done.returncode:
-        raise OSError(f"ip: {done.stderr.strip()}")
+        raise OSError(f"{tool[0]}: {done.stderr.strip()[:300]}")

@@ -1,45 +1,15 @@
-"""Mounts made in one mount namespace and shown in another, and processes that work in other namespaces."""
+"""Processes that work in other namespaces, and what is mounted there."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TypeVar
 
+from l40s_lab import syscalls
+
 T = TypeVar("T")
-
-_SYS_OPEN_TREE = 428
-_SYS_MOVE_MOUNT = 429
-_AT_FDCWD = -100
-_AT_RECURSIVE = 0x8000
-_OPEN_TREE_CLONE = 1
-_MOVE_MOUNT_F_EMPTY_PATH = 4
-_MNT_DETACH = 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def clone_tree(path: str | Path) -> int:
-    """A copy of the mount at a path and those below it, as a descriptor that is not attached anywhere."""
-    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
-    return _checked(_libc.syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
-
-
-def attach(tree: int, target: str | Path) -> None:
-    """Mount such a copy over a path of this mount namespace; the descriptor can't be used again."""
-    try:
-        moved = _libc.syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
-        _checked(moved, "move_mount", target)
-    finally:
-        os.close(tree)
-
-
-def detach(path: str | Path) -> None:
-    """Detach the uppermost mount at a path and those below it; processes that use it keep it until they finish."""
-    _checked(_libc.umount2(os.fsencode(path), _MNT_DETACH), "umount", path)
 
 
 def mounted_below(folder: str) -> list[str]:
@@ -63,7 +33,7 @@ class Spaces:
     def join(self) -> None:
         """Move this process, which must be single-threaded, into them; for a PID namespace, its next child."""
         for handle in self._handles:
-            _checked(_libc.setns(handle, 0), "setns", "")
+            syscalls.join(handle)
 
     def __enter__(self) -> Spaces:
         return self
@@ -105,10 +75,3 @@ def _tell(work: Callable[[], object], out: int) -> int:
     except OSError:
         return 1
     return 0
-
-
-def _checked(result: int, call: str, what: object) -> int:
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{call}: {os.strerror(code)}", str(what) or None)
-    return result

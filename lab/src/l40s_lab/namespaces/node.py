@@ -8,12 +8,13 @@ import shutil
 import signal
 import socket
 import subprocess
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from l40s_lab import syscalls
 from l40s_lab.life.blueprint import Blueprint, Show
+from l40s_lab.life.levels import session_limits
 from l40s_lab.namespaces import kernel_files, links
 from l40s_lab.namespaces.layers import Shared
 from l40s_lab.node import files as node_files
@@ -27,9 +28,6 @@ _HOSTS_ALONE = (syscalls.CAP_SYS_TIME, syscalls.CAP_SYS_MODULE)
 """Clock and kernel belong to this machine: nodes may not set the one or load modules into the other."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-
-SSHD = ("/usr/sbin/sshd", "-D", "-e", "-f", "/run/sshd/config")
-"""Level 1's SSH server."""
 _DISK_SIZE = "size=50%"
 """Share of this machine's memory, as is the default of tmpfs(5); also for a disk that was full before a reboot."""
 DISK = "disk"
@@ -93,8 +91,7 @@ class Node:
         self._boot()
 
     def _boot(self) -> NoReturn:
-        self._set_limits()
-        self._start_sshd()
+        start_sshd(session_limits(self.shared.machines[self.index].machine.system))
         os.write(self._tell_built, b"b")
         reap_for_ever()
 
@@ -188,23 +185,20 @@ class Node:
     def _cover_proc(self) -> None:
         kernel_files.cover_proc(self.shared.proc_files(self.index), self._root)
 
-    def _set_limits(self) -> None:
-        system = self.shared.machines[self.index].machine.system
-        memlock = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
-        for kind, value in ((resource.RLIMIT_MEMLOCK, memlock), (resource.RLIMIT_NOFILE, system.nofile)):
-            with suppress(ValueError, OSError):  # keep a container's own hard limit
-                resource.setrlimit(kind, (value, value))
 
-    def _start_sshd(self) -> None:
-        with Path("/var/log/sshd.log").open("wb") as log:
-            subprocess.Popen(
-                list(SSHD),
-                env={"PATH": PATH, "LANG": "C.UTF-8"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+def start_sshd(limits: Mapping[int, int]) -> None:
+    """Level 1's SSH server, on the node that this process is in. limits: of its sessions, by resource"""
+    for kind, value in limits.items():
+        resource.setrlimit(kind, (value, value))
+    with open("/var/log/sshd.log", "ab") as log:  # noqa: PTH123
+        subprocess.Popen(
+            ["/usr/sbin/sshd", "-D", "-e", "-f", "/run/sshd/config"],
+            env={"PATH": PATH, "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def overlay(lower: str, target: Path, *, upper: Path, work: Path) -> None:

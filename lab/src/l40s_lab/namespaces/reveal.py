@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from l40s_lab import syscalls
+from l40s_lab import files, syscalls
 from l40s_lab.hardware import procfs
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.namespaces import layers
-from l40s_lab.namespaces.mounts import Spaces, attach, clone_tree, detach, in_child, mounted_below
+from l40s_lab.namespaces.mounts import Spaces, in_child, mounted_below
 from l40s_lab.node import tree
+from l40s_lab.syscalls import attach, clone_tree, detach
 
 _STAGE = "/run/l40s-lab/sys"
 _PROC_NET = "/run/l40s-lab/proc-net"
@@ -109,7 +110,4 @@ def _put_over_sys(sys: int) -> None:
 
 def _write(net: dict[str, bytes]) -> None:
     for path, content in net.items():
-        place = Path(_PROC_NET) / path
-        fresh = place.with_name(f".{place.name}.new")
-        fresh.write_bytes(content)
-        fresh.replace(place)
+        files.put(Path(_PROC_NET) / path, content)

@@ -25,7 +25,7 @@ from l40s_lab.namespaces.host_node import HostNode
 from l40s_lab.namespaces.layers import Shared
 from l40s_lab.namespaces.node import Node
 from l40s_lab.namespaces.systemd_node import SystemdNode
-from l40s_lab.processes import reap_for_ever
+from l40s_lab.processes import outlive_starter, reap_for_ever, to_nothing
 
 NODES = "nodes.json"
 CGROUP = "cgroup"
@@ -106,15 +106,8 @@ def start(node: Node) -> int:
 
 
 def _detach(tell_detached: int) -> None:
-    """Tell the starter that all is ready; once it agrees, outlive it."""
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    if sys.stdin.readline().strip() != "detach":
-        os._exit(1)
-    syscalls.die_with_parent(0)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(nothing, descriptor)
+    outlive_starter(lambda: os._exit(1))
+    to_nothing(0, 1)
     os.write(tell_detached, b"d")
     os.close(tell_detached)
 

@@ -16,6 +16,7 @@ from l40s_lab.life.blueprint import Blueprint
 from l40s_lab.namespaces import cgroups
 from l40s_lab.namespaces.layers import Shared
 from l40s_lab.namespaces.node import PATH, Node
+from l40s_lab.processes import to_nothing
 
 _SYSTEMD = "/lib/systemd/systemd"
 _BOOTED = "/run/l40s-lab/booted"
@@ -76,9 +77,7 @@ class SystemdNode(Node):
     def _boot(self) -> NoReturn:
         with suppress(OSError):
             sys.stderr.flush()
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
+        to_nothing(0, 1, 2)
         os.setsid()
         os.execve(  # noqa: S606 - a program, no shell
             _SYSTEMD,

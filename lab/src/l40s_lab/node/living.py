@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
-from l40s_lab import syscalls
+from l40s_lab import files
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.life.blueprint import Blueprint
 from l40s_lab.life.home import Home
@@ -24,7 +23,7 @@ from l40s_lab.loopback.supervisor import node_folder
 from l40s_lab.namespaces import links
 from l40s_lab.namespaces.layers import MEMORY
 from l40s_lab.namespaces.supervisor import NODES
-from l40s_lab.processes import Identity
+from l40s_lab.processes import Identity, has_in_environment, those
 from orchestrator.model.errors import InputError, NodeError
 
 _RANK = re.compile(rb"^(?:sglang::scheduler|VLLM::Worker)(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(\d+))?(?![A-Za-z_])")
@@ -90,14 +89,17 @@ class LivingNode:
 
     def processes(self) -> list[Identity]:
         """Every process of the node."""
-        found = (Identity.of(pid) for pid in self._pids())
-        return [identity for identity in found if identity is not None]
+        if self.has_namespaces:
+            ours = os.readlink(f"/proc/{self.pid}/ns/pid")  # noqa: PTH115
+            return list(those(lambda entry: os.readlink(entry / "ns/pid") == ours))  # noqa: PTH115
+        mark = f"L40S_LAB_NVML={node_folder(self.blueprint, self.name)}/nvml.conf"
+        return list(those(lambda entry: has_in_environment(entry, mark)))
 
     def ranks(self) -> dict[int, Identity]:
         """TP rank -> its process."""
         found = {}
         for identity in self.processes():
-            if title := _RANK.match(_cmdline(identity.pid)):
+            if title := _RANK.match(cmdline(identity.pid)):
                 found[int(title[1] or 0)] = identity
         return found
 
@@ -110,7 +112,7 @@ class LivingNode:
         return [one for one in self._supervisors() if _comm(one.pid) == _GUARDIAN]
 
     def _supervisors(self) -> list[Identity]:
-        return [identity for identity in self.processes() if _is_agent(_cmdline(identity.pid).split(b"\0"))]
+        return [identity for identity in self.processes() if _is_agent(cmdline(identity.pid).split(b"\0"))]
 
     def users_of_gpu(self, index: int) -> list[Identity]:
         """The processes that hold memory on a GPU."""
@@ -135,11 +137,7 @@ class LivingNode:
 
     def write(self, path: str, text: str) -> None:
         """Replace a file of the node."""
-        place = self.file(path)
-        fresh = place.with_name(f".{place.name}.new")
-        fresh.write_text(text)
-        fresh.chmod(0o644)
-        fresh.replace(place)
+        files.put(self.file(path), text)
 
     def ip_here(self, commands: Iterable[str]) -> None:
         """Run ip(8) commands in the node's network."""
@@ -157,23 +155,17 @@ class LivingNode:
         """Run nft(8) commands in the lab's own network."""
         _nft(self.supervisor, rules)
 
+    def tc_here(self, *commands: str) -> None:
+        """Run tc(8) commands in the node's network."""
+        _tc(self.pid, *commands)
+
+    def tc_outside(self, *commands: str) -> None:
+        """Run tc(8) commands in the lab's own network."""
+        _tc(self.supervisor, *commands)
+
     def run_here(self, words: list[str], *, what: str) -> str:
         """Run a command in all of the node's namespaces, but with the real clock; returns stdout, raises NodeError."""
         return _run(["nsenter", "-t", str(self.pid), "-a", "--", *words], what=what)
-
-    def _pids(self) -> Iterator[int]:
-        ours = os.readlink(f"/proc/{self.pid}/ns/pid") if self.has_namespaces else ""  # noqa: PTH115
-        mark = f"L40S_LAB_NVML={node_folder(self.blueprint, self.name)}/nvml.conf".encode()
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            with suppress(OSError):  # another user's process, or one that is gone
-                if ours:
-                    belongs = os.readlink(entry / "ns/pid") == ours  # noqa: PTH115
-                else:
-                    belongs = mark in (entry / "environ").read_bytes().split(b"\0")
-                if belongs:
-                    yield int(entry.name)
 
 
 def find_node(name: str, node: str) -> LivingNode:
@@ -204,7 +196,8 @@ def _numbers(pid: int) -> list[int]:
     return [int(number) for number in line.split()[1:]]
 
 
-def _cmdline(pid: int) -> bytes:
+def cmdline(pid: int) -> bytes:
+    """A process's words, each with a final zero byte; b"" if it is gone."""
     return _shown(pid, "cmdline")
 
 
@@ -223,24 +216,24 @@ def _is_agent(words: list[bytes]) -> bool:
     return any(word == b"agent" and after.startswith(b"/") for word, after in pairwise(words[2:]))
 
 
-def _nft(pid: int, rules: str) -> None:
-    def join() -> None:
-        syscalls.setns(f"/proc/{pid}/ns/net", syscalls.CLONE_NEWNET)
+def _tell(pid: int, *commands: str, tool: tuple[str, ...], package: str, fix: str) -> None:
+    """In the network of a process."""
+    try:
+        links.batch(commands, network=f"/proc/{pid}/ns/net", tool=tool)
+    except FileNotFoundError:
+        fix = f"run `apt-get install {package}`"
+        raise NodeError(f"{tool[0]} is missing", where="this machine", fix=fix) from None
+    except OSError as failure:
+        raise NodeError(str(failure), where="this machine", fix=fix) from None
 
-    nft = shutil.which("nft")
-    if nft is None:
-        raise NodeError("nft is missing", where="this machine", fix="run `apt-get install nftables`")
-    done = subprocess.run(
-        [nft, "-f", "-"],
-        input=rules,
-        text=True,
-        capture_output=True,
-        timeout=_COMMAND_S,
-        check=False,
-        preexec_fn=join,
-    )
-    if done.returncode:
-        raise NodeError(f"nft: {done.stderr.strip()[:300]}", where="this machine", fix="load the kernel's nf_tables")
+
+_nft = partial(_tell, tool=("nft", "-f", "-"), package="nftables", fix="load the kernel's nf_tables")
+_tc = partial(
+    _tell,
+    tool=("tc", "-batch", "-"),
+    package="iproute2",
+    fix="use a kernel with the queue htb and the filter u32 (CONFIG_NET_SCH_HTB, CONFIG_NET_CLS_U32)",
+)
 
 
 def _run(words: list[str], *, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from l40s_lab.hardware.machine import NodeMachine
-from l40s_lab.life.levels import attainable
+from l40s_lab.life.levels import session_limits
 from l40s_lab.node import sshd
 from l40s_lab.node.rootfs import USER
 from l40s_lab.node.tree import FileTree
@@ -47,9 +47,6 @@ def render(node: NodeMachine) -> FileTree:
 
 def _limits(node: NodeMachine) -> str:
     """Session limits (limits.conf(5)), as far as they can be set: else pam_limits would refuse the session."""
-    system = node.machine.system
-    memlock = resource.RLIM_INFINITY if system.memlock == "unlimited" else system.memlock
-    memlock = attainable(resource.RLIMIT_MEMLOCK, memlock)
+    memlock, nofile = session_limits(node.machine.system).values()
     kib = "unlimited" if memlock == resource.RLIM_INFINITY else str(memlock // 1024)
-    nofile = attainable(resource.RLIMIT_NOFILE, system.nofile)
     return "".join(f"{who} - memlock {kib}\n{who} - nofile {nofile}\n" for who in ("*", "root"))

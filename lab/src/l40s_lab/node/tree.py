@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from orchestrator.model.errors import InputError
@@ -55,43 +55,33 @@ class FileTree:
 
     def update(self, other: FileTree) -> None:
         """Add everything in another tree."""
-        self.files.update(other.files)
-        self.modes.update(other.modes)
-        self.links.update(other.links)
-        self.folders |= other.folders
-        self.opaque |= other.opaque
-        self.hidden |= other.hidden
-        self.borrowed.update(other.borrowed)
-        self.einval |= other.einval
+        for part in fields(self):
+            getattr(self, part.name).update(getattr(other, part.name))
+
+
+_BY_PATH, _PATHS = ("files", "links", "borrowed"), ("folders", "opaque", "hidden", "einval")
 
 
 def split_common(trees: Iterable[FileTree]) -> tuple[FileTree, list[FileTree]]:
     """(what all trees have in common, the rest of each): 32 machines of one kind are written once."""
     all_trees = list(trees)
     first = all_trees[0]
-    common = FileTree(
-        files=dict(set.intersection(*(set(tree.files.items()) for tree in all_trees))),
-        links=dict(set.intersection(*(set(tree.links.items()) for tree in all_trees))),
-        borrowed=dict(set.intersection(*(set(tree.borrowed.items()) for tree in all_trees))),
-        folders=set.intersection(*(tree.folders for tree in all_trees)),
-        opaque=set.intersection(*(tree.opaque for tree in all_trees)),
-        hidden=set.intersection(*(tree.hidden for tree in all_trees)),
-        einval=set.intersection(*(tree.einval for tree in all_trees)),
-    )
+    common = FileTree()
+    for name in _BY_PATH:
+        getattr(common, name).update(set.intersection(*(set(getattr(tree, name).items()) for tree in all_trees)))
+    for name in _PATHS:
+        getattr(common, name).update(set.intersection(*(getattr(tree, name) for tree in all_trees)))
     common.modes = {path: first.modes[path] for path in common.files if path in first.modes}
     return common, [_without(tree, common) for tree in all_trees]
 
 
 def _without(tree: FileTree, common: FileTree) -> FileTree:
-    own = FileTree(
-        files={path: content for path, content in tree.files.items() if path not in common.files},
-        links={path: target for path, target in tree.links.items() if path not in common.links},
-        borrowed={path: target for path, target in tree.borrowed.items() if path not in common.borrowed},
-        folders=tree.folders - common.folders,
-        opaque=tree.opaque - common.opaque,
-        hidden=tree.hidden - common.hidden,
-        einval=tree.einval - common.einval,
-    )
+    own = FileTree()
+    for name in _BY_PATH:
+        shared = getattr(common, name)
+        getattr(own, name).update((path, what) for path, what in getattr(tree, name).items() if path not in shared)
+    for name in _PATHS:
+        getattr(own, name).update(getattr(tree, name) - getattr(common, name))
     own.modes = {path: mode for path, mode in tree.modes.items() if path in own.files}
     return own
 

@@ -106,45 +106,37 @@ def usage(questions: Sequence[Question], *, new: bool) -> dict[str, Any]:
     return {**told, "reasoning_tokens": 0, "completion_tokens_details": None} if new else told
 
 
-def completion(model: str, questions: list[Question], *, new: bool) -> dict[str, Any]:
+def whole(model: str, questions: list[Question], *, chat: bool, new: bool) -> dict[str, Any]:
+    """The complete answers of a request, as a chat or as plain text."""
+
+    def said(text: str) -> dict[str, Any]:
+        plain = {"text": text, "matched_stop": None}
+        return {"message": {"role": "assistant", "content": text, "tool_calls": None}} if chat else plain
+
     choices = [
-        {"index": place, "text": asked.text(), "logprobs": None, "finish_reason": asked.finish, "matched_stop": None}
+        {"index": place, **said(asked.text()), "logprobs": None, "finish_reason": asked.finish}
         for place, asked in enumerate(questions)
     ]
-    return {**_head(questions[0].rid, "text_completion", model), "choices": choices, "usage": usage(questions, new=new)}
+    head = _head(questions[0].rid, "chat.completion" if chat else "text_completion", model)
+    return {**head, "choices": choices, "usage": usage(questions, new=new)}
 
 
-def completion_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, Any]:
+def chunk(model: str, asked: Question, first: int, last: int, *, chat: bool) -> dict[str, Any]:
+    """The tokens of one step of a stream."""
+    text = asked.text(first, last)
+    delta = {"content": text} if first else {"role": "assistant", "content": text}
     finish = asked.finish if last == len(asked.tokens) else None
-    choice = {"index": 0, "text": asked.text(first, last), "logprobs": None, "finish_reason": finish}
-    return {**_head(asked.rid, "text_completion", model), "choices": [choice], "usage": None}
+    choice = {"index": 0, **({"delta": delta} if chat else {"text": text}), "logprobs": None, "finish_reason": finish}
+    return {**_head(asked.rid, _streamed(chat), model), "choices": [choice], "usage": None}
 
 
-def chat(model: str, questions: list[Question], *, new: bool) -> dict[str, Any]:
-    choices = [
-        {
-            "index": place,
-            "message": {"role": "assistant", "content": asked.text(), "tool_calls": None},
-            "logprobs": None,
-            "finish_reason": asked.finish,
-        }
-        for place, asked in enumerate(questions)
-    ]
-    return {**_head(questions[0].rid, "chat.completion", model), "choices": choices, "usage": usage(questions, new=new)}
-
-
-def chat_chunk(model: str, asked: Question, first: int, last: int) -> dict[str, Any]:
-    delta: dict[str, Any] = {"content": asked.text(first, last)}
-    if first == 0:
-        delta = {"role": "assistant", **delta}
-    finish = asked.finish if last == len(asked.tokens) else None
-    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    return {**_head(asked.rid, "chat.completion.chunk", model), "choices": [choice], "usage": None}
-
-
-def usage_chunk(model: str, asked: Question, kind: str, *, new: bool) -> dict[str, Any]:
+def usage_chunk(model: str, asked: Question, *, chat: bool, new: bool) -> dict[str, Any]:
     """The last chunk of a stream, for a client that asked for usage."""
-    return {**_head(asked.rid, kind, model), "choices": [], "usage": usage([asked], new=new)}
+    return {**_head(asked.rid, _streamed(chat), model), "choices": [], "usage": usage([asked], new=new)}
+
+
+def _streamed(chat: bool) -> str:
+    return "chat.completion.chunk" if chat else "text_completion"
 
 
 def generated(asked: Question, last: int | None = None, *, logprobs: bool = False) -> dict[str, Any]:

@@ -131,31 +131,26 @@ class LeaderHandler(Handler):
 
     def _completions(self) -> None:
         asked = self._json()
-        name = str(asked.get("model") or self.settings.served_name)
-        questions = self._questions(answers.prompts_of(asked.get("prompt")), asked, count=16)
-        if asked.get("stream"):
-            first = questions[0]
-            self._events(
-                (answers.completion_chunk(name, first, *span) for span in self._spans(first)),
-                self._usage(asked, name, first, "text_completion"),
-            )
-            return
-        self._finish(questions)
-        self.answer(200, answers.completion(name, questions, new=self._new))
+        self._openai(asked, self._questions(answers.prompts_of(asked.get("prompt")), asked, count=16), chat=False)
 
     def _chat(self) -> None:
         asked = self._json()
+        prompt = answers.chat_prompt(asked.get("messages"))
+        self._openai(asked, self._questions([prompt], asked, count=1024), chat=True)
+
+    def _openai(self, asked: dict[str, Any], questions: list[Question], *, chat: bool) -> None:
         name = str(asked.get("model") or self.settings.served_name)
-        questions = self._questions([answers.chat_prompt(asked.get("messages"))], asked, count=1024)
-        if asked.get("stream"):
-            first = questions[0]
-            self._events(
-                (answers.chat_chunk(name, first, *span) for span in self._spans(first)),
-                self._usage(asked, name, first, "chat.completion.chunk"),
-            )
+        if not asked.get("stream"):
+            self._finish(questions)
+            self.answer(200, answers.whole(name, questions, chat=chat, new=self._new))
             return
-        self._finish(questions)
-        self.answer(200, answers.chat(name, questions, new=self._new))
+        first = questions[0]
+        options = asked.get("stream_options")
+        wants_usage = isinstance(options, dict) and options.get("include_usage")
+        self._events(
+            (answers.chunk(name, first, *span, chat=chat) for span in self._spans(first)),
+            [answers.usage_chunk(name, first, chat=chat, new=self._new)] if wants_usage else [],
+        )
 
     def _generate(self) -> None:
         asked = self._json()
@@ -224,10 +219,6 @@ class LeaderHandler(Handler):
                 first = last
         finally:
             self.engine.forget(asked.rid)
-
-    def _usage(self, asked: dict[str, Any], name: str, first: Question, kind: str) -> list[dict[str, Any]]:
-        wanted = isinstance(asked.get("stream_options"), dict) and asked["stream_options"].get("include_usage")
-        return [answers.usage_chunk(name, first, kind, new=self._new)] if wanted else []
 
     def _events(self, chunks: Iterator[dict[str, Any]], last: list[dict[str, Any]]) -> None:
         """Server-sent events, ended by [DONE]."""
