@@ -99,7 +99,7 @@ def test_another_lock_file_or_python_is_another_environment(
     second = engine.ensure_engine(said.append)
     assert str(first.parent) in said[-1], "the old one stays, and is named"
     assert engine.ensure_engine() == second
-    monkeypatch.setattr(engine, "_python_version", lambda: "3.99")
+    monkeypatch.setattr(engine, "python_version", lambda: "3.99")
     assert len({first, second, engine.ensure_engine()}) == 3
 
 
@@ -166,6 +166,6 @@ def test_nodes_with_several_ranks_show_a_model_that_32_can_divide(
 ) -> None:
     monkeypatch.setattr(engine, "ensure_engine", lambda *_: cache / "venv")
     monkeypatch.setattr(engine_model, "tiny_model", lambda directory, sizes: directory)
-    shows, stack = wanted._engine(Request(engine="sglang", ranks=ranks), print)
+    shows, stack = wanted._engine(Request(engine="sglang", ranks=ranks), "/", print)
     assert [show.inside for show in shows[1:]] == [f"/workspace/{model}" for model in models]
     assert {Path(show.outside).name for show in shows[1:]} == set(models) and stack == engine.ENGINE_STACK

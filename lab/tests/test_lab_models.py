@@ -1,9 +1,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from l40s_lab.engine.model import QWEN, TINY, WIDE
 from l40s_lab.node import models
+from l40s_lab.standin import hub
+from orchestrator.checkpoint.on_node import hub_client, reblock
 from orchestrator.loading.profiles import load_profile, profile_names
 
 
@@ -23,3 +30,25 @@ def test_the_re_blocked_checkpoint_has_deepseeks_dimensions_and_163_shards() -> 
     shards = sorted(set(index["weight_map"].values()))
     assert len(shards) == 163
     assert (shards[0], shards[-1]) == ("model-00001-of-000163.safetensors", "model-00163-of-000163.safetensors")
+
+
+def test_the_hubs_checkpoint_is_listed_brought_and_fit_for_re_blocking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setattr(hub, "HUB", tmp_path / "hub")
+    repo = hub.HUB / "deepseek-ai" / "DeepSeek-V3-0324"
+    repo.mkdir(parents=True)
+    files = models.checkpoint(load_profile(repo.name))
+    for name, content in files.items():
+        (repo / name).write_bytes(content)
+    told: list[dict[str, Any]] = []
+    asked = {"hub": "huggingface", "repo": "deepseek-ai/DeepSeek-V3-0324", "revision": "", "endpoint": "", "token": ""}
+    brought = tmp_path / "brought"
+    hub_client._huggingface({**asked, "directory": str(brought), "exclude": [], "dry_run": False}, told.append)
+    assert {one["path"]: one["size"] for one in told[0]["files"]} == {name: len(files[name]) for name in files}
+    assert {path.name: path.read_bytes() for path in brought.iterdir()} == files
+    job = reblock.plan(brought, 64)
+    assert json.loads(job.config)["hidden_size"] == 7168 and len(job.weights) == 2
+    with pytest.raises(hub.RepositoryNotFoundError, match="has only deepseek-ai/DeepSeek-V3-0324, not other/model"):
+        hub.HfApi().model_info("other/model")

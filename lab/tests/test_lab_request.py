@@ -19,6 +19,8 @@ from orchestrator.model.errors import InputError
         (Request(engine="sglang", ranks=0), "--ranks"),
         (Request(engine="sglang", ranks=9), "--ranks"),
         (Request(ranks=8), "--ranks"),
+        (Request(engine="none", level=1), "--level"),
+        (Request(engine="none", deaths="cuda"), "--deaths"),
         (Request(like="mine.yml", nodes=4), "--like"),
         (Request(like="mine.yml", gangs=1), "--like"),
         (Request(recorded="snapshots", wiring="wrong"), "--from"),

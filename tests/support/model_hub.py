@@ -45,12 +45,12 @@ class ModelHub:
 
 
 @contextlib.contextmanager
-def model_hub(files: Mapping[str, bytes], *, host: str = "127.0.0.1", **more: Any) -> Iterator[ModelHub]:
-    """A hub that serves these files as the repository REPO. host: the address it listens on."""
+def model_hub(files: Mapping[str, bytes], **more: Any) -> Iterator[ModelHub]:
+    """A hub that serves these files as the repository REPO."""
     hub = ModelHub(dict(files), **more)
-    server = ThreadingHTTPServer((host, 0), _handler(hub))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
     server.daemon_threads = True
-    hub.url = f"http://{host}:{server.server_port}"
+    hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

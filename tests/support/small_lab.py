@@ -45,8 +45,9 @@ DIMENSIONS = {
 }
 ENGINE_MODEL = "tiny-deepseek-v3"
 MODELS = {"sglang": ENGINE_MODEL, "vllm": "tiny-qwen3-moe"}
-UP_S = {"standin": 180.0, "sglang": 1900.0, "vllm": 1900.0}
-"""Time limit of `lab up` and `up`; a machine's first `lab up` with the real engine installs it."""
+UP_S = {"standin": 180.0, "sglang": 1900.0, "vllm": 1900.0, "none": 900.0}
+"""Time limit of `lab up` and `up`; a machine's first `lab up` with the real engine installs it, and without an engine
+it fetches what the nodes install."""
 ENVIRONMENT = {"STANDIN_SPEED": "0.1", "STANDIN_STEP_MS": "3", "NCCL_DEBUG": "INFO"}
 """Slowed down: at full speed a generating stand-in would use a full core."""
 
@@ -58,7 +59,8 @@ IN_PLACE = "' 3 order.jso[n]'"
 class SmallLab:
     """One running lab with `gangs` gangs of `nodes` nodes. Commands are an operator's own.
 
-    engine: standin with the small model, or sglang, vllm: the real one with the lab's tiny model; ranks: of each node
+    engine: standin with the small model, sglang, vllm: the real one with the lab's tiny model, or none; ranks: of each
+            node
     deaths: how the stand-in's ranks die, as `lab up --deaths` says
     """
 

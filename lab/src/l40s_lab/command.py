@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from l40s_lab.commands import console, faults, rehearse
 from orchestrator.cli.options import add_examples, add_json
@@ -56,9 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--engine",
-        choices=("standin", "sglang", "vllm"),
+        choices=("standin", "sglang", "vllm", "none"),
         default="standin",
-        help="standin: loads no model; sglang, vllm: the real one on CPU (default: standin)",
+        help="standin: loads no model; sglang, vllm: the real one on CPU; none: nodes of level 2 with neither engine"
+        " nor models, for `prepare` and `checkpoint` (default: standin)",
     )
     up.add_argument(
         "--ranks",
@@ -126,20 +127,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
     from l40s_lab.life.up import up
 
     began = time.monotonic()
-    request = Request(
-        name=args.name,
-        nodes=args.nodes,
-        gangs=args.gangs,
-        wiring=args.wiring,
-        like=args.like,
-        recorded=args.recorded,
-        level=args.level,
-        engine=args.engine,
-        ranks=args.ranks,
-        gpus=args.gpus,
-        stack=args.stack,
-        deaths=args.deaths,
-    )
+    request = Request(**{one.name: getattr(args, one.name) for one in fields(Request)})
     raised = up(request, screen.say)
     took = time.monotonic() - began
     level = raised.level

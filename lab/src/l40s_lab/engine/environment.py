@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from l40s_lab.engine import model as engine_model
@@ -67,6 +68,19 @@ def ensure_engine(progress: Callable[[str], None] = lambda _: None, stack: str =
     return environment
 
 
+def built_once(place: Path, what: str, progress: Callable[[str], None], build: Callable[[Path], None]) -> Path:
+    """A directory of the cache, made under another name if it does not exist yet: it is complete, or not there."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with _held(what, place.with_name(f"{place.name}.lock"), progress):
+        if not place.is_dir():
+            with TemporaryDirectory(dir=place.parent, prefix="making-", ignore_cleanup_errors=True) as scratch:
+                fresh = Path(scratch) / "root"
+                build(fresh)
+                fresh.chmod(0o755)
+                fresh.rename(place)
+    return place
+
+
 def ensure_model(sizes: engine_model.Sizes = engine_model.TINY) -> Path:
     """The directory of the model with these sizes, created if this version of it does not exist yet."""
     version = hashlib.sha256(Path(engine_model.__file__).read_bytes()).hexdigest()[:16]
@@ -81,7 +95,7 @@ def cache_root() -> Path:
 
 
 def _home(stack: str) -> Path:
-    digest = hashlib.sha256(_python_version().encode())
+    digest = hashlib.sha256(python_version().encode())
     role = data_dir("playbooks") / "roles" / "engine_env"
     files = sorted(path for path in role.rglob("*") if path.is_file() and path.suffix not in (".md", ".pyc"))
     lock = stack_lock(stack)
@@ -91,7 +105,7 @@ def _home(stack: str) -> Path:
     return cache_root() / "engines" / f"{stack}-{digest.hexdigest()[:16]}"
 
 
-def _python_version() -> str:
+def python_version() -> str:
     """major.minor of the nodes' Python: packages with compiled parts are built for one version."""
     if not PYTHON.exists():
         raise NodeError(f"{PYTHON} is not installed", where="this machine", fix="install the package python3")
@@ -158,7 +172,7 @@ def _fix(failure: DeployError) -> str:
 
 
 @contextmanager
-def _held(stack: str, lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
+def _held(what: str, lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
     """One builder at a time; the kernel releases the lock when its holder ends, however it ends."""
     deadline = time.monotonic() + BUILD_DEADLINE_S
     told = False
@@ -170,12 +184,12 @@ def _held(stack: str, lock: Path, progress: Callable[[str], None]) -> Iterator[N
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LockHeld(
-                        f"another process has been building {stack} for {BUILD_DEADLINE_S:.0f} s",
+                        f"another process has been building {what} for {BUILD_DEADLINE_S:.0f} s",
                         where=str(lock),
                         fix="stop that process (`fuser` on the file shows it)",
                     ) from None
             if not told:
-                progress(f"another process is building {stack}: waiting for it")
+                progress(f"another process is building {what}: waiting for it")
                 told = True
             time.sleep(0.5)
         yield

@@ -9,7 +9,7 @@ from typing import Literal
 from l40s_lab.life.addressing import MAX_NODES
 from orchestrator.model.errors import InputError
 
-Engine = Literal["standin", "sglang", "vllm"]
+Engine = Literal["standin", "sglang", "vllm", "none"]
 Gpus = Literal["emulated", "host"]
 Deaths = Literal["plain", "cuda"]
 MAX_RANKS = 8
@@ -52,7 +52,7 @@ class Request:
             raise InputError(f"found {self.nodes}, wanted 1 to {MAX_NODES}", where="--nodes", fix="--nodes 4")
         if self.gangs is not None and self.gangs < 1:
             raise InputError(f"found {self.gangs}, wanted 1 or more", where="--gangs", fix="--gangs 1")
-        self._check_ranks()
+        self._check_engine()
         if self.like is not None and (self.nodes is not None or self.gangs is not None):
             raise InputError(
                 "the inventory determines the nodes and gangs",
@@ -74,10 +74,12 @@ class Request:
                 "a stack's engine can't run on emulated GPUs", where="--stack", fix="use --gpus host, or remove --stack"
             )
 
-    def _check_ranks(self) -> None:
+    def _check_engine(self) -> None:
+        if self.engine == "none":
+            self._check_level(2, "`prepare` needs nodes with a system of their own")
         if not 1 <= self.ranks <= MAX_RANKS:
             raise InputError(f"found {self.ranks}, wanted 1 to {MAX_RANKS}", where="--ranks", fix="--ranks 8")
-        if self.ranks > 1 and self.engine == "standin":
+        if self.ranks > 1 and self.engine in ("standin", "none"):
             raise InputError(
                 "the stand-in's ranks are the nodes' GPUs", where="--ranks", fix="use --engine sglang, or --like"
             )
@@ -95,12 +97,12 @@ class Request:
                 where="--gpus host",
                 fix="remove --wiring, --from and --engine",
             )
-        if self.level not in (None, 1):
-            raise InputError(
-                f"found level {self.level}, wanted 1: the nodes share this machine's system, and each has its own /dev",
-                where="--level",
-                fix="use --level 1, or remove --level",
-            )
+        self._check_level(1, "the nodes share this machine's system, and each has its own /dev")
+
+    def _check_level(self, wanted: int, why: str) -> None:
+        if self.level not in (None, wanted):
+            what, fix = f"found level {self.level}, wanted {wanted}: {why}", f"use --level {wanted}, or remove --level"
+            raise InputError(what, where="--level", fix=fix)
 
 
 def check_name(name: str) -> None:

@@ -17,7 +17,7 @@ from l40s_lab.life.blueprint import Show
 from l40s_lab.life.cluster import Cluster
 from l40s_lab.life.levels import Level
 from l40s_lab.life.request import Request
-from l40s_lab.node import host_gpus, rootfs
+from l40s_lab.node import bare, host_gpus, rootfs
 from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.engines.registry import newest
 from orchestrator.loading.resources import data_dir
@@ -93,7 +93,7 @@ def resolve(request: Request, say: Say) -> Wanted:
     cluster = _cluster(request, document, snapshots, say)
     recorded = _recorded(request, cluster, snapshots)
     level, root = _level(request, len(cluster.nodes), say)
-    shows, stack = _engine(request, say)
+    shows, stack = _engine(request, root, say)
     return Wanted(
         request=request,
         cluster=cluster if request.engine == "standin" else cluster.without("l40s_stack"),
@@ -195,19 +195,24 @@ def _shaped(document: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
 
 def _level(request: Request, nodes: int, say: Say) -> tuple[Level, str]:
     """The level, and the directory that the nodes' roots are made from."""
-    level = levels.choose(request.level, nodes)
-    if level.number < 2:
-        return level, "/"
-    try:
-        return level, str(rootfs.ensure(say))
-    except NodeError as failure:
-        return levels.without_systemd(failure.what), "/"
+    bare = request.engine == "none"
+    level = levels.choose(2 if bare else request.level, nodes)
+    if level.number == 2:
+        try:
+            return level, str(rootfs.ensure(say))
+        except NodeError as failure:
+            level = levels.without_systemd(failure.what)
+    if bare:
+        raise NodeError(level.reason, where="--engine none", fix="correct that, or remove --engine")
+    return level, "/"
 
 
-def _engine(request: Request, say: Say) -> tuple[tuple[Show, ...], str]:
+def _engine(request: Request, root: str, say: Say) -> tuple[tuple[Show, ...], str]:
     """The directories of the engine that the nodes show, and the name of its stack."""
     if request.engine == "standin":
         return (), newest().stack
+    if request.engine == "none":
+        return (Show(outside=str(bare.ensure_debs(root, say)), inside=bare.DEBS),), str(bare.STACK)
     from l40s_lab.engine import environment as engine
     from l40s_lab.engine.model import QWEN, TINY, WIDE
 

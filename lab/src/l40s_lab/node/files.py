@@ -11,12 +11,12 @@ from pathlib import Path
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.hardware.realise import digest
 from l40s_lab.life.blueprint import Blueprint
-from l40s_lab.node import models, sshd
+from l40s_lab.node import bare, models, sshd
 from l40s_lab.node import systemd as systemd_files
 from l40s_lab.node.tree import FileTree
 from l40s_lab.nvml import config, library
 from orchestrator import engines
-from orchestrator.engines.registry import dialects
+from orchestrator.engines.registry import dialects, newest
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.profile import Stack
 
@@ -44,8 +44,11 @@ def render(blueprint: Blueprint, node: NodeMachine) -> FileTree:
     libraries = _library_folder(blueprint.rootfs)
     tree.put(f"{libraries}/{library.NAME}", library.build().read_bytes(), 0o755)
     tree.update(verbs_library(libraries, blueprint.rootfs))
-    tree.update(engine_files(LAB_HOME, VENVS, exports=played(blueprint.deaths)))
-    tree.update(models.render(MODELS))
+    if blueprint.engine == "none":
+        tree.update(bare.render(_modules("").files))
+    else:
+        tree.update(engine_files(LAB_HOME, VENVS, exports=played(blueprint.deaths)))
+        tree.update(models.render(MODELS))
     if node.recording is not None:
         for path, text in node.recording.etc.items():
             tree.put(path, text.encode(errors="surrogateescape"))
@@ -96,17 +99,23 @@ def engine_files(home: str, venvs: str, *, exports: str = "", below: str = "") -
     exports: shell lines that the launchers run first
     below:   the directory that the tree will be written to, '' if it is a node's own root
     """
-    tree = FileTree()
-    for file in sorted(STANDIN.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts:
-            tree.put(f"{home}/standin/{file.relative_to(STANDIN)}", file.read_bytes())
-    for file in sorted(_FLAGS.glob("sglang-*.json")):
-        tree.put(f"{home}/standin/flags/{file.name}", file.read_bytes())
-    tree.put(f"{home}/sglang/__init__.py", b"")
-    tree.put(f"{home}/sglang/launch_server.py", _LAUNCH_SERVER.encode())
+    tree = _modules(f"{home}/")
     for stack, version in PLAYS.items():
         tree.put(f"{venvs}/{stack}/bin/python3", _launcher(f"{below}{home}", version, exports).encode(), 0o755)
         tree.update(_packages(f"{venvs}/{stack}/lib/python3/site-packages", load_stack(stack)))
+    return tree
+
+
+def _modules(prefix: str) -> FileTree:
+    """The stand-in, and the modules by which programs start it."""
+    tree = FileTree()
+    for file in sorted(STANDIN.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            tree.put(f"{prefix}standin/{file.relative_to(STANDIN)}", file.read_bytes())
+    for file in sorted(_FLAGS.glob("sglang-*.json")):
+        tree.put(f"{prefix}standin/flags/{file.name}", file.read_bytes())
+    tree.put(f"{prefix}sglang/__init__.py", b"")
+    tree.put(f"{prefix}sglang/launch_server.py", _LAUNCH_SERVER.encode())
     return tree
 
 
@@ -125,9 +134,9 @@ def _packages(site: str, stack: Stack) -> FileTree:
     return tree
 
 
-_LAUNCH_SERVER = """import os, sys
+_LAUNCH_SERVER = f"""import os, sys
 from standin.__main__ import main
-sys.exit(main(sys.argv[1:], os.environ["STANDIN_PLAYS"]))
+sys.exit(main(sys.argv[1:], os.environ.get("STANDIN_PLAYS", "{PLAYS[newest().stack]}")))
 """
 """The module that starts every SGLang, for programs that import it by name."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import asdict
 from typing import Any
 
-from l40s_lab.engine.model import QWEN, TINY, WIDE
+from l40s_lab.engine.model import INDEX_FILE, QWEN, TINY, WIDE, Tensor, safetensors
 from l40s_lab.node.tree import FileTree
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.profile import ModelProfile
@@ -65,6 +66,19 @@ def render(root: str) -> FileTree:
         if profile.shards:
             tree.put(f"{folder}/model.safetensors.index.json", json.dumps(index(profile), indent=2))
     return tree
+
+
+def checkpoint(profile: ModelProfile) -> dict[str, bytes]:
+    """File -> content of an FP8 checkpoint with the profile's dimensions, but only two small matrices for weights."""
+    side = profile.block[0]
+    tensors: dict[str, Tensor] = {}
+    for part in _DENSE[:2]:
+        tensors[f"model.layers.0.{part}"] = "F8_E4M3", (2 * side, 2 * side), bytes(4 * side * side)
+        tensors[f"model.layers.0.{part}_scale_inv"] = "F32", (2, 2), struct.pack("<4f", *[1.0] * 4)
+    shard = "model-00001-of-000001.safetensors"
+    weights = {"metadata": {}, "weight_map": dict.fromkeys(tensors, shard)}
+    documents = {"config.json": config(profile), INDEX_FILE: weights}
+    return {name: json.dumps(one, indent=2).encode() for name, one in documents.items()} | {shard: safetensors(tensors)}
 
 
 def config(profile: ModelProfile) -> dict[str, Any]:

@@ -6,22 +6,19 @@ layer of a node's root, so nothing writes to it. Those of older recipes and rele
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 
-from l40s_lab.engine.environment import cache_root
+from l40s_lab.engine.environment import built_once, cache_root
 from orchestrator.model.errors import NodeError
 
 USER = "operator"
@@ -82,16 +79,15 @@ def ensure(say: Callable[[str], None]) -> Path:
     if trouble := obstacle():
         raise NodeError(trouble, where="the nodes' root file system", fix="use --level 1, which needs none")
     assert release is not None  # else there was an obstacle
-    place = _place(release)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with _held(place.with_name(f"{place.name}.lock")):
-        if not place.is_dir():
-            say(
-                f"building the nodes' root file system ({release.distribution} {release.codename}); only once, takes"
-                " about half a minute"
-            )
-            _make(release, place)
-    return place
+
+    def build(fresh: Path) -> None:
+        say(
+            f"building the nodes' root file system ({release.distribution} {release.codename}); only once, takes"
+            " about half a minute"
+        )
+        _make(release, fresh)
+
+    return built_once(_place(release), "the nodes' root file system", say, build)
 
 
 def _place(release: Release) -> Path:
@@ -100,32 +96,25 @@ def _place(release: Release) -> Path:
 
 
 def _make(release: Release, place: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-", ignore_cleanup_errors=True) as scratch:
-        fresh = Path(scratch) / "root"
-        try:
-            done = subprocess.run(
-                _command(release, fresh, sources(release, source_files()), proxies()),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=BUILD_DEADLINE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise NodeError(
-                f"mmdebstrap did not end within {BUILD_DEADLINE_S:.0f} s",
-                where="the nodes' root file system",
-                fix="check the connection to the package mirror, or use --level 1",
-            ) from None
-        if done.returncode:
-            raise NodeError(
-                f"mmdebstrap: {_last_errors(done.stderr)}",
-                where="the nodes' root file system",
-                fix="check the connection to the package mirror, or use --level 1",
-            )
-        fresh.chmod(0o755)
-        fresh.rename(place)
+    try:
+        done = subprocess.run(
+            _command(release, place, sources(release, source_files()), proxies()),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=BUILD_DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _failed(f"mmdebstrap did not end within {BUILD_DEADLINE_S:.0f} s") from None
+    if done.returncode:
+        raise _failed(f"mmdebstrap: {_last_errors(done.stderr)}")
+
+
+def _failed(what: str) -> NodeError:
+    fix = "check the connection to the package mirror, or use --level 1"
+    return NodeError(what, where="the nodes' root file system", fix=fix)
 
 
 def _command(release: Release, target: Path, mirrors: list[str], proxies: list[str]) -> list[str]:
@@ -197,14 +186,3 @@ def _last_errors(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("E:", "Err:", "error:"))]
     return " / ".join((errors or lines or ["no word"])[-3:])[:400]
-
-
-@contextmanager
-def _held(path: Path) -> Iterator[None]:
-    """One build at a time; whoever has waited finds it finished."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
