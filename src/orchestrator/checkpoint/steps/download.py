@@ -11,6 +11,7 @@ from typing import Literal
 from orchestrator.checkpoint.steps.checkpoint import on_node
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.secret_file import read_private_line
+from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.places import venv
@@ -111,7 +112,7 @@ def _interpreters(node: NodeSpec) -> list[str]:
             where=node.name,
             fix="set l40s_stack in the inventory, or use --python PATH",
         )
-    return [f"{venv(node, node.stack or '')}/bin/python"]
+    return [f"{node.venv or venv(node, load_stack(node.stack or '').name)}/bin/python"]
 
 
 def _token(path: Path | None) -> str:

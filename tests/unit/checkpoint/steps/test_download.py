@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,13 @@ def test_an_interpreter_without_the_client_is_told_with_what_to_do(
         with pytest.raises(NodeError, match=what) as caught:
             download(node, DownloadRequest(repo=REPO, endpoint=hub.url, python=python), lambda _: None)
         assert "--python" in caught.value.fix
+
+
+def test_a_stack_may_be_named_by_its_file(node: NodeSpec, tmp_path: Path) -> None:
+    stack = tmp_path / "file.yml"
+    stack.write_text("name: ours\nsource: made by the tests\ndialect: sglang-0.5\nengine_version: 0.5.23\n")
+    with pytest.raises(NodeError, match="/opt/l40s/venvs/ours/bin/python"):
+        download(replace(node, stack=str(stack)), DownloadRequest(repo=REPO), lambda _: None)
 
 
 def test_two_into_one_directory(node: NodeSpec, hub: ModelHub) -> None:
