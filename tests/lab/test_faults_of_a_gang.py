@@ -156,7 +156,21 @@ def test_a_rail_that_is_cut_under_a_serving_gang_fails_no_request_and_restarts_n
     assert load.bad == []
     assert back["port"] == rail["port"] and "l40s-deploy restart gang0" in back["text"]
     assert lab.gang()["run_id"] == before["run_id"]
+
+
+def test_down_says_that_a_disk_is_full_and_stops_its_node_too(lab: SmallLab) -> None:
+    lab.serve()
+    strike(lab, "break", "node1", "disk-full")
+    try:
+        told = lab.deploy("down", check=False)
+        said = told.stdout + told.stderr
+        assert told.returncode != 0 and "node1" in said and "disk is full" in said, said
+        assert "taken over" not in said and "without a report" not in said
+        assert not lab.engine_processes()
+    finally:
+        strike(lab, "heal", "node1")
     lab.deploy("down")
+    assert lab.gang()["state"] == "absent"
 
 
 def test_a_killed_agent_takes_its_engine_with_it(lab: SmallLab) -> None:
