@@ -1,4 +1,4 @@
-"""Hostile clients of a gang's port, which send any bytes, and how long the agent then takes to answer."""
+"""Hostile clients, which send any bytes, hostile servers, and logins that print."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
@@ -92,6 +93,39 @@ def main(address: str, port: str, count: str, seed: str) -> None:
         print(made[0], flush=True)
 
 
+@contextlib.contextmanager
+def talker(says: bytes, drips: bytes = b"") -> Iterator[int]:
+    """A peer on loopback that says something at once and then a piece at a time, without an end; its port."""
+    over = threading.Event()
+
+    class Talk(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.sendall(says)
+                while not over.wait(0.05) and drips:
+                    self.request.sendall(drips)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talk) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1]
+        finally:
+            over.set()
+            server.shutdown()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+HOSTILE = {
+    "deep": (OK + b"Content-Length: 61440\r\n\r\n" + b"[" * 61440, b""),
+    "dripping status": (b"", b"H"),
+    "dripping headers": (OK, b"A: b\r\n"),
+    "dripping body": (OK + b"Content-Length: 60000\r\n\r\n", b"["),
+    "going on": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "too much": (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000, b""),
+    "noise": (bytes(range(256)) * 300, b""),
+}
+
+
 @dataclass
 class Probe:
     """Keeps asking the agent's port for its challenge. worst_s: the longest answer time."""
@@ -127,6 +161,27 @@ class Probe:
             line.connect((self.address, self.port))
             return b"challenge" in line.recv(4096)
         return False
+
+
+NOISES = {
+    "words": "printf welcome",
+    "title": r"printf '\033]0;%s\007' node7",
+    "lines": "echo 'Last login: Tue'; echo; echo '*** maintenance on Friday ***'",
+    "answer": """echo '{"ok":true,"value":7}'""",
+    "half an answer": """printf '{"ok":true,"value":'""",
+    "bytes": r"printf '\377\376\000\033[2J'",
+    "carriage returns": r"printf 'hi\r\n\r'",
+    "picture": "head -c 200000 /dev/zero | tr '\\0' '#'",
+    "not a terminal": "stty -g; tput cols",
+    "manager": "echo 'Now using node v18.19.0 (npm v10.2.3)'; printf '\\342\\234\\224 '",
+    "almost a begin": r"printf '\036l40s-deploy \036l40s'",
+    "a begin": r"printf '\036l40s-deploy\036'; echo; printf '\036l40s-deploy\036{\"ok\":true}'",
+    "something that stays": "sleep 30 &",
+    "the command": """echo "$SSH_ORIGINAL_COMMAND"; printf %b "$SSH_ORIGINAL_COMMAND" """,
+    "errors": "echo 'mesg: ttyname failed: Inappropriate ioctl for device' >&2",
+    "errors of sudo": "echo 'sudo: unable to resolve host node7' >&2",
+}
+"""What start-up files print, as sh writes it."""
 
 
 def resident_bytes(pid: int) -> int:

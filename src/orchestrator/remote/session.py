@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,8 +126,10 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-_BEGIN = b"\x1el40s-deploy\x1e"
-_SAY_BEGIN = "printf '\\036%s\\036' l40s-deploy"
+_OURS = f"l40s-deploy-{secrets.token_hex(8)}"
+"""Of this process alone: some logins print what an earlier one has printed."""
+BEGIN = f"\x1e{_OURS}\x1e".encode()
+_SAY_BEGIN = f"printf '\\036%s\\036' {_OURS}"
 """Not what it prints: some logins print the command that they are asked for, and echo may resolve escapes."""
 MOST_NOISE = 1 << 20
 """Bytes that a login may print before a command begins."""
@@ -154,11 +157,11 @@ class LoginOutput:
         """The part of stdout that is the command's. Raises NodeError past the limit."""
         if self._noise is None:
             return chunk
-        searched = max(0, len(self._noise) - len(_BEGIN))
+        searched = max(0, len(self._noise) - len(BEGIN))
         self._noise += chunk
-        begin = self._noise.find(_BEGIN, searched)
+        begin = self._noise.find(BEGIN, searched)
         if begin >= 0:
-            rest, self._noise = bytes(self._noise[begin + len(_BEGIN) :]), None
+            rest, self._noise = bytes(self._noise[begin + len(BEGIN) :]), None
             return rest
         if len(self._noise) > MOST_NOISE:
             raise too_much(self._spec.name, "what it runs at login", MOST_NOISE)

@@ -20,6 +20,8 @@ from orchestrator.remote.ssh_way import SshConnection, open_way
 
 _CHUNK = 65536
 _STDERR_KEPT = 65536
+LINGER_S = 5.0
+"""What a login left running may hold the output open: it has ended where nothing comes for so long after the exit."""
 _FED_INLINE = 1 << 20
 """Input up to this size fits into sshd's first window (2 MiB), so writing it can't wait for the command."""
 
@@ -247,7 +249,9 @@ def _output(channel: paramiko.Channel, login: LoginOutput) -> Iterator[tuple[boo
         if finished:
             login.deadline.wait(channel.status_event)
             return
-        login.deadline.wait(arrived)
+        left = login.deadline.left()
+        if not arrived.wait(min(LINGER_S, LINGER_S if left is None else left)) and channel.exit_status_ready():
+            return
 
 
 class _Arrived(threading.Event):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.model.inventory import Reach
-from orchestrator.remote.session import command_line, shown, sudo_refusal
+from orchestrator.remote.session import BEGIN, command_line, shown, sudo_refusal
 
 PLAIN = Reach(host="h", user="deploy")
 BECOME = Reach(host="h", user="deploy", become=True, become_user="l40s")
@@ -19,7 +19,7 @@ BECOME = Reach(host="h", user="deploy", become=True, become_user="l40s")
 def test_words_arrive_as_they_are(words: list[str]) -> None:
     line = command_line(["printf", "%s\\0", *words], PLAIN, None)
     out = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True, timeout=20).stdout
-    assert out.decode().removeprefix("\x1el40s-deploy\x1e").split("\0")[:-1] == words
+    assert out.removeprefix(BEGIN).decode().split("\0")[:-1] == words
 
 
 def test_become_goes_through_sudo_and_never_asks() -> None:

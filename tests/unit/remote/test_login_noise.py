@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.hostile import NOISES
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.remote import session as sessions
+from orchestrator.remote import ssh_session
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
@@ -26,23 +28,6 @@ SHELLS = {
     "tcsh": ("", ".tcshrc"),
 }
 """What makes a shell read its start-up file, and which one that is."""
-
-NOISES = {
-    "words": "printf welcome",
-    "title": r"printf '\033]0;%s\007' node7",
-    "lines": "echo 'Last login: Tue'; echo; echo '*** maintenance on Friday ***'",
-    "answer": """echo '{"ok":true,"value":7}'""",
-    "half an answer": """printf '{"ok":true,"value":'""",
-    "bytes": r"printf '\377\376\000\033[2J'",
-    "carriage returns": r"printf 'hi\r\n\r'",
-    "picture": "head -c 200000 /dev/zero | tr '\\0' '#'",
-    "not a terminal": "stty -g; tput cols",
-    "manager": "echo 'Now using node v18.19.0 (npm v10.2.3)'; printf '\\342\\234\\224 '",
-    "almost a begin": r"printf '\036l40s-deploy \036l40s'",
-    "the command": """echo "$SSH_ORIGINAL_COMMAND"; printf %b "$SSH_ORIGINAL_COMMAND" """,
-    "errors": "echo 'mesg: ttyname failed: Inappropriate ioctl for device' >&2",
-    "errors of sudo": "echo 'sudo: unable to resolve host node7' >&2",
-}
 
 
 @pytest.fixture(scope="module", params=SHELLS)
@@ -63,7 +48,8 @@ def noisy(
 
 
 @pytest.fixture
-def session(noisy: Sshd) -> Iterator[SshSession]:
+def session(noisy: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshSession]:
+    monkeypatch.setattr(ssh_session, "LINGER_S", 0.5)
     opened = open_session(noisy.spec(), deadline_s=20)
     yield opened
     opened.close()

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import http.client
-import io
 import json
 import queue
 import smtplib
-import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.gang.view import GangView
@@ -28,10 +23,8 @@ from orchestrator.model.errors import DeployError
 from orchestrator.model.notify import Event, Mail, Notice, Recipient
 from orchestrator.monitoring.events import news
 from orchestrator.monitoring.wording import address, body, plain, refused
+from orchestrator.node.network import http_connection
 from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 TRIES = 3
 PAUSE_S = 2.0
@@ -157,70 +150,19 @@ class Notifier:
         return wrong
 
 
-class _Exchange:
-    """What a peer says, under one deadline and one byte limit: a byte now and then wins no time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ends = time.monotonic() + seconds
-        self._left = MOST_HEARD
-
-    def rest(self) -> float:
-        """Seconds. Raises TimeoutError at the end."""
-        if (rest := self._ends - time.monotonic()) <= 0:
-            raise TimeoutError
-        return rest
-
-    def count(self, heard: int) -> None:
-        """Raises OSError above the limit."""
-        self._left -= heard
-        if self._left < 0:
-            raise OSError(errno.EMSGSIZE, f"it said more than {MOST_HEARD} bytes")
-
-    def makefile(self, sock: socket.socket) -> io.BufferedReader:
-        """In place of the socket's own."""
-        return io.BufferedReader(_Heard(sock, self))
-
-
-class _Heard(io.RawIOBase):
-    def __init__(self, sock: socket.socket, exchange: _Exchange) -> None:
-        self._sock, self._raw, self._exchange = sock, sock.makefile("rb", buffering=0), exchange
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
-        self._sock.settimeout(self._exchange.rest())
-        heard = self._raw.readinto(buffer)
-        self._exchange.count(heard or 0)
-        return heard
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, exchange: _Exchange, **more: Any) -> None:
-        super().__init__(sock, **more)
-        self.fp.close()
-        self.fp = exchange.makefile(sock)
-
-
 def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
     now = time.time()
     url = recipient.url or _secret(recipient.url_file, "the address")
     sign = _secret(recipient.sign_file, "the signing key") if recipient.sign_file else ""
-    parts = urlsplit(address(recipient.kind, url, sign=sign, at=now))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "the address is not an http(s) address"
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    exchange = _Exchange(deadline_s)
-    connection = kind(parts.hostname, parts.port, timeout=deadline_s)
-    connection.response_class = partial(_Response, exchange=exchange)  # type: ignore[assignment]
+    where = address(recipient.kind, url, sign=sign, at=now)
     try:
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection = http_connection.connection(where, deadline_s, most=MOST_HEARD)
+    except ValueError:
+        return "the address is not an http(s) address"
+    try:
         text = json.dumps(body(recipient.kind, notice, sign=sign, at=now), ensure_ascii=False).encode()
-        connection.request("POST", path, text, {"Content-Type": "application/json; charset=utf-8"})
+        headers = {"Content-Type": "application/json; charset=utf-8"}
+        connection.request("POST", http_connection.target(where), text, headers)
         answer = connection.getresponse()
         said = answer.read(1 << 16)
         if not 200 <= answer.status < 300:
@@ -238,7 +180,7 @@ def _parsed(said: bytes) -> object:
 
 
 class _Smtp(smtplib.SMTP):
-    def __init__(self, exchange: _Exchange, *place: Any, **more: Any) -> None:
+    def __init__(self, exchange: http_connection.Exchange, *place: Any, **more: Any) -> None:
         self._exchange = exchange
         super().__init__(*place, **more)
 
@@ -260,7 +202,7 @@ def _mail(mail: Mail, notice: Notice, deadline_s: float) -> None:
     message.set_content(plain(notice) + "\n")
     password = _secret(mail.password_file, "the password") if mail.password_file else ""
     context = ssl.create_default_context() if mail.tls != "none" else None
-    exchange = _Exchange(deadline_s)
+    exchange = http_connection.Exchange(deadline_s, MOST_HEARD)
     if mail.tls == "tls" and context is not None:
         server: smtplib.SMTP = _SmtpOverTls(exchange, mail.server, mail.port, timeout=deadline_s, context=context)
     else:

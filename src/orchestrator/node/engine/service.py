@@ -163,7 +163,7 @@ class Service:
             return CanaryResult("", f"HTTP {status}: {body[:300].decode('utf-8', 'replace')}")
         try:
             text = str(json.loads(body)["choices"][0]["text"])
-        except (ValueError, KeyError, IndexError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             return CanaryResult("", f"the answer contains no completion: {body[:300].decode('utf-8', 'replace')}")
         return CanaryResult(text, judge(text, self.canary.expect_any))
 
@@ -173,7 +173,7 @@ class Service:
                 "GET", self.endpoints.get("models", "/v1/models"), None, self.patience.answer_s + GRACE_S
             )
             return str(json.loads(body)["data"][0]["id"]) if status == 200 else self.model
-        except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError, TypeError):
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError):
             return self.model
 
     def _ask(self, method: str, path: str, body: object, timeout: float) -> tuple[int, bytes]:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import base64
-import http.client
-import os
 import socketserver
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.hostile import Strangers, resident_bytes
+from tests.support.hostile import HOSTILE, talker
 from tests.support.receiver import receiver
-from tests.support.waiting import until
 
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.overview import _with_unheard
 from orchestrator.gang.view import GangView
-from orchestrator.model.deadlines import NOTICE_S
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.notify import Event, Mail, Notice, ReceiverKind, Recipient
 from orchestrator.monitoring.steps import notify
 from orchestrator.monitoring.steps.exporter import Scraper
-from orchestrator.monitoring.steps.http_server import Page, serving
 from orchestrator.monitoring.steps.notify import Notifier, keep_outcome, send, shown, trial
 from orchestrator.records.documents import read_told, unheard_file
 
@@ -153,39 +146,6 @@ def test_a_receiver_that_is_no_longer_named_is_forgotten(tmp_path: Path) -> None
         assert read_told(unheard_file(path)) == {"slack at new": "HTTP 500"}
 
 
-@contextmanager
-def talker(says: bytes, drips: bytes = b"") -> Iterator[int]:
-    """A peer on loopback that says something at once and then a piece at a time, without an end; its port."""
-    over = threading.Event()
-
-    class Talk(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with suppress(OSError):
-                self.request.sendall(says)
-                while not over.wait(0.05) and drips:
-                    self.request.sendall(drips)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talk) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield server.server_address[1]
-        finally:
-            over.set()
-            server.shutdown()
-
-
-OK = b"HTTP/1.1 200 OK\r\n"
-HOSTILE = {
-    "deep": (OK + b"Content-Length: 61440\r\n\r\n" + b"[" * 61440, b""),
-    "dripping status": (b"", b"H"),
-    "dripping headers": (OK, b"A: b\r\n"),
-    "dripping body": (OK + b"Content-Length: 60000\r\n\r\n", b"["),
-    "going on": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "too much": (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000, b""),
-    "noise": (bytes(range(256)) * 300, b""),
-}
-
-
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_answer_holds_or_ends_what_serves_the_others(
     hostile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,42 +164,6 @@ def test_no_answer_holds_or_ends_what_serves_the_others(
                 notifier.tell(notice)
         assert [document["subject"] for document in there.documents()] == ["g0", "g1"]
     assert ["'" + notice.title + "'" in words for notice, words in zip(notices, troubles, strict=True)] == [True] * 2
-
-
-SOAK_S = float(os.environ.get("SOAK_S", "4"))
-"""The long one: 600."""
-MOST_GROWTH = 24 << 20
-
-
-def test_among_hostile_receivers_and_strangers_the_others_hear_all_in_flat_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a guard with --metrics; its own time limits where it is played for long."""
-    if SOAK_S < NOTICE_S:
-        monkeypatch.setattr(notify, "send", partial(send, deadline_s=1.0))
-        monkeypatch.setattr(notify, "LAST_NOTICES_S", 10.0)
-    told: list[str] = []
-    with ExitStack() as open_:
-        ports = [open_.enter_context(talker(*one)) for one in HOSTILE.values()]
-        there = [open_.enter_context(receiver()) for _ in range(2)]
-        bad = [Recipient(kind=ReceiverKind.DINGTALK, url=f"http://127.0.0.1:{port}/{port}") for port in ports]
-        good = [Recipient(kind=ReceiverKind.WEBHOOK, url=one.url) for one in there]
-        listening = open_.enter_context(serving({"/metrics": lambda _: Page("x")}, "127.0.0.1", 0))
-        open_.enter_context(Strangers("127.0.0.1", listening, 8, 1))
-        ends, memory = time.monotonic() + SOAK_S, 0
-        with Notifier([good[0], *bad, good[1]], str(tmp_path / "hosts.yml"), lambda _: None) as notifier:
-            while time.monotonic() < ends:
-                told.append(f"g{len(told)}")
-                notifier.tell(Notice(event=Event.GIVEN_UP, subject=told[-1], text="3 restarts"))
-                memory = memory or (resident_bytes(os.getpid()) if time.monotonic() > ends - 0.8 * SOAK_S else 0)
-                ours = http.client.HTTPConnection("127.0.0.1", listening, 20, source_address=("127.0.0.2", 0))
-                with closing(ours):  # a stranger's own address is the one that gives way
-                    ours.request("GET", "/metrics")
-                    assert ours.getresponse().status == 200
-                time.sleep(min(0.5, SOAK_S / 40))
-            until(lambda: {len(one.got) for one in there} == {len(told)}, 30, "the others hear all")
-            assert resident_bytes(os.getpid()) - memory < MOST_GROWTH
-    assert [[document["subject"] for document in one.documents()] for one in there] == [told, told]
 
 
 @pytest.mark.parametrize(("says", "drips"), [(b"", b"2"), (b"", b"250-more\r\n"), (b"250-more\r\n" * 40_000, b"")])

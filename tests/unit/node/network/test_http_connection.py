@@ -1,18 +1,24 @@
-"""TLS to the holder of one certificate: no other server is believed, whatever name it has."""
+"""TLS to the holder of one certificate: no other server is believed, whatever name it has. No peer holds a client."""
 
 from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from tests.support.certificates import certified_key
+from tests.support.hostile import HOSTILE, talker
+from tests.support.waiting import slack, until
 
+from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
+from orchestrator.node.engine.service import Service
+from orchestrator.node.engine.vitality import ProbeTimes
 from orchestrator.node.network import http_connection
 from orchestrator.node.verbs import ask
+from orchestrator.protocol.staging import CanaryOrder
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
 
@@ -72,3 +78,39 @@ def test_what_is_no_web_address() -> None:
     with pytest.raises(ValueError, match="not an HTTP URL"):
         http_connection.connection("file:///etc/passwd", 1.0)
     assert http_connection.target("http://a:1") == "/" and http_connection.target("http://a/b?c=d") == "/b?c=d"
+
+
+def of_hook(port: int) -> str:
+    return run_hook(Hook(f"http://127.0.0.1:{port}/"), "failed", gang="g", why="", deadline_s=0.3)
+
+
+def of_ask(port: int) -> str:
+    request = AskRequest(asks=(HttpRequest(url=f"http://127.0.0.1:{port}/", timeout_s=0.3),))
+    return str(ask.answer(request.as_json())["answers"])
+
+
+def of_service(port: int) -> str:
+    """Until the canary, where a peer's first answer is one."""
+    canary = CanaryOrder(prompt="x", max_tokens=1, expect_any=("y",))
+    service = Service(f"http://127.0.0.1:{port}", {"alive": "/"}, canary, "m", ProbeTimes(answer_s=0.3))
+    service.start()
+    try:
+        heard = until(service.take)
+        return str(heard if not heard[0].healthy else until(lambda: [*heard, *service.take()][1:]))
+    finally:
+        service.stop()
+
+
+@pytest.mark.parametrize("client", [of_hook, of_ask, of_service])
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_no_peer_holds_or_ends_a_client(
+    hostile: str, client: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.node.engine.service.GRACE_S", 0.0)
+    monkeypatch.setattr("orchestrator.node.engine.service.CANARY_TIMEOUT_S", 0.3)
+    told: list[str] = []
+    with talker(*HOSTILE[hostile]) as port:
+        asking = threading.Thread(target=lambda: told.append(client(port)), daemon=True)
+        asking.start()
+        asking.join(10.0 * slack())
+    assert told

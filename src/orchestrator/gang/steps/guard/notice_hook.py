@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.model.deadlines import HOOK_S
 from orchestrator.model.errors import InputError
+from orchestrator.node.network import http_connection
 from orchestrator.planning.redaction import shown_hook
 
 
@@ -83,12 +84,10 @@ def _run(command: str, facts: dict[str, object], deadline_s: float) -> str:
 
 
 def _post(url: str, facts: dict[str, object], deadline_s: float) -> str:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=deadline_s)
+    connection = http_connection.connection(url, deadline_s)
     try:
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", path, json.dumps(facts), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", http_connection.target(url), json.dumps(facts), headers)
         status = connection.getresponse().status
         return "" if 200 <= status < 300 else f"HTTP {status}"
     finally:
