@@ -106,7 +106,7 @@ def talker(says: bytes, drips: bytes = b"") -> Iterator[int]:
                     self.request.sendall(drips)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Talk) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield server.server_address[1]
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import stat
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from orchestrator.model.errors import InputError
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/][A-Za-z0-9._~+/-]{7,511}=*")
 """What an Authorization header may carry (RFC 6750, b64token), long enough to be found in a log without
 mistaking anything else for it, and never like a flag."""
+_MOST_BYTES = 1 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -43,8 +46,8 @@ def read_private_line(path: Path, *, what: str, where: str) -> str:
 def read_private_text(path: Path, *, what: str, where: str) -> str:
     """All of a file, blanks around it left out. Raises InputError."""
     try:
-        mode = path.stat().st_mode
-        text = path.read_text("utf-8").strip()
+        mode, content = _regular(path)
+        text = content.decode("utf-8").strip()
     except OSError as failure:
         raise InputError(
             f"{path} can't be read: {failure.strerror or failure}", where=where, fix=f"name a file that contains {what}"
@@ -56,6 +59,15 @@ def read_private_text(path: Path, *, what: str, where: str) -> str:
             f"{path} may be read by others (mode {stat.S_IMODE(mode):04o})", where=where, fix=f"chmod 600 {path}"
         )
     return text
+
+
+def _regular(path: Path) -> tuple[int, bytes]:
+    """(mode, content). Raises OSError for what is no regular file: a pipe would be waited for, a device has no end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.ENXIO, "not a regular file")
+        return mode, file.read(_MOST_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +82,7 @@ class CertifiedKey:
 def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
     """Both files, if they belong together. Raises InputError."""
     try:
-        text = cert.read_text("ascii")
+        text = _regular(cert)[1].decode("ascii")
         first = x509.load_pem_x509_certificate(text.encode())
     except OSError as failure:
         raise InputError(

@@ -88,7 +88,9 @@ def _of_checkpoint(node: NodeSpec, profile: ModelProfile, host: HostFacts) -> li
             Severity.UNKNOWN,
             f"{path}/config.json could not be read: {host.config_error}",
             "it is not known whether it matches the profile",
-            "make it readable for the SSH user",
+            "make it readable for the SSH user"
+            if host.config_error in ("EACCES", "EPERM")
+            else f"ls -l {path}/config.json",
         ),
     ]
 

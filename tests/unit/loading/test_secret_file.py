@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from orchestrator.loading.secret_file import read_api_key, read_private_line
+from orchestrator.loading.secret_file import read_api_key, read_certified_key, read_private_line
 from orchestrator.model.errors import InputError
 
 KEY = "sk-0123456789abcdef"
@@ -53,6 +54,12 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
     (tmp_path / "key").chmod(0o600)
     with pytest.raises(InputError, match="is not a text file"):
         read_api_key(tmp_path / "key", where="x")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InputError, match="not a regular file"):
+            read_api_key(path, where="x")
+        with pytest.raises(InputError, match="not a regular file"):
+            read_certified_key(path, path, where="x")
 
 
 def test_a_private_line_may_have_blanks_but_one_line_only(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def _open(path: Path) -> Iterator[tarfile.TarFile]:
             yield tar
     except OSError as error:
         raise InputError(f"can't be read: {error.strerror or error}", where=str(path), fix=_MAKE) from None
-    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"is not a complete bundle: {error}", where=str(path), fix=_MAKE) from None
 
 

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from orchestrator.node import files
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 
@@ -33,7 +34,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _text(path: Path) -> tuple[str | None, str]:
     try:
-        with path.open("rb") as file:
+        with open(files.opened(path), "rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         return None, errno.errorcode.get(error.errno or 0, "EIO")

@@ -161,10 +161,8 @@ def without_prefixes(line: str) -> tuple[str, str]:
 def _out_of_json(line: str) -> str:
     """A line of docker's json-file driver holds the engine's line under `log`."""
     if line.startswith('{"log":'):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             return str(json.loads(line)["log"]).rstrip("\r\n")
-        except ValueError:
-            pass
     return line
 
 

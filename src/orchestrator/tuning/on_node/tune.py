@@ -276,7 +276,7 @@ def _user() -> str:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with open(files.opened(path), encoding="utf-8", errors="surrogateescape", newline="") as file:
         return file.read()
 
 

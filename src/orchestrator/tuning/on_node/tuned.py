@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.node import files
 from orchestrator.node.look import installed
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import Holdings, TunedRequest
@@ -50,7 +51,8 @@ def engine_root(venv: pathlib.Path) -> pathlib.Path | None:
 def _named_by_pth(site: pathlib.Path) -> Iterator[pathlib.Path]:
     for file in sorted(site.glob("*.pth")):
         try:
-            lines = file.read_text("utf-8", "replace").splitlines()
+            with open(files.opened(file), encoding="utf-8", errors="replace") as opened:
+                lines = opened.read(MOST_BYTES).splitlines()
         except OSError:
             continue
         yield from (pathlib.Path(line) for line in lines if line.startswith("/"))
@@ -106,7 +108,7 @@ class _FoldersRead:
 
     def _text(self, path: str) -> str | None:
         try:
-            with open(self._at(path), "rb") as file:
+            with open(files.opened(self._at(path)), "rb") as file:
                 data = file.read(MOST_BYTES + 1)
         except OSError as error:
             self.errors[path] = errno.errorcode.get(error.errno or 0, "EIO")

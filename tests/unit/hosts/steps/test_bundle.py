@@ -140,11 +140,12 @@ def foreign(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[list[tuple[ta
         lambda entries: entries.clear(),
         lambda entries: entries.__setitem__(0, (entries[0][0], b'{"format": 2}')),
         lambda entries: entries.__setitem__(0, (entries[0][0], b"[]")),
+        lambda entries: entries.__setitem__(0, (entries[0][0], b"[" * 60_000)),
         lambda entries: entries.__setitem__(0, (entries[0][0], entries[0][1].replace(b"3.11", b"3.11; rm"))),
     ],
     ids=[
         "out of it", "absolute", "through wheels", "a link", "a pipe", "a part less", "a part more", "a part twice",
-        "another order", "nothing", "a later format", "no manifest", "another Python",
+        "another order", "nothing", "a later format", "no manifest", "a deep one", "another Python",
     ],
 )  # fmt: skip
 def test_what_is_no_bundle_is_refused_before_it_reaches_a_node(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_odd_files(tmp_path: Path, content: bytes, told: tuple[str | None, str])
     assert (found["config"], found["config_error"]) == told
 
 
-def test_a_directory_in_its_place(tmp_path: Path) -> None:
-    (tmp_path / "config.json").mkdir()
-    assert answer({"model_path": str(tmp_path)})["config_error"] == "EISDIR"
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_in_its_place(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "config.json")
+    assert answer({"model_path": str(tmp_path)})["config_error"] == "ENXIO"

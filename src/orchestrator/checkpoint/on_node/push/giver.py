@@ -24,7 +24,9 @@ from typing import Any
 
 from orchestrator.node import files, processes
 from orchestrator.node.failure import Failure
+from orchestrator.node.network.http_connection import Exchange
 from orchestrator.node.network.wire import nonce, proof, proves
+from orchestrator.protocol.message import parsed
 
 USER = "l40s"
 FILES = "files"
@@ -197,7 +199,7 @@ class Giver:
 HELLO = b"l40s "
 """What a connection for this begins with; rsync's begin with @RSYNCD."""
 LINE_S = 20.0
-"""A side that says nothing for this long in the handshake, or afterwards, is gone."""
+"""For the giver's whole handshake; a side that says nothing for this long afterwards is gone."""
 ALIVE_S = 5.0
 LONGEST = 64 * 1024
 
@@ -234,12 +236,13 @@ def tell_ready(
     key = secret.encode()
     with connection, contextlib.suppress(OSError, ValueError, KeyError, NoNotes):
         connection.settimeout(LINE_S)
-        lines = connection.makefile("rb")
+        lines = Exchange(LINE_S).makefile(connection)
         theirs = str(_line(lines.readline(LONGEST).removeprefix(HELLO))["nonce"])
         ours = nonce()
         _say(connection, {"nonce": ours, "proof": proof(key, "giver", "push", "", theirs, ours)})
         if not proves(key, _line(lines.readline(LONGEST)).get("proof"), "fetcher", "push", "", theirs, ours):
             return
+        connection.settimeout(LINE_S)
         with trusting:
             _tell_all(connection, ready)
 
@@ -282,7 +285,7 @@ def _say(connection: socket.socket, message: dict[str, Any]) -> None:
 def _line(text: bytes) -> dict[str, Any]:
     if not text:
         raise NoNotes("it closed the connection")
-    said = json.loads(text)
+    said = parsed(text)
     if not isinstance(said, dict):
         raise NoNotes("another program listens on that port")
     return said

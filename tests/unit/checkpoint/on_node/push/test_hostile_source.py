@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.hostile import talker
+from tests.support.waiting import slack
 
+from orchestrator.checkpoint.on_node.push import giver
 from orchestrator.checkpoint.on_node.push import target as push_target
 from orchestrator.checkpoint.steps import push as workflow
 from orchestrator.checkpoint.steps.chain import Hop, VerbStream
@@ -182,3 +189,21 @@ def test_what_arrived_as_a_link_or_as_a_second_name_of_a_file_is_never_touched(t
         arrived.unlink()
     target.close()
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def test_a_stranger_at_either_end_of_the_notes_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly it greets, and however deep its words are."""
+    monkeypatch.setattr(giver, "LINE_S", 0.3)
+    ours, theirs = socket.socketpair()
+    telling = threading.Thread(
+        target=giver.tell_ready, args=(ours, "secret", giver.Ready(), contextlib.nullcontext()), daemon=True
+    )
+    telling.start()
+    with theirs, contextlib.suppress(OSError):
+        ends = time.monotonic() + 10.0 * slack()
+        while telling.is_alive() and time.monotonic() < ends:
+            theirs.send(b"{")
+            telling.join(0.05)
+    assert not telling.is_alive()
+    with talker(b"[" * 60_000 + b"\n") as port, pytest.raises(giver.NoNotes):
+        giver.hear_ready("127.0.0.1", port, "secret", lambda path, digest: None)

@@ -101,7 +101,7 @@ def test_whoever_passed_a_log_on_its_prefix_hides_nothing(prefix: str) -> None:
 def test_a_log_of_dockers_json_driver_is_read() -> None:
     lines = (LOGS / "shm-docker-64m.log").read_text("utf-8").splitlines()
     wrapped = [json.dumps({"log": f"{line}\n", "stream": "stderr"}).replace('{"log": ', '{"log":') for line in lines]
-    seen = read_logs({"a": wrapped})
+    seen = read_logs({"a": ['{"log":' + "[" * 60_000, *wrapped]})
     assert seen.cause is not None and seen.cause.signature == "SHM-TOO-SMALL"
 
 
