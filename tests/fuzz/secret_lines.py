@@ -11,6 +11,7 @@ import string
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
+from xml.sax.saxutils import escape
 
 import yaml
 
@@ -176,7 +177,7 @@ def _environment(name: str, value: str, rng: random.Random) -> str:
 
 
 def _key_value(name: str, value: str, rng: random.Random) -> str:
-    return f"{name}{rng.choice(('=', ' = ', ': ', '=>', ':'))}{value}"
+    return name + rng.choice(("=", " = ", ": ", "=>", ":", "\uff1a", "=\\\n")) + value
 
 
 def _words(name: str, value: str, rng: random.Random) -> str:
@@ -212,6 +213,10 @@ SHAPES: dict[str, Callable[[random.Random], Made]] = {
     "logfmt": _both(lambda n, v, _: f"level=info {n}={json.dumps(v)} n=1", sentence, ALL),
     "YAML": _both(_yaml, sentence, PASSWORDS),
     "YAML's words": _both(_yaml, token, TOKENS),
+    "YAML's next line": _both(lambda n, v, rng: f"a: 1\n{n}:\n  {rng.choice(('', '- '))}{v}\nz: 2", token, ALL),
+    "XML": _both(
+        lambda n, v, _: f"<a><{n}>{escape(v)}</{n}></a>", sentence, ("password", "api_key", "HF_TOKEN", "secret")
+    ),
     "YAML's block": _both(_block, sentence, ALL),
     "list": _both(_list, token, ("api_key", "token", "password", "secret")),
     "environment": _both(_environment, token, ("HF_TOKEN", "DB_PASS", "SENTRY_DSN", "API_KEY")),

@@ -21,28 +21,41 @@ _COLOURS = r"(?:(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;]*m)*"
 _LIST = r"\[(?:\s*b?\\*(?:\"[^\"\n]*\"|'[^'\n]*'),?)+\s*\]?|\[[^\]\n]*\]?"
 _NAMED = re.compile(
     r"(?i)(?P<name>(?:(?P<line>passw(?:or)?ds?|passphrase|(?:(?<![a-z])|(?-i:(?<=[a-z])(?=[A-Z])))(?:pass|pwd)"
+    r"|sshpass|密码|口令|密钥|令牌"
     r"|secret(?:[_-]?key)?s?|credentials?|authorization|(?<![a-z])(?:set-)?cookie|x-auth(?:-[\w-]{1,60})?)"
-    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master)[_-]?keys?|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
-    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}(?:(?:\\*[\"']|%22)?[^\S\n]*(?:=>|:=|[:=]|%3[ad])"
+    r"|(?:api|access|private|auth|sign(?:ing)?|encryption|master|account|routing|subscription)[_ -]?keys?"
+    r"|(?<=[?&])(?:key|sig(?:nature)?|code)|session[_-]?(?:id|key)|(?<!num_)tokens?|(?<![a-z])(?:dsn|pat)"
+    rf"|webhook(?:[_-]?url)?)(?:[_-]?(?:[0-9]+|id))?{_COLOURS}(?:(?:\\*[\"']|%22|\\u0022)?[^\S\n]*"
+    r"(?:=>|:=|[:=\uff1a\uff1d\0]|%3[ad]|\\u003[ad])(?:\\\n)?"
     rf"|\\*[\"']?,?\s+\\*[\"']?value\\*[\"']?[^\S\n]*[:=]|\\*[\"'],)[^\S\n]*{_COLOURS}(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|(?:none|null|true|false)(?=[\s,;)}}\]]|$)|[|>][-+]?[^\S\n]*(?:\n[ \t]+[^\n]+)+"
+    rf"|(?<=[:=])(?:\n[ \t]*(?:[ \t]|- )(?:\"[^\"\n]*\",?|\S+)[^\S\n]*(?=\n|\Z))+"
     rf"|(?(line)[^\n]+|(?:{_LIST}|(?:(?:bearer|basic|token|digest)\s+)?(?!{{)[^\s,;}}\])]+)))"
 )
 """A name like a secret's with its value, a password or a header to the end of the line: it may have several words.
 Between them stands a sign, a comma (pairs of headers), or the word value (an environment in YAML or JSON).
 `tokens: 5` stays: a report is not readable without it."""
 _FLAG = re.compile(
-    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|passphrase|secret)\\*[\"']?(?:\s*,\s*|\s+)"
+    r"(?P<name>--(?:[\w-]{1,60}-)?(?:api-key|key|token|passw(?:or)?d|pwd|passphrase|secret)\\*[\"']?(?:\s*,\s*|[\s\0]+)"
     r"|\bsshpass\s+-p ?|\bcurl\b[^\n]{0,400}?\s(?:-u|--user)[ =]?[\"']?[^\s:]{1,100}:)"
     rf"(?P<value>{_QUOTED}|\S+)"
 )
 _BY_FORM = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|hooks\.slack\.com/\S+|AKIA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)|(?i:\bbearer\s+)[\w.~+/=-]{8,}"
+    r"|(?:nvapi|pypi|xapp|dckr_pat|dop_v1|npm|[sr]k_live|[sr]k_test)[_-][\w-]{10,}|AIza[\w-]{20,}|AGE-SECRET-KEY-\w+"
+    r"|(?:web)?hook(?:s|b2)?/[\w/@-]{16,}|bot[0-9]{6,}:[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?=\w*[0-9])(?=\w*[a-z])(?=\w*[A-Z])(?!\w*(?:[0-9]{5}|[a-z]{5}|[A-Z]{5}))[A-Za-z0-9]{16,}[\w+/=-]*"
+    r")|(?i:\bbearer\s+)[\w.~+/=-]{8,}"
 )
-"""Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, JSON web tokens, and whatever follows Bearer."""
-_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
+"""Hugging Face, OpenAI, GitHub, GitLab, Slack, AWS, NVIDIA and more, webhooks, JSON web tokens, what follows Bearer,
+and a long word that has no words in it: digits and letters of both cases, mixed as only chance mixes them."""
+_IN_TAGS = re.compile(
+    r"(?i)(?P<name><[\w:.-]{0,60}(?:passw|pwd|token|secret|api[_-]?key)[\w:.-]{0,60}(?:\s[^<>]{0,200})?>)[^<]+(?=</)"
+)
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL
+)
 _URL_USER = re.compile(r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}(?:://|%3a%2f%2f))[^\s\"<>]{0,1000}(?:@|%40)")
 """Up to the last @: a password may hold others, and slashes. Repetitions have an end, so that no line takes long."""
 _COUNTS = re.compile(r"(?i)^tokens?(?:_[a-z]+)?[\"']?\s*[:=]\s*$")
@@ -53,6 +66,7 @@ def without_secrets(text: str) -> str:
     text = _PRIVATE_KEY.sub(HIDDEN, text)
     text = _URL_USER.sub(rf"\g<scheme>{HIDDEN}@", text)
     text = _FLAG.sub(rf"\g<name>{HIDDEN}", text)
+    text = _IN_TAGS.sub(rf"\g<name>{HIDDEN}", text)
     return _BY_FORM.sub(HIDDEN, _NAMED.sub(_hidden, text))
 
 
