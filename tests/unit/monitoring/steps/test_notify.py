@@ -15,6 +15,7 @@ from tests.support.hostile import HOSTILE, talker
 from tests.support.receiver import receiver
 
 from orchestrator.gang.overview import Overview
+from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.status.overview import _with_unheard
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
@@ -59,6 +60,28 @@ def test_a_file_that_others_may_read_is_refused_and_nothing_is_sent(tmp_path: Pa
             Recipient(kind=ReceiverKind.SLACK, url_file=private(tmp_path, f"{there.url}/s3cret", 0o644)), trial()
         )
     assert "may be read by others" in words and "s3cret" not in words and there.got == []
+
+
+ODD = "\udcff \ud800 \0 \x9b2J \u202e \u3000 api_key=s3cret-value\r\n" + "x" * 300_000
+"""What a log may say."""
+
+
+@pytest.mark.parametrize("kind", ReceiverKind)
+def test_whatever_a_node_says_arrives_without_secrets_and_controls(kind: ReceiverKind) -> None:
+    notice = Notice(event=Event.FAILED, subject="g", text=ODD, fix=ODD)
+    with receiver() as there, post() as (port, lines):
+        there.answer = {"errcode": 0}
+        mail = Mail(server="127.0.0.1", port=port, sender="a@b.c", to=("d@e.f",), tls="none")
+        to = {"mail": mail} if kind is ReceiverKind.EMAIL else {"url": there.url}
+        assert send(Recipient(kind=kind, **to), notice) == ""  # type: ignore[arg-type]
+        why = str(there.documents() or lines)
+        assert run_hook(Hook("/bin/true"), "failed", gang="g", why=ODD) == ""
+        assert run_hook(Hook(there.url), "failed", gang="g", why=ODD) == ""
+    for heard in (why, str(there.documents()[-1]["why"])):
+        assert "xxx" in heard and "s3cret" not in heard and len(heard) < 10_000
+        assert not [
+            one for one in ("\udcff", "\ud800", "\0", "\x9b", "\u202e") if one in heard or repr(one)[1:-1] in heard
+        ]
 
 
 def test_what_a_receiver_refuses_is_told(tmp_path: Path) -> None:

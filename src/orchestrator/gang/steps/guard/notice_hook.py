@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.model.deadlines import HOOK_S
 from orchestrator.model.errors import InputError
+from orchestrator.model.notify import said
 from orchestrator.node.network import http_connection
 from orchestrator.planning.redaction import shown_hook
 
@@ -56,7 +57,7 @@ def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float =
     """
     if not hook.target:
         return ""
-    facts = {"event": event, "gang": gang, "why": why, "at": time.time()}
+    facts = {"event": event, "gang": gang, "why": said(why), "at": time.time()}
     try:
         if hook.is_address:
             return _post(hook.target, facts, deadline_s)
