@@ -24,6 +24,8 @@ _NOT_YAML = (
 
 DEEPEST = 100
 """Nested collections beyond this are refused: libyaml's composer recurses in C and would end the process."""
+MOST_VALUES = 1_000_000
+"""A thousand nodes with a thousand variables each."""
 
 
 class MarkedMapping(dict[Any, Any]):
@@ -97,16 +99,28 @@ def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --l
 
 
 def _refuse_depth(text: str) -> None:
-    depth = 0
+    """And size, both with what aliases stand for: ten lines can name each other a billion times."""
+    known: dict[str, tuple[int, int]] = {}
+    inside: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # of each open collection: anchor, values, levels below
     for event in yaml.parse(text, Loader=_Parser):
+        values, levels = 1, 0
         if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+            inside.append((event.anchor, 0, 0))
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST:
-            raise yaml.MarkedYAMLError(
-                problem=f"it nests more than {DEEPEST} levels deep", problem_mark=cast(yaml.Mark, event.start_mark)
+            anchor, values, levels = inside.pop()
+            values, levels = values + 1, levels + 1
+            if anchor is not None:
+                known[anchor] = values, levels
+        elif isinstance(event, yaml.AliasEvent):
+            values, levels = known.get(event.anchor, (1, 0))
+        anchor, before, deepest = inside[-1]
+        inside[-1] = anchor, before + values, max(deepest, levels)
+        too_deep = len(inside) - 1 + levels > DEEPEST
+        if too_deep or before + values > MOST_VALUES:
+            words = (
+                f"it nests more than {DEEPEST} levels deep" if too_deep else f"it has more than {MOST_VALUES} values"
             )
+            raise yaml.MarkedYAMLError(problem=words, problem_mark=cast(yaml.Mark, event.start_mark))
 
 
 def _refuse_duplicates(loader: _MarkingLoader, node: yaml.Node) -> None:

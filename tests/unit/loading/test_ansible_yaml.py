@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.odd_yaml import ODD_YAML
 
 from orchestrator.loading.ansible_yaml import read_ansible_inventory
 from orchestrator.loading.marked_yaml import parse_yaml
@@ -251,6 +252,7 @@ def test_any_text_is_a_value_or_an_input_error(text: str) -> None:
         assert wrong.where.startswith("hosts.yml")
 
 
-def test_deep_nesting_is_an_input_error() -> None:
+@pytest.mark.parametrize("text", ["[" * 100_000, *(text for text in ODD_YAML if "&a0" in text)])
+def test_what_nests_too_deep_or_stands_for_too_much_is_an_input_error(text: str) -> None:
     with pytest.raises(InputError, match="not valid YAML"):
-        parse_yaml("[" * 100_000, "hosts.yml")
+        parse_yaml(text, "hosts.yml")
