@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import subprocess
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.guarding import guarding
+from tests.support.hostile import HOSTILE, NOISES, Dripping, Strangers, resident_bytes, talker
 from tests.support.ports import free_port
+from tests.support.preloaded import L40S_DEPLOY
 from tests.support.prometheus import checked, program, query, running
 from tests.support.receiver import Receiver, receiver
 from tests.support.small_lab import SmallLab, small_lab
@@ -28,6 +33,9 @@ SHOWN_S = 2.0
 """Time limit from a killed rank to the page and to `status --watch`."""
 SCRAPES = 20
 SCRAPE_EVERY_S = 15
+SOAK_S = float(os.environ.get("SOAK_S", "0"))
+"""How long ranks are killed, one after the other; `make long`: 600."""
+MOST_GROWTH = 24 << 20
 SHARE = 0.01
 """The share of one core that may be used on each node."""
 SPENT = """
@@ -190,26 +198,74 @@ def deaths(lines: Sequence[tuple[float, str]]) -> list[float]:
     ]
 
 
-def test_a_guard_tells_that_the_gang_failed_and_that_it_is_back_and_answers_prometheus(lab: SmallLab) -> None:
+def test_among_hostile_neighbours_a_guard_tells_all_and_answers_prometheus_in_flat_memory(
+    lab: SmallLab, tmp_path: Path
+) -> None:
+    """Receivers that drip or answer nonsense, clients of its metrics port that do, and logins that print."""
     if lab.gang()["state"] != "ready":
         lab.deploy("down")
         lab.serve()
-    port = free_port()
-    with receiver() as pager:
-        lab.write_inventory(vars={"l40s_notify": [{"kind": "webhook", "url": pager.url}]})
+    port, kills, said = free_port(), 0, tmp_path / "guard.txt"
+
+    def all_heard() -> bool:
+        return served_to_us(port) and {told(one).count("restored") for one in pagers} == {kills + 1}
+
+    with ExitStack() as open_:
+        pagers = [open_.enter_context(receiver()) for _ in range(2)]
+        good = [{"kind": "webhook", "url": pager.url} for pager in pagers]
+        lab.write_inventory(vars={"l40s_notify": good})
         assert "sent" in lab.deploy("notify", "--test").stdout
-        guard = lab.start("guard", "--metrics", str(port))
-        try:
-            until(lambda: "l40s_guard_up{" in scraped(f"127.0.0.1:{port}"), 30)
+        talkers = open_.enter_context(ExitStack())
+        ports = [talkers.enter_context(talker(*one)) for one in HOSTILE.values()]
+        bad = [{"kind": "dingtalk", "url": f"http://127.0.0.1:{one}/{one}"} for one in ports]
+        lab.write_inventory(vars={"l40s_notify": [good[0], *bad, good[1]]})
+        open_.enter_context(noisy_logins(lab))
+        words = ("guard", "--metrics", str(port), "--limit", "999", "--pause", "0.1", "--golden-every", "0")
+        guard = open_.enter_context(guarding([*L40S_DEPLOY, *words], lab.environment, said))
+        open_.callback(talkers.close)  # so that it ends without waiting for what they owe it
+        until(lambda: "l40s_guard_up{" in scraped(f"127.0.0.1:{port}"), 60, said.read_text)
+        dripping = open_.enter_context(Dripping("127.0.0.1", port, 64))
+        strangers = open_.enter_context(Strangers("127.0.0.1", port, 2, 1))
+        sizes, ends = [resident_bytes(guard)], time.monotonic() + SOAK_S
+        while not kills or time.monotonic() < ends:
             node, pid = lab.rank(2)
             lab.on(node, f"kill -9 {pid}")
-            until(lambda: told(pager)[-1:] == ["restored"] and len(told(pager)) > 1, 90, lambda: told(pager))
-        finally:
-            guard.terminate()
-            guard.communicate(timeout=60)
-    assert told(pager) == ["restored", "failed", "restored"]  # the test message is the first one
-    failed = pager.documents()[1]
-    assert failed["subject"] == "gang0" and node in failed["text"] and failed["fix"]
+            kills += 1
+            until(all_heard, 120, lambda: ([told(one) for one in pagers], said.read_text()[-3000:]), step_s=0.2)
+            sizes.append(resident_bytes(guard))
+        assert strangers.connections and dripping.connections > 64
+    sampled = [size >> 20 for size in (sizes[0], sizes[len(sizes) // 2], sizes[-1])]
+    print(f"{kills} kills, {len(told(pagers[0]))} notices; MiB at the start, in the middle, at the end: {sampled}")
+    assert told(pagers[0]) == told(pagers[1])
+    assert [told(pagers[0]).count(event) for event in ("failed", "restored")] == [kills, kills + 1]  # and the test's
+    failed = pagers[0].documents()[1]
+    assert failed["subject"] == "gang0" and "TP2" in failed["text"] and failed["fix"]
+    assert sizes[-1] - sizes[min(1, kills - 1)] < MOST_GROWTH
+
+
+@contextmanager
+def noisy_logins(lab: SmallLab) -> Iterator[None]:
+    """One of the noises at each login, in its turn; none that our own ssh would wait for."""
+    noises = [noise for name, noise in NOISES.items() if name != "something that stays"]
+    cases = "\n".join(f"{place}) {noise};;" for place, noise in enumerate(noises))
+    turn = "n=$(cat /root/turn 2>/dev/null); echo $((n + 1)) >/root/turn"
+    script = f"{turn}\ncase $((n % {len(noises)})) in\n{cases}\nesac\n"
+    for node in lab.hosts():
+        lab.on(node, "cat >/root/noise; sed -i '1i sh /root/noise' /root/.bashrc", script.encode())
+        assert [lab.on(node, "true") for _ in noises] != [""] * len(noises)
+    try:
+        yield
+    finally:
+        for node in lab.hosts():
+            lab.on(node, "sed -i 1d /root/.bashrc")
+
+
+def served_to_us(port: int) -> bool:
+    """Asked from an address of its own: a stranger's is the one that gives way."""
+    ours = http.client.HTTPConnection("127.0.0.1", port, timeout=20, source_address=("127.0.0.2", 0))
+    with closing(ours):
+        ours.request("GET", "/metrics")
+        return ours.getresponse().status == 200
 
 
 def test_a_watching_doctor_says_what_is_new_and_what_is_gone(lab: SmallLab) -> None:

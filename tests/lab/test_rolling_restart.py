@@ -341,3 +341,35 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
     assert [gang["run_id"] for gang in after["gangs"]][1:] == runs[1:], after["gangs"]
     command_lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not any(b"client-key-2" in line or admin_key(lab).encode() in line for line in command_lines)
+
+
+def test_no_request_fails_while_gangs_restart_over_lines_that_lose_and_delay(lab: SmallLab) -> None:
+    """The controller's, the router's, and those between the two nodes of a gang."""
+    from tests.support.load import Load
+    from tests.support.small_lab import MODEL
+
+    lab.deploy("down", "--all")
+    lab.deploy("router", "down")
+    document = yaml.safe_load(lab.inventory.read_text())
+    children = document["all"]["children"]
+    for name in ("l40s_router_tls_cert", "l40s_router_tls_key", "l40s_api_key_file"):
+        del children["router"]["vars"][name]
+    gangs = children["gangs"]["children"]
+    gangs["gang0"]["hosts"] |= gangs.pop("gang1")["hosts"]
+    lab.inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    lab.serve()
+    faults = (("delay", "40"), ("one-way-loss", "10"))
+    before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
+    for node in lab.hosts():
+        for fault in faults:
+            lab.deploy("lab", "break", "--name", lab.name, node, *fault)
+    with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
+        done = lab.deploy("restart", "--rolling")
+    assert "restarted one after the other" in done.stdout
+    assert load.bad == [] and load.good > 20
+    after = lab.json("status")["gangs"]
+    assert [(gang["state"], len(gang["nodes"]), gang["router"]) for gang in after] == [
+        ("ready", 2, "in"),
+        ("ready", 1, "in"),
+    ]
+    assert not set(before) & {gang["run_id"] for gang in after}

@@ -14,15 +14,15 @@ ENDS_S = 60.0
 
 
 @contextmanager
-def guarding(command: Sequence[str], environment: dict[str, str], said: Path) -> Iterator[None]:
-    """Runs a guard meanwhile; `said` is the file for its output.
+def guarding(command: Sequence[str], environment: dict[str, str], said: Path) -> Iterator[int]:
+    """Runs a guard meanwhile, and gives its process id; `said` is the file for its output.
 
     It takes SIGINT even where this process was started in a shell's background, which ignores it.
     """
     with said.open("w") as file:
         guard = subprocess.Popen(["env", "--default-signal=INT", *command], env=environment, stdout=file, stderr=file)
         try:
-            yield
+            yield guard.pid
         finally:
             guard.send_signal(signal.SIGINT)
             try:

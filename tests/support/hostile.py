@@ -71,6 +71,43 @@ class Strangers:
             self.connections = int(line)
 
 
+@dataclass
+class Dripping:
+    """So many HTTP clients that send a byte of their headers now and then, and come again. A context manager."""
+
+    address: str
+    port: int
+    count: int
+    connections: int = 0
+
+    def __enter__(self) -> Dripping:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(30)
+
+    def _live(self) -> None:
+        lines = [socket.socket() for _ in range(self.count)]
+        while not self._over.wait(0.3):
+            lines = [self._dripped(line) for line in lines]
+        for line in lines:
+            line.close()
+
+    def _dripped(self, line: socket.socket) -> socket.socket:
+        with contextlib.suppress(OSError):
+            line.send(b"G", socket.MSG_NOSIGNAL)
+            return line
+        line.close()
+        with contextlib.suppress(OSError):
+            line = socket.create_connection((self.address, self.port), timeout=5)
+            self.connections += 1
+        return line
+
+
 def _live(address: str, port: int, rng: random.Random, made: list[int]) -> None:
     while True:
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=5) as line:
