@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 import shlex
+import stat
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,13 +60,22 @@ def read_yaml(path: Path, shown: str) -> Any:
 def read_text(path: Path, shown: str) -> str:
     """A file's UTF-8 text. Raises InputError where it can't be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path)[1].decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         why = error.strerror or error
         raise InputError(f"cannot be read: {why}", where=shown, fix="check the path and its permissions") from None
     except UnicodeDecodeError as error:
         why = f"{error.reason} at byte {error.start}"
         raise InputError(f"is not UTF-8 text: {why}", where=shown, fix="save it as UTF-8") from None
+
+
+def read_regular(path: Path) -> tuple[int, bytes]:
+    """(mode, content). Raises OSError for what is no regular file: a pipe would be waited for, a device has no end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.ENXIO, "not a regular file")
+        return mode, file.read()
 
 
 def _indent(line: str) -> str:

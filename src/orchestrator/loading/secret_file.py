@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import stat
 from dataclasses import dataclass, field
@@ -14,12 +12,12 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from orchestrator.loading.marked_yaml import read_regular
 from orchestrator.model.errors import InputError
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/][A-Za-z0-9._~+/-]{7,511}=*")
 """What an Authorization header may carry (RFC 6750, b64token), long enough to be found in a log without
 mistaking anything else for it, and never like a flag."""
-_MOST_BYTES = 1 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -46,7 +44,7 @@ def read_private_line(path: Path, *, what: str, where: str) -> str:
 def read_private_text(path: Path, *, what: str, where: str) -> str:
     """All of a file, blanks around it left out. Raises InputError."""
     try:
-        mode, content = _regular(path)
+        mode, content = read_regular(path)
         text = content.decode("utf-8").strip()
     except OSError as failure:
         raise InputError(
@@ -61,15 +59,6 @@ def read_private_text(path: Path, *, what: str, where: str) -> str:
     return text
 
 
-def _regular(path: Path) -> tuple[int, bytes]:
-    """(mode, content). Raises OSError for what is no regular file: a pipe would be waited for, a device has no end."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.ENXIO, "not a regular file")
-        return mode, file.read(_MOST_BYTES)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedKey:
     """certificate: PEM text with the chain as it is in the file; until: when its first certificate expires (UTC)"""
@@ -82,7 +71,7 @@ class CertifiedKey:
 def read_certified_key(cert: Path, key: Path, *, where: str) -> CertifiedKey:
     """Both files, if they belong together. Raises InputError."""
     try:
-        text = _regular(cert)[1].decode("ascii")
+        text = read_regular(cert)[1].decode("ascii")
         first = x509.load_pem_x509_certificate(text.encode())
     except OSError as failure:
         raise InputError(

@@ -22,7 +22,7 @@ from orchestrator.loading.ansible_yaml import (
     read_ansible_inventory,
     refuse_shared_names,
 )
-from orchestrator.loading.marked_yaml import Vaulted
+from orchestrator.loading.marked_yaml import Vaulted, read_regular
 from orchestrator.loading.which import load_config
 from orchestrator.model.errors import InputError
 
@@ -97,7 +97,7 @@ def _only_ansible_reads(path: Path) -> bool:
     if path.is_dir():
         return True
     try:
-        text = path.read_bytes()
+        _, text = read_regular(path)
     except OSError:
         return False  # our own reader says why
     return (

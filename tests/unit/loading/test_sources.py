@@ -256,3 +256,10 @@ def test_lookups_run_nothing_where_the_operator_forbids_them(
         with pytest.raises(InputError, match="uses a lookup on n"):
             load_inventory(hosts)
     assert (tmp_path / "ran").exists() == (allowed and value != "plain")
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "hosts.yml")
+    for path in (tmp_path / "hosts.yml", Path("/dev/zero")):
+        with pytest.raises(InputError, match="not a regular file"):
+            load_inventory(path)
