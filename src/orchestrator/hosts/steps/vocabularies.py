@@ -8,11 +8,10 @@ openai_harmony 0.0.4, which looks into $TIKTOKEN_ENCODINGS_BASE before it asks t
 from __future__ import annotations
 
 import hashlib
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
+from orchestrator.remote.deadline import downloaded
 
 KNOWN = {
     "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
@@ -52,12 +51,10 @@ def _read(path: Path) -> bytes:
 
 def _fetch(address: str, deadline_s: float) -> bytes:
     try:
-        with urllib.request.urlopen(address, timeout=deadline_s) as answer:  # noqa: S310 - our own address
-            content: bytes = answer.read(_LARGEST)
-    except (urllib.error.URLError, OSError) as error:
+        return downloaded(address, _LARGEST, deadline_s)
+    except OSError as error:
         raise Unreachable(
             f"can't be downloaded: {getattr(error, 'reason', error)}",
             where=address,
             fix="download the files on a machine with access and use --vocabularies DIR",
         ) from None
-    return content

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +16,7 @@ from orchestrator.loading.published import load_published
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.model.published import Published
+from orchestrator.remote.deadline import downloaded
 from orchestrator.tuning.pack import DERIVED, LARGEST_PART, PUBLISHED, Pack
 from orchestrator.tuning.published import devices, parts_of
 from orchestrator.tuning.steps.packs import proved, save_pack
@@ -111,16 +110,11 @@ def _read(path: Path) -> bytes:
 
 
 def _download(address: str, deadline: float) -> bytes:
-    left = deadline - time.monotonic()
     try:
-        if left <= 0:
-            raise TimeoutError("the time limit was reached")
-        with urllib.request.urlopen(address, timeout=left) as answer:  # noqa: S310 - https, by the set's file
-            content: bytes = answer.read(LARGEST_PART + 1)
-    except (urllib.error.URLError, OSError) as error:
+        return downloaded(address, LARGEST_PART + 1, deadline - time.monotonic())
+    except OSError as error:
         raise Unreachable(
             f"can't be downloaded: {getattr(error, 'reason', error)}",
             where=address,
             fix="clone the repository on a machine with access, check out the commit, and use --checkout DIR",
         ) from None
-    return content
