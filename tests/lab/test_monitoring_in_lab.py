@@ -205,13 +205,13 @@ def test_among_hostile_neighbours_a_guard_tells_all_and_answers_prometheus_in_fl
     if lab.gang()["state"] != "ready":
         lab.deploy("down")
         lab.serve()
-    port, kills, said = free_port(), 0, tmp_path / "guard.txt"
+    port, kills, said, pagers = free_port(), 0, tmp_path / "guard.txt", list[Receiver]()
 
     def all_heard() -> bool:
         return served_to_us(port) and {told(one).count("restored") for one in pagers} == {kills + 1}
 
     with ExitStack() as open_:
-        pagers = [open_.enter_context(receiver()) for _ in range(2)]
+        pagers += [open_.enter_context(receiver()) for _ in range(2)]
         good = [{"kind": "webhook", "url": pager.url} for pager in pagers]
         lab.write_inventory(vars={"l40s_notify": good})
         assert "sent" in lab.deploy("notify", "--test").stdout

@@ -72,8 +72,9 @@ def test_whatever_a_node_says_arrives_without_secrets_and_controls(kind: Receive
     with receiver() as there, post() as (port, lines):
         there.answer = {"errcode": 0}
         mail = Mail(server="127.0.0.1", port=port, sender="a@b.c", to=("d@e.f",), tls="none")
-        to = {"mail": mail} if kind is ReceiverKind.EMAIL else {"url": there.url}
-        assert send(Recipient(kind=kind, **to), notice) == ""  # type: ignore[arg-type]
+        by_mail = kind is ReceiverKind.EMAIL
+        to = Recipient(kind=kind, mail=mail if by_mail else None, url="" if by_mail else there.url)
+        assert send(to, notice) == ""
         why = str(there.documents() or lines)
         assert run_hook(Hook("/bin/true"), "failed", gang="g", why=ODD) == ""
         assert run_hook(Hook(there.url), "failed", gang="g", why=ODD) == ""
