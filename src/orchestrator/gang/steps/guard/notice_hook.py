@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import shlex
+import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -72,16 +75,28 @@ def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float =
 
 def _run(command: str, facts: dict[str, object], deadline_s: float) -> str:
     environment = {**os.environ, **{f"L40S_{name.upper()}": str(value) for name, value in facts.items()}}
-    done = subprocess.run(
-        shlex.split(command),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=deadline_s,
-        check=False,
+    words, quiet = shlex.split(command), subprocess.DEVNULL
+    hook = subprocess.Popen(
+        words, env=environment, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE, start_new_session=True
     )
-    said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    return f"status {done.returncode} {said}".strip() if done.returncode else ""
+    last = bytearray()
+    listening = threading.Thread(target=_keep_last, args=(hook.stderr, last), daemon=True)
+    listening.start()
+    try:
+        status = hook.wait(deadline_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(hook.pid, signal.SIGKILL)
+        hook.wait()
+        raise
+    listening.join(1.0)  # what it left running may hold the other end
+    return f"status {status} {last.decode('utf-8', 'replace')}".strip() if status else ""
+
+
+def _keep_last(stream: io.BufferedReader, last: bytearray) -> None:
+    with stream:
+        while chunk := stream.read1(1 << 16):
+            last += chunk
+            del last[:-300]
 
 
 def _post(url: str, facts: dict[str, object], deadline_s: float) -> str:

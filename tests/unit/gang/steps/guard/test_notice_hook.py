@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -27,11 +28,19 @@ def test_a_command_is_told_by_its_environment(tmp_path: Path) -> None:
         ("/nowhere/hook", "FileNotFoundError"),
         ("/bin/sh -c 'echo no >&2; exit 3'", "status 3 no"),
         ("/bin/sleep 60", "/bin/sleep ...: did not end within 0.5 s"),
+        ("/bin/sh -c 'yes >&2; true'", "/bin/sh ...: did not end within 0.5 s"),
+        ("/bin/sh -c 'sleep 9 & exit 3'", "status 3"),
         ("http://127.0.0.1:9/x", "ConnectionRefusedError"),
     ],
 )
 def test_a_hook_that_does_not_work_is_told_in_words(target: str, words: str) -> None:
     assert words in run_hook(Hook(target), "ready", gang="gang0", why="", deadline_s=0.5)
+
+
+def test_what_a_hook_says_is_not_gathered() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "y" in run_hook(Hook("/bin/sh -c 'yes | head -c 120M >&2; exit 1'"), "ready", gang="g", why="")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KiB
 
 
 @pytest.mark.parametrize("target", ["sh -c 's3cr3t", "http:///s3cr3t", "http://[s3cr3t", "http://host:99999/s3cr3t"])
