@@ -24,6 +24,7 @@ from orchestrator.model.notify import Event, Mail, Notice, Recipient
 from orchestrator.monitoring.events import news
 from orchestrator.monitoring.wording import address, body, plain, refused
 from orchestrator.node.network import http_connection
+from orchestrator.protocol.message import parsed
 from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file
 
 TRIES = 3
@@ -167,16 +168,9 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
         said = answer.read(1 << 16)
         if not 200 <= answer.status < 300:
             return f"HTTP {answer.status}"
-        return refused(recipient.kind, _parsed(said))
+        return refused(recipient.kind, parsed(said))
     finally:
         connection.close()
-
-
-def _parsed(said: bytes) -> object:
-    try:
-        return json.loads(said)
-    except (ValueError, RecursionError):
-        return None
 
 
 class _Smtp(smtplib.SMTP):
