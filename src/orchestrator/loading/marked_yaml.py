@@ -112,7 +112,7 @@ def parse_yaml(text: str, shown: str, fix: str = "`ansible-inventory -i FILE --l
 
 def _refuse_depth(text: str) -> None:
     """And size, both with what aliases stand for: ten lines can name each other a billion times."""
-    known: dict[str, tuple[int, int]] = {}
+    known: dict[str | None, tuple[int, int]] = {}
     inside: list[tuple[str | None, int, int]] = [(None, 0, 0)]  # of each open collection: anchor, values, levels below
     for event in yaml.parse(text, Loader=_Parser):
         values, levels = 1, 0
