@@ -251,13 +251,13 @@ def noisy_logins(lab: SmallLab) -> Iterator[None]:
     turn = "n=$(cat /root/turn 2>/dev/null); echo $((n + 1)) >/root/turn"
     script = f"{turn}\ncase $((n % {len(noises)})) in\n{cases}\nesac\n"
     for node in lab.hosts():
-        lab.on(node, "cat >/root/noise; sed -i '1i sh /root/noise' /root/.bashrc", script.encode())
-        assert [lab.on(node, "true") for _ in noises] != [""] * len(noises)
+        lab.on(node, "cat >/root/noise; echo sh /root/noise >/root/.bashrc", script.encode())
+        assert "welcome" in lab.on(node, "true")
     try:
         yield
     finally:
         for node in lab.hosts():
-            lab.on(node, "sed -i 1d /root/.bashrc")
+            lab.on(node, "rm /root/.bashrc")
 
 
 def served_to_us(port: int) -> bool:

@@ -179,8 +179,8 @@ class SmallLab:
             timeout=timeout,
             check=False,
         )
-        assert done.returncode == 0 or not check, done.stderr.decode()
-        return done.stdout.decode()
+        assert done.returncode == 0 or not check, done.stderr.decode("utf-8", "replace")
+        return done.stdout.decode("utf-8", "replace")
 
     def ssh_command(self, node: str) -> str:
         """OpenSSH to a node, as in its inventory, as one line for a shell."""
