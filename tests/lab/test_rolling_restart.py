@@ -343,6 +343,7 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
     assert not any(b"client-key-2" in line or admin_key(lab).encode() in line for line in command_lines)
 
 
+@pytest.mark.long
 def test_no_request_fails_while_gangs_restart_over_lines_that_lose_and_delay(lab: SmallLab) -> None:
     """The controller's, the router's, and those between the two nodes of a gang."""
     from tests.support.load import Load
