@@ -288,10 +288,6 @@ class Stated:
         return dict(self.names).get(head, head)
 
     @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(head for head in self.heads if head.startswith("GPU"))
-
-    @property
     def nics(self) -> tuple[str, ...]:
         """RDMA devices."""
         return tuple(self.name(head) for head in self.heads if not head.startswith("GPU"))

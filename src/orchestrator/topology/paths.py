@@ -10,7 +10,6 @@ from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.distance import Distances, end_key
 from orchestrator.topology.pci import card, nic_cards
 from orchestrator.topology.processors import cpulist, cpumap
-from orchestrator.topology.stated import Sharing, sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,29 @@ def paths(topology: Topology) -> tuple[Pair, ...]:
     return (*between, *(pair(gpu, nic) for gpu in gpus for nic in nics))
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """GPUs and NICs, by name, that reach each other without the CPU: they are behind one switch, or several of one."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+
+
 def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
-    """The GPUs, with NICs, that share a switch by their path types."""
-    pairs = ((pair.one, pair.other, pair.type) for pair in paths(topology))
-    return sharing([gpu.name for gpu in gpu_ends(topology)], pairs)
+    """The GPUs, with NICs, that share a switch by their path types: more than one GPU, or a GPU and a NIC."""
+    home = {gpu.name: gpu.name for gpu in gpu_ends(topology)}
+    near = [pair for pair in paths(topology) if pair.type in (PathType.PIX, PathType.PXB)]
+    for pair in near:
+        if pair.other in home:
+            old, new = home[pair.other], home[pair.one]
+            home = {gpu: new if place == old else place for gpu, place in home.items()}
+    found = []
+    for place in dict.fromkeys(home.values()):
+        gpus = tuple(gpu for gpu in home if home[gpu] == place)
+        nics = tuple(dict.fromkeys(pair.other for pair in near if pair.one in gpus and pair.other not in home))
+        if nics or len(gpus) > 1:
+            found.append(Sharing(gpus, nics))
+    return tuple(found)
 
 
 def matrix(topology: Topology) -> str:

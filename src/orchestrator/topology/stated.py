@@ -1,10 +1,9 @@
-"""What a text states of a machine without a place in its PCI tree, and which devices share a switch by it."""
+"""What a text states of a machine without a place in its PCI tree."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.model.snapshot import Snapshot
@@ -45,6 +44,11 @@ def stated_of(snapshot: Snapshot) -> Stated | None:
     )
 
 
+def recognised(snapshot: Snapshot) -> tuple[str, ...]:
+    """The forms that a pasted snapshot was read from."""
+    return _texts((pasted(snapshot) or {}).get("forms"))
+
+
 def sockets_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Interfaces that NCCL's pasted log says it used TCP over."""
     return _texts((pasted(snapshot) or {}).get("sockets"))
@@ -58,42 +62,14 @@ def path_of(word: str) -> PathType | None:
 def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[RdmaPort, ...]:
     """The ports, and one for each RDMA device that is stated alone: nothing is known of it but how far it is."""
     known = {port.device for port in ports}
-    alone = [name for name in dict.fromkeys(stated.nics if stated else ()) if name not in known]
     return (
         *ports,
         *(
             RdmaPort(device=name, port=1, address="", key="", switch="", numa_node=-1, gids_recorded=False)
-            for name in alone
+            for name in dict.fromkeys(stated.nics if stated else ())
+            if name not in known
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """GPUs and NICs, by name, that reach each other without the CPU: they are behind one switch, or several of one."""
-
-    gpus: tuple[str, ...]
-    nics: tuple[str, ...]
-
-
-def sharing(gpus: Iterable[str], pairs: Iterable[tuple[str, str, PathType | None]]) -> tuple[Sharing, ...]:
-    """Every group with more than one GPU, or a GPU and a NIC. pairs: GPU and GPU or NIC"""
-    home = {gpu: gpu for gpu in gpus}
-    near: dict[str, list[str]] = {}
-    for one, other, path in pairs:
-        if path in (PathType.PIX, PathType.PXB):
-            if other in home:
-                old, new = home[other], home[one]
-                home = {gpu: new if place == old else place for gpu, place in home.items()}
-            else:
-                near.setdefault(one, []).append(other)
-    found = []
-    for place in dict.fromkeys(home.values()):
-        members = tuple(gpu for gpu in home if home[gpu] == place)
-        nics = tuple(dict.fromkeys(nic for gpu in members for nic in near.get(gpu, ())))
-        if nics or len(members) > 1:
-            found.append(Sharing(members, nics))
-    return tuple(found)
 
 
 def _texts(raw: Any) -> tuple[str, ...]:

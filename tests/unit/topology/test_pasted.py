@@ -17,9 +17,10 @@ from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import build
 from orchestrator.topology.nccl_xml import topology_of_xml
-from orchestrator.topology.pasted.read import read_pasted, recognised
+from orchestrator.topology.pasted.read import read_pasted
 from orchestrator.topology.paths import matrix, paths
 from orchestrator.topology.redaction import redact
+from orchestrator.topology.stated import recognised
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 PASTED = RECORDED / "pasted"

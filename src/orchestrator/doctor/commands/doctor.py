@@ -19,8 +19,8 @@ from orchestrator.planning import page_cache
 from orchestrator.planning.commands.advisories import advisories_json, say_advisories
 from orchestrator.rooms import answers
 from orchestrator.topology.document import paths_json
-from orchestrator.topology.pasted.read import recognised
 from orchestrator.topology.shape import shape
+from orchestrator.topology.stated import recognised
 
 if TYPE_CHECKING:
     from orchestrator.doctor.rules.support.cluster import Node

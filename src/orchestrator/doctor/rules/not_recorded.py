@@ -36,15 +36,19 @@ def not_recorded(cluster: Cluster) -> Iterator[Finding]:
             yield _unread(node)
         if missing:
             ids = [name for kind in missing for name in kind.rules]
-            yield unknown(
-                f"{len(ids)} rules could not run: this input does not contain "
-                + ", ".join(kind.words for kind in missing),
-                *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing),
-                effect="the faults that these rules find may exist",
-                fix=record_again(node),
-                devices=tuple(ids),
-                node=node.name,
-            )
+            title = "rules could not run: this input does not contain " + ", ".join(kind.words for kind in missing)
+            yield _blind(node, ids, title, *(f"no {kind.words}: {', '.join(kind.rules)}" for kind in missing))
+
+
+def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str, named: bool = False) -> Finding:
+    return unknown(
+        f"{len(ids)} {title}",
+        *evidence,
+        effect="the faults that these rules find may exist" + (f": {', '.join(ids)}" if named else ""),
+        fix=record_again(node),
+        devices=tuple(ids),
+        node=node.name,
+    )
 
 
 def _missing(node: Node, *, alone: bool) -> list[_RecordKind]:
@@ -110,28 +114,16 @@ def _untold(node: Node, missing: Sequence[_RecordKind]) -> Iterator[Finding]:
     areas = dict.fromkeys(one.area for one in node.topology.unread)
     judged = {one.id for one in all_rules() if one.of_text(node) is not None}
     blind = {one.id for one in all_rules() if areas.keys() & {*one.needs}}
-    ids = tuple(sorted(blind.union(*(kind.rules for kind in missing)) - judged))
+    ids = sorted(blind.union(*(kind.rules for kind in missing)) - judged)
     words = dict.fromkeys([*(area.value for area in areas), *(kind.words for kind in missing)])
     if ids:
-        yield unknown(
-            f"{len(ids)} of {len(all_rules())} rules could not run on what was pasted",
-            f"not in it: {', '.join(words)}",
-            effect="the faults that these rules find may exist: " + ", ".join(ids),
-            fix=record_again(node),
-            devices=ids,
-            node=node.name,
-        )
+        title = f"of {len(all_rules())} rules could not run on what was pasted"
+        yield _blind(node, ids, title, f"not in it: {', '.join(words)}", named=True)
 
 
 def _unread(node: Node) -> Finding:
     lacking = node.topology.unread
     areas = dict.fromkeys(one.area for one in lacking)
     ids = [one.id for one in all_rules() if not areas.keys().isdisjoint(one.needs)]
-    return unknown(
-        f"{len(ids)} rules can't judge this node: " + ", ".join(area.value for area in areas) + " could not be read",
-        *map(str, lacking[:_MOST_PATHS]),
-        effect="the faults that these rules find may exist",
-        fix=record_again(node),
-        devices=tuple(ids),
-        node=node.name,
-    )
+    title = f"rules can't judge this node: {' and '.join(area.value for area in areas)} could not be read"
+    return _blind(node, ids, title, *map(str, lacking[:_MOST_PATHS]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.doctor.steps.doctor import Examination, examine_topologies
-from orchestrator.doctor.steps.recordings import TARBALLS, is_recorded, load_saved
+from orchestrator.doctor.steps.recordings import PACKED, TARBALLS, is_recorded, load_saved
 from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
@@ -17,13 +17,13 @@ from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.model.topology import Topology
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import topology_of_xml
-from orchestrator.topology.pasted.read import FORMS, read_pasted, recognised
+from orchestrator.topology.pasted.read import FORMS, read_pasted
+from orchestrator.topology.stated import recognised
 
 _FIX = (
     f"--from FILE, -, NAME=FILE or FOLDER, of {FORMS}, NCCL's topology XML, or what `discover --save` wrote; the cause"
     " of a failure in a log is shown by `l40s-deploy why --log FILE`"
 )
-_SAVED = (".json", ".json.gz")
 _MOST_FILES = 256
 
 
@@ -67,11 +67,7 @@ def _named(node: str, file: str, *, own: bool) -> Given:
     path = Path(file)
     if file != "-" and not path.exists():
         raise InputError("does not exist", where=file, fix=_FIX)
-    if file != "-" and (files := _xml_files(path)):
-        return _of_topologies({node if own else one.stem: _topology_of(one) for one in files})
-    saved = file != "-" and (
-        path.name.endswith((*TARBALLS, ".json", ".json.gz")) or (path.is_dir() and _is_saved(path))
-    )
+    saved = file != "-" and (_is_saved(path) if path.is_dir() else file.endswith((*TARBALLS, *PACKED)))
     found = Given(load_saved(path)) if saved else _of_folder(path) if path.is_dir() else _of_text(node, file)
     return _called(node, found) if own else found
 
@@ -86,15 +82,16 @@ def _called(node: str, found: Given) -> Given:
 
 
 def _is_saved(folder: Path) -> bool:
-    return (
-        is_recorded(folder) or any(one.name.endswith(_SAVED) for one in folder.iterdir()) or not any(folder.iterdir())
-    )
+    inside = [one.name for one in folder.iterdir()]
+    return is_recorded(folder) or not inside or any(name.endswith(PACKED) for name in inside)
 
 
 def _of_folder(folder: Path) -> Given:
-    """A folder of folders has a node in each; the files of any other are one node's."""
+    """A folder of folders, or of NCCL's topologies, has a node in each; the files of any other are one node's."""
     inner = sorted(one for one in folder.iterdir() if one.name[0] != ".")
     homes = [one for one in inner if one.is_dir()][:_MOST_FILES] or [folder]
+    if homes == [folder] and (trees := [str(one) for one in inner if one.suffix == ".xml"]):
+        return given(trees)
     found: dict[str, Snapshot] = {}
     for home in homes:
         texts = {
@@ -116,38 +113,15 @@ def _of_text(node: str, file: str) -> Given:
             snapshot = snapshot_from_json(json.loads(text))
             return Given({snapshot.node: snapshot})
         start, end = text.find("<system"), text.rfind("</system>")
-        if 0 <= start < end:
-            return _of_topologies({name: topology_of_xml(text[start : end + len("</system>")], name)})
+        if 0 <= start < end or file.endswith(".xml"):
+            text = text[start : end + len("</system>")] if 0 <= start < end else text
+            empty = Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
+            return Given({name: empty}, {name: topology_of_xml(text, name)})
     except (ValueError, RecursionError) as wrong:
         raise InputError(str(wrong), where=file, fix=_FIX) from None
     if found := read_pasted({name: text}, name):
         return Given(found)
     raise InputError("contains nothing that is recognised", where=file, fix=_FIX)
-
-
-def _of_topologies(topologies: Mapping[str, Topology]) -> Given:
-    empty = {name: Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED}) for name in topologies}
-    return Given(empty, dict(topologies))
-
-
-def _xml_files(path: Path) -> tuple[Path, ...]:
-    """The topologies that NCCL wrote: the file, or all of a folder that holds nothing else to read."""
-    if path.suffix == ".xml" and not path.is_dir():
-        return (path,)
-    names = tuple(sorted(path.iterdir())) if path.is_dir() else ()
-    readable = [one for one in names if one.suffix == ".json" or one.is_dir()]
-    return () if readable else tuple(one for one in names if one.suffix == ".xml")
-
-
-def _topology_of(path: Path) -> Topology:
-    try:
-        return topology_of_xml(path.read_text("utf-8", "replace"), path.stem)
-    except OSError as failure:
-        raise InputError(f"can't be read: {failure.strerror}", where=str(path), fix="--from PATH") from None
-    except ValueError as wrong:
-        raise InputError(
-            str(wrong), where=str(path), fix="specify a file that NCCL wrote with NCCL_TOPO_DUMP_FILE"
-        ) from None
 
 
 def examine_given(seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = ()) -> Examination:

@@ -23,7 +23,7 @@ from orchestrator.records.documents import cant_be_written, write_whole
 from orchestrator.topology.nccl_xml import nccl_xml
 
 SUFFIX = ".json"
-_PACKED = (SUFFIX, f"{SUFFIX}.gz")
+PACKED = (SUFFIX, f"{SUFFIX}.gz")
 TARBALLS = (".tar.bz2", ".tar.gz", ".tar.xz", ".tar", ".tgz", ".tbz2", ".txz")
 _LARGEST_SNAPSHOT = 64 << 20
 _MOST_MEMBERS = 200_000
@@ -66,14 +66,14 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
 
     Raises InputError where there is nothing of the kind.
     """
-    if path.is_dir():
-        machine = _recorded_directory(path)
-        return {machine.node: machine} if machine else _saved_folder(path)
+    if path.is_dir() and not is_recorded(path):
+        return _saved_folder(path)
     if not path.exists():
         raise InputError(
             "does not exist", where=str(path), fix="specify a file or folder from `l40s-deploy discover --save`"
         )
-    snapshot = _tarball(path) if path.name.endswith(TARBALLS) else _saved_file(path)
+    read = _recorded_directory if path.is_dir() else _tarball if path.name.endswith(TARBALLS) else _saved_file
+    snapshot = read(path)
     return {snapshot.node: snapshot}
 
 
@@ -96,7 +96,7 @@ def file_name(node: str) -> str:
 
 def _saved_folder(folder: Path) -> dict[str, Snapshot]:
     try:
-        files = sorted(path for path in folder.iterdir() if path.name.endswith(_PACKED) and path.name[0] != ".")
+        files = sorted(path for path in folder.iterdir() if path.name.endswith(PACKED) and path.name[0] != ".")
     except OSError as failure:
         raise InputError(f"can't be listed: {failure.strerror}", where=str(folder), fix="--from FOLDER") from None
     snapshots: dict[str, Snapshot] = {}
@@ -140,14 +140,10 @@ def is_recorded(folder: Path) -> bool:
     return (folder / "sys").is_dir() or any((folder / name).is_dir() for name in _SYSFS_FOLDERS)
 
 
-def _recorded_directory(folder: Path) -> Snapshot | None:
-    """A recorded machine below a folder, read by the production reader; None where it is no such folder."""
-    if (folder / "sys").is_dir():
-        reader = SnapshotReader(root=str(folder))
-    elif any((folder / name).is_dir() for name in _SYSFS_FOLDERS):
-        reader = SnapshotReader(root=str(folder), mount="/sys")
-    else:
-        return None
+def _recorded_directory(folder: Path) -> Snapshot:
+    """A recorded machine below a folder, read by the production reader."""
+    whole = (folder / "sys").is_dir()
+    reader = SnapshotReader(root=str(folder)) if whole else SnapshotReader(root=str(folder), mount="/sys")
     for part in PARTS:
         part.read(reader)
     return _snapshot(folder.resolve().name or "machine", reader.files, reader.links, reader.errors)

@@ -30,13 +30,18 @@ _VENDORS = {
 }  # fmt: skip
 _NVIDIA = _VENDORS["NVIDIA"]
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
-_BUSES = re.compile(r"\s+Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}),")
-_LINK = re.compile(r"\s+Lnk(Cap|Sta):\s.{0,40}?Speed ([0-9.]{1,5})GT/s.{0,24}?, Width x([0-9]{1,2})")
-_NUMA = re.compile(r"\s+NUMA node: ([0-9]{1,3})")
-_SLOT = re.compile(r"\s+Physical Slot: ([\w.-]{1,32})")
-_DRIVER = re.compile(r"\s+Kernel driver in use: ([\w-]{1,32})")
-_ACS = re.compile(r"\s+ACSCtl:\s+SrcValid([+-]) TransBlk([+-]) ReqRedir([+-]) CmpltRedir([+-]) UpstreamFwd([+-])")
-_ROOT_PORT = re.compile(r"\s+Capabilities: .{0,24}Express.{0,16}Root (?:Port|Complex)")
+_LINK = r"Lnk%s:\s.{0,40}?Speed (?P<%s_link_speed>[0-9.]{1,5}GT/s).{0,24}?, Width x(?P<%s_link_width>[0-9]{1,2})"
+_DETAIL = re.compile(
+    r"\s+(?:Bus: primary=[0-9a-f]{2}, secondary=(?P<bus>[0-9a-f]{2}),"
+    rf"|{_LINK % ('Cap', 'max', 'max')}|{_LINK % ('Sta', 'current', 'current')}"
+    r"|NUMA node: (?P<numa_node>[0-9]{1,3})"
+    r"|Physical Slot: (?P<slot>[\w.-]{1,32})"
+    r"|Kernel driver in use: (?P<driver>[\w-]{1,32})"
+    r"|ACSCtl:\s+(?P<acs>SrcValid[+-] TransBlk[+-] ReqRedir[+-] CmpltRedir[+-] UpstreamFwd[+-])"
+    r"|Capabilities: .{0,24}Express.{0,16}(?P<root>Root (?:Port|Complex)))"
+)
+_FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_link_width", "numa_node"}
+"""Details that sysfs has under these names."""
 _MOST = 4096
 _PARTS = re.compile(
     r"(?P<bus>\[(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<number>[0-9a-f]{2})(?:-[0-9a-f]{2})?\])|(?P<fork>[+\\](?=-))"
@@ -46,17 +51,18 @@ _PARTS = re.compile(
 
 @dataclass
 class _Function:
+    """below: the bus behind a bridge, with its domain; details: as _DETAIL calls them"""
+
     address: str
     words: str = ""
     code: str = ""
     parent: str = ""
     below: str = ""
-    """Number of the bus behind a bridge, with its domain."""
-    on_root: bool = False
-    acs: int | None = None
-    files: dict[str, str] = field(default_factory=dict)
-    driver: str = ""
-    slot: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, str]:
+        return {name: text for name, text in self.details.items() if name in _FILES}
 
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
@@ -82,35 +88,20 @@ def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:
                 address, match["words"], match["code"] or _CODES.get(match["kind"], "")
             )
         elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
-            _detail(current, line.text)
+            told = _DETAIL.match(line.text)
+            current.details |= {name: text for name, text in told.groupdict().items() if text} if told else {}
     if first is not None:
         yield from _placed(found, first)
-
-
-def _detail(one: _Function, text: str) -> None:
-    if match := _BUSES.match(text):
-        one.below = f"{one.address[:-8]}:{match[1]}" if match[1] != "00" else ""
-    elif match := _LINK.match(text):
-        which = "max" if match[1] == "Cap" else "current"
-        one.files[f"{which}_link_speed"] = f"{float(match[2] if match[2].count('.') < 2 else 0):.1f} GT/s PCIe"
-        one.files[f"{which}_link_width"] = match[3]
-    elif match := _NUMA.match(text):
-        one.files["numa_node"] = match[1]
-    elif match := _ACS.match(text):
-        one.acs = sum(1 << bit for bit, sign in enumerate(match.groups()) if sign == "+")
-    elif match := _DRIVER.match(text):
-        one.driver = match[1]
-    elif match := _SLOT.match(text):
-        one.slot = match[1]
-    elif _ROOT_PORT.match(text):
-        one.on_root = True
 
 
 def _placed(found: dict[str, _Function], first: Line) -> Iterator[PastedFacts]:
     """Functions below their bridges. A bus that no bridge of the text leads to is a root bus only if something on it
     can be nowhere else: the text may be cut."""
+    for one in found.values():
+        if (bus := one.details.get("bus", "00")) != "00":
+            one.below = f"{one.address[:-8]}:{bus}"
     bridges = {one.below: one for one in found.values() if one.below}
-    roots = {_bus(one.address) for one in found.values() if one.on_root or one.code == "0600"} | {"0000:00"}
+    roots = {_bus(one.address) for one in found.values() if "root" in one.details or one.code == "0600"} | {"0000:00"}
     for one in found.values():
         above = bridges.get(_bus(one.address))
         one.parent = above.address if above else "" if _bus(one.address) in roots else "?"
@@ -190,10 +181,9 @@ def _gpu(index: int, one: _Function) -> dict[str, Any]:
     """As NVML's, with the link in generations."""
     name = re.search(r"\[((?!10de)[^]]{1,64})\]", one.words)
     said = {"index": index, "pci_bus_id": one.address, "name": f"NVIDIA {name[1]}" if name else ""}
-    widths = {
-        key: int(one.files.get(f"{which}_link_width", 0)) for key, which in (("width", "current"), ("max_width", "max"))
-    }
-    return {**said, **({"link": widths} if all(widths.values()) else {})}
+    widths = (int(one.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
+    link = dict(zip(("width", "max_width"), widths, strict=True))
+    return {**said, "link": link} if all(link.values()) else said
 
 
 def _code(one: _Function) -> str:
@@ -202,15 +192,14 @@ def _code(one: _Function) -> str:
 
 def _tell(facts: PastedFacts, key: str, one: _Function) -> None:
     vendor, device = _ids(one.words)
-    facts.files |= {f"{key}/{name}": text for name, text in one.files.items()}
-    facts.files |= {f"{key}/vendor": f"0x{vendor:04x}", f"{key}/device": f"0x{device:04x}"}
-    facts.files[f"{key}/class"] = _code(one)
-    if one.acs is not None:
-        facts.files[f"{key}/config"] = _config(one)
-    if one.driver:
-        facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{one.driver}"
-    if one.slot:
-        facts.files[f"/sys/bus/pci/slots/{one.slot}/address"] = one.address.rpartition(".")[0]
+    told = {**one.files, "vendor": f"0x{vendor:04x}", "device": f"0x{device:04x}", "class": _code(one)}
+    if acs := one.details.get("acs"):
+        told["config"] = _config(acs)
+    facts.files |= {f"{key}/{name}": text for name, text in told.items()}
+    if driver := one.details.get("driver"):
+        facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{driver}"
+    if slot := one.details.get("slot"):
+        facts.files[f"/sys/bus/pci/slots/{slot}/address"] = one.address.rpartition(".")[0]
 
 
 def _key(found: dict[str, _Function], address: str) -> str:
@@ -240,9 +229,9 @@ def _class(words: str, vendor: int) -> str:
     return "0x020000" if network and not re.search(r"DMA|Management|SoC", words) else "0x000000"
 
 
-def _config(one: _Function) -> str:
+def _config(acs: str) -> str:
     """A configuration space that holds what the text tells of ACS, as the kernel would show it."""
     data = bytearray(0x110)
     data[0x100:0x104] = (1 << 16 | 0x000D).to_bytes(4, "little")
-    data[0x106:0x108] = (one.acs or 0).to_bytes(2, "little")
+    data[0x106] = sum(1 << bit for bit, sign in enumerate(re.findall("[+-]", acs)) if sign == "+")
     return data.hex()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
 from orchestrator.topology.stated import WORD
@@ -67,15 +66,12 @@ class _Matrix:
             if tokens and tokens[0] in self.heads and (len(tokens) == 1 or WORD.fullmatch(tokens[1])):
                 if tokens[0] in self.rows:
                     return
-                row, tokens = self._row(tokens[0]), tokens[1:]
+                row = self.rows[tokens[0]] = []
+                tokens = tokens[1:]
             elif tokens and not (row and all(WORD.fullmatch(one) or _CELL.fullmatch(one) for one in tokens)):
                 return
             row += tokens
             self.end += 1
-
-    def _row(self, head: str) -> list[str]:
-        self.rows[head] = []
-        return self.rows[head]
 
     @property
     def is_one(self) -> bool:
@@ -88,26 +84,23 @@ class _Matrix:
         return bool(cells) and named and all(map(WORD.fullmatch, cells))
 
     def facts(self) -> PastedFacts:
-        gpus = [head for head in self.heads if _GPU.fullmatch(head)]
         rows = []
         for head, cells in self.rows.items():
             words = [one for one in cells[: len(self.heads)] if WORD.fullmatch(one)]
             rest = cells[len(self.heads) :][: len(self.columns)] if len(words) == len(self.heads) else []
-            rows.append([head, words, rest])
-        numa = {row[0]: row[2][self.columns.index("NUMA Affinity")] for row in rows if self._has_numa(row)}
+            rows.append((head, words, rest))
+        numa = {head: dict(zip(self.columns, rest, strict=False)).get("NUMA Affinity", "") for head, _, rest in rows}
+        nodes = {head: int(node) for head, node in numa.items() if node.isdecimal()}
+        first = self.lines[self.start]
         return PastedFacts(
             FORM,
-            self.lines[self.start].number,
-            self.lines[self.start].node,
+            first.number,
+            first.node,
             gpus=[
-                {"index": int(gpu[3:]), **({"numa_node": int(numa[gpu])} if numa.get(gpu, "").isdecimal() else {})}
-                for gpu in gpus
+                {"index": int(gpu[3:]), "numa_node": nodes.get(gpu, -1)} for gpu in filter(_GPU.fullmatch, self.heads)
             ],
             stated={"heads": self.heads, "names": self._legend(), "columns": self.columns, "rows": rows},
         )
-
-    def _has_numa(self, row: list[Any]) -> bool:
-        return "NUMA Affinity" in self.columns and len(row[2]) > self.columns.index("NUMA Affinity")
 
     def _legend(self) -> dict[str, str]:
         """Below the matrix, before another one begins."""

@@ -21,7 +21,7 @@ _LINE = re.compile(
 )  # fmt: skip
 _CPU = re.compile(r"CPU/(?:[0-9a-f]+-)?([0-9a-f]{1,16}) \(")
 _NODE = re.compile(
-    r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>[\d.]{1,8})\] - "
+    r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>\d{1,5}(?:\.\d{1,6})?)\] - "
     r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-fA-F]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
 )
 _USING = re.compile(r"NET/IB\w* : Using (?P<devices>\[0\].*)")
@@ -31,22 +31,24 @@ _MERGED = re.compile(r"NET/IB\w* : Made virtual device \[(\d{1,4})\] name=([\w.@
 _SOCKET = re.compile(r"NET/Socket : Using (?P<devices>\[0\].*)|Using network (?P<network>Socket)")
 _INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+_CLASSES = {"PCI": "0x060400", "GPU": "0x030200", "NIC": "0x020000"}
 _MOST = 1024
 
 
 @dataclass
 class _LoggedHost:
-    """paths: of every function, by its address; net: of each of NCCL's devices the path of its card, and GB/s"""
+    """functions: (kind, ids) by path; net: of each of NCCL's devices the path of its card, and GB/s"""
 
     line: Line
     cpu: dict[str, str] = field(default_factory=dict)
     above: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    gpus: set[str] = field(default_factory=set)
-    cards: set[str] = field(default_factory=set)
-    switches: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, tuple[str, str]] = field(default_factory=dict)
     net: dict[int, tuple[str, float]] = field(default_factory=dict)
     devices: dict[int, list[tuple[str, str, str]]] = field(default_factory=dict)
     sockets: dict[str, None] = field(default_factory=dict)
+
+    def paths(self, kind: str) -> list[str]:
+        return [path for path, (own, _) in self.functions.items() if own == kind]
 
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
@@ -59,7 +61,7 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         host = hosts.setdefault(match["host"], _LoggedHost(line))
         _take(host, match["who"], match["words"])
     for name, host in hosts.items():
-        if host.gpus or host.devices or host.sockets:
+        if host.paths("GPU") or host.devices or host.sockets:
             yield _facts(name, host)
 
 
@@ -85,58 +87,44 @@ def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
     chain = host.above[who] = [one for one in host.above[who] if one[0] < column]
     path = chain[-1][1] if chain else f"{XML_ROOT}cpu{host.cpu[who]}"
     if match["kind"] == "NET" and match["link"] == "NET":
-        host.net.setdefault(int(match["id"][-4:], 16), (path, float(_number(match["gbs"]))))
-    elif match["link"] == "PCI" and match["kind"] in ("PCI", "GPU", "NIC"):
+        host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))
+    elif match["link"] == "PCI" and match["kind"] in _CLASSES:
         own = f"{path}/{_address(match['id'])}"
-        if match["kind"] == "PCI" and len(host.switches) < _MOST:
-            host.switches[own] = (match["ids"] or "").rjust(16, "0")
-        elif len(host.gpus) + len(host.cards) < _MOST:
-            (host.gpus if match["kind"] == "GPU" else host.cards).add(own)
+        if len(host.functions) < 2 * _MOST:
+            ids = {"PCI": (match["ids"] or "").rjust(16, "0"), "GPU": "10de".ljust(16, "0")}
+            host.functions[own] = (match["kind"], ids.get(match["kind"], "0" * 16))
         chain.append((column, own))
-
-
-def _number(text: str) -> float:
-    return float(text) if text.count(".") < 2 and text.strip(".") else 0.0
 
 
 def _address(number: str) -> str:
     """NCCL prints an address as one number: its digits without what separates them."""
-    digits = number.lower().rjust(8, "0")
-    return (
-        f"{digits[:-5].rjust(4, '0')[-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.{digits[-1]}"
-        if digits[-1] < "8"
-        else (f"{digits[:-5].rjust(4, '0')[-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.0")
-    )
+    digits = number.lower().rjust(9, "0")
+    return f"{digits[:-5][-8:]}:{digits[-5:-3]}:{digits[-3:-1]}.{digits[-1] if digits[-1] < '8' else 0}"
 
 
 def _facts(name: str, host: _LoggedHost) -> PastedFacts:
     facts = PastedFacts(FORM, host.line.number, name)
-    kinds = [(key, "0x060400", ids) for key, ids in host.switches.items()]
-    kinds += [(key, "0x030200", "10de".ljust(16, "0")) for key in host.gpus]
-    kinds += [(key, "0x020000", "0" * 16) for key in host.cards]
-    for key, code, ids in kinds:
-        facts.files |= {f"{key}/class": code, **_function(key, ids)}
-    addresses = sorted((key.rpartition("/")[2] for key in host.gpus), key=sort_key)
+    for key, (kind, ids) in host.functions.items():
+        numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
+        facts.files |= {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
+        facts.files[f"{key}/class"] = _CLASSES[kind]
+        facts.files[f"{key}/numa_node"] = str(int(numa, 16)) if len(numa) < 4 else "-1"
+    addresses = sorted((key.rpartition("/")[2] for key in host.paths("GPU")), key=sort_key)
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
-    if host.gpus:
+    if addresses:
         facts.areas = set(Area)
     if host.sockets and not host.devices:
         facts.sockets = tuple(host.sockets)
         return facts
+    cards = host.paths("NIC")
     for (device, port, layer), (path, gbs) in _ports(host).items():
-        folder = f"{path}/infiniband/{device}" if path in host.cards else f"/sys/devices/virtual/infiniband/{device}"
+        folder = f"{path}/infiniband/{device}" if path in cards else f"/sys/devices/virtual/infiniband/{device}"
         at = f"{folder}/ports/{port}"
         facts.links[f"/sys/class/infiniband/{device}"] = folder
         facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
         if gbs:
             facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
     return facts
-
-
-def _function(key: str, ids: str) -> dict[str, str]:
-    numa = key.removeprefix(f"{XML_ROOT}cpu").partition("/")[0]
-    files = {f"{key}/{name}": f"0x{ids[4 * place :][:4]}" for place, name in enumerate(_IDS)}
-    return {**files, f"{key}/numa_node": str(int(numa, 16)) if len(numa) < 4 else "-1"}
 
 
 def _ports(host: _LoggedHost) -> dict[tuple[str, str, str], tuple[str, float]]:

@@ -22,6 +22,7 @@ FORMS = (
     " ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
 )
 _MOST_MACHINES = 64
+_LEFT_OUT = " (of other GPUs: left out)"
 
 
 @dataclass
@@ -56,13 +57,6 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     return taken
 
 
-def recognised(snapshot: Snapshot) -> tuple[str, ...]:
-    """The forms that a pasted snapshot was read from."""
-    said = snapshot.host.get(PASTED)
-    forms = said.get("forms") if isinstance(said, Mapping) else None
-    return tuple(map(str, forms)) if isinstance(forms, (list, tuple)) else ()
-
-
 def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_PastedMachine]) -> None:
     """A part goes to the machine that it names, else to the one before it, else to a new one where that one has such a
     part already."""
@@ -87,7 +81,7 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     for part in kept:
         host, files, links = host | part.host, files | part.files, links | part.links
     host[PASTED] = {
-        "forms": [_form(part, others) for part in parts],
+        "forms": [f"{part.form}{_LEFT_OUT * (id(part) in others)}" for part in parts],
         "areas": sorted({area.name for part in kept for area in part.areas}),
         "sockets": [name for part in kept for name in part.sockets],
         "stated": next((part.stated for part in parts if part.stated), None),
@@ -95,10 +89,6 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     driver = next((part.driver for part in parts if part.driver), "")
     nvml = {"error": NOT_RECORDED, "devices": _gpus(kept), "driver": driver}
     return Snapshot(node=name, taken_at=0.0, files=files, links=links, nvml=nvml, host=host)
-
-
-def _form(part: PastedFacts, others: set[int]) -> str:
-    return f"{part.form} (of other GPUs: left out)" if id(part) in others else part.form
 
 
 def _of_other_gpus(parts: Sequence[PastedFacts]) -> set[int]:

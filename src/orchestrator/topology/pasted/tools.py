@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
 
-GIDS, ADDRESSES, SMI, GPUS = "show_gids", "ip addr", "nvidia-smi -q", "a list of GPUs"
 _HCA = re.compile(r"\s*(hca_id:\s+|CA '|Infiniband device ')([A-Za-z][\w.@-]{0,63})(?:'(?: port (\d{1,3}) status:)?)?")
-_TOOLS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
+_VERBS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
 _FIELD = re.compile(r"\s+([\w. ]{2,24}):(?:\s+(.{1,128}))?")
-_GID = re.compile(r"\s+GID\[\s*(\d{1,4})\]:\s+([0-9a-fA-F:.]{2,64})(?:, (RoCE v[12]|IB/RoCE v1))?")
+_GID = re.compile(
+    r"\s+GID\[\s*(?P<index>\d{1,4})\]:\s+(?P<gid>[0-9a-fA-F:.]{2,64})(?:, (?P<kind>RoCE v[12]|IB/RoCE v1))?"
+)
 _SHOWN_GID = re.compile(
-    r"\s*([A-Za-z][\w.@-]{0,63})\s+(\d{1,2})\s+(\d{1,4})\s+([0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})\s+(?:[\d.]{7,15}\s+)?v?(1|2)\s*(\S{0,16})"
+    r"\s*(?P<device>[A-Za-z][\w.@-]{0,63})\s+(?P<port>\d{1,2})\s+(?P<index>\d{1,4})\s+"
+    r"(?P<gid>[0-9a-fA-F]{4}(?::[0-9a-fA-F]{4}){7})\s+(?:[\d.]{7,15}\s+)?v?(?P<kind>1|2)\s*(?P<netdev>\S{0,16})"
 )
 _BRIEF = re.compile(
-    r"\s*([A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)((?:\s+[0-9a-fA-F.:]{2,45}/\d{1,3})*)"
-    r"(?: metric \d+)?\s*"
+    r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(?P<operstate>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)"
+    r"(?P<addresses>(?:\s+[0-9a-fA-F.:]{2,45}/\d{1,3})*)(?: metric \d+)?\s*"
 )
 _LONG = re.compile(
-    r"\s*\d{1,6}: ([A-Za-z][\w.-]{0,31})(?:@\w{1,16})?: <[A-Z0-9,_-]{0,200}> mtu (\d{1,6}) .{0,200}?state ([A-Z]{2,16})"
+    r"\s*\d{1,6}: (?P<name>[A-Za-z][\w.-]{0,31})(?:@\w{1,16})?: <[A-Z0-9,_-]{0,200}> mtu (?P<mtu>\d{1,6}) .{0,200}?"
+    r"state (?P<operstate>[A-Z]{2,16}).*"
 )
-_INET = re.compile(r"\s+inet6? ([0-9a-fA-F.:]{2,45}/\d{1,3})")
-_SMI_GPU = re.compile(r"GPU ([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])$", re.IGNORECASE)
+_INET = re.compile(r"\s+inet6? (?P<addresses>[0-9a-fA-F.:]{2,45}/\d{1,3}).*")
+_SMI_GPU = re.compile(r"\s*GPU ([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])\s*", re.IGNORECASE)
 _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
+_SMI_SECTION = re.compile(r"\s*(\S.*)")
 _TABLE = re.compile(
     r"\|?\s*(\d{1,3})\s+([A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
-    r"\|\s+([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])",
+    r"\|\s+([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]).*",
     re.IGNORECASE,
 )
 _LISTED = re.compile(
@@ -38,49 +43,64 @@ _LISTED = re.compile(
     r"(?: \(UUID: (GPU-[0-9a-f-]{36})\))?\s*"
 )
 _DRIVER = re.compile(
-    r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?)"
+    r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?).*"
 )
-_STATES = {"NOP": "0: NOP", "DOWN": "1: DOWN", "INIT": "2: INIT", "ARME": "3: ARMED", "ACTI": "4: ACTIVE"}
-_LINKS = {"POLL": "2: Polling", "DISA": "3: Disabled", "LINK": "5: LinkUp"}
+_STATES = {
+    word[:4].upper(): word for word in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "Polling", "Disabled", "LinkUp")
+}
 """By the first four letters: each tool writes the words in its own way."""
-_WIDTHS = {"1X": 1, "2X": 16, "4X": 4, "8X": 8, "12X": 12}
+_WIDTHS = {"1X": "1", "2X": "2", "4X": "4", "8X": "8", "12X": "12"}
 _MOST = 512
+
+
+_Take = Callable[[PastedFacts, re.Match[str], str], str]
+"""Keeps what a line tells; gives what the next lines are about, which it was given by the line before."""
 
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Sections of every kind; lines of one kind and node are one section."""
     for own in runs(lines):
-        for reader in (_verbs, _gids, _addresses, _smi, _listed):
-            yield from reader(own)
-
-
-def _verbs(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    facts: PastedFacts | None = None
-    seen: set[tuple[str, str]] = set()
-    folder = at = ""
-    for line in lines:
-        if match := _HCA.fullmatch(line.text):
-            tool, device, number = match.groups("")
-            form = _TOOLS[tool[0]]
-            if facts is not None and ((device, number) in seen or form != facts.form):
+        for form, areas, begin, more, take in _TOOLS:
+            facts: PastedFacts | None = None
+            about = ""
+            for line in own:
+                match = _match(begin, line.text)
+                if match and (facts is None or _is_another(facts, match)):
+                    if facts is not None:
+                        yield facts
+                    facts = PastedFacts(form, line.number, line.node, areas={*areas})
+                match = match or (_match(more, line.text) if facts else None)
+                if facts and match and len(facts.gpus) < _MOST and len(facts.files) < 64 * _MOST:
+                    about = take(facts, match, about)
+            if facts is not None:
                 yield facts
-                facts, seen = None, set()
-            facts = facts or PastedFacts(form, line.number, line.node, areas={Area.RDMA})
-            seen.add((device, number))
-            folder = f"/sys/class/infiniband/{device}"
-            at = f"{folder}/ports/{number}" if number else folder
-            facts.files.setdefault(f"{folder}/fw_ver", "")
-        elif facts is None or len(facts.files) > 64 * _MOST:
-            continue
-        elif match := _GID.fullmatch(line.text):
-            index, gid, kind = match.groups("")
-            _gid(facts, at, index, gid, kind, "")
-            facts.areas.add(Area.PORTS)
-        elif match := _FIELD.fullmatch(line.text):
-            name, value = match.groups("")
-            at = _field(facts, folder, at, name.lower().replace(" ", "_"), value.strip())
-    if facts is not None:
-        yield facts
+
+
+def _match(patterns: Sequence[re.Pattern[str]], text: str) -> re.Match[str] | None:
+    return next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
+
+
+def _is_another(facts: PastedFacts, match: re.Match[str]) -> bool:
+    """Whether an RDMA device that comes again, or by another tool, is another section's."""
+    if match.re is not _HCA:
+        return False
+    tool, device, number = match.groups("")
+    told = f"/sys/class/infiniband/{device}/{f'ports/{number}/state' if number else 'fw_ver'}"
+    return told in facts.files or facts.form != _VERBS[tool[0]]
+
+
+def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """at: the folder of the device or port that a line is about"""
+    if match.re is _HCA:
+        tool, device, number = match.groups("")
+        facts.form, folder = _VERBS[tool[0]], f"/sys/class/infiniband/{device}"
+        facts.files.setdefault(f"{folder}/fw_ver", "")
+        return f"{folder}/ports/{number}" if number else folder
+    if match.re is _GID:
+        facts.areas.add(Area.PORTS)
+        return _gid(facts, match, at)
+    name, value = match.groups("")
+    return _field(facts, at.partition("/ports/")[0], at, name.lower().replace(" ", "_"), value.strip())
 
 
 def _field(facts: PastedFacts, folder: str, at: str, name: str, value: str) -> str:
@@ -100,99 +120,56 @@ _FILES = {"active_width": "rate", "active_speed": "rate", "physical_state": "phy
 
 def _of_port(name: str, value: str, lanes: str) -> str:
     """What sysfs would say. lanes: as `active_width`, which comes first, has left them"""
-    word = re.sub(r"^(?:\d: )?(?:PORT_)?", "", value)[:4].upper()
     speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb|$)", value)
-    if name == "rate":
-        return f"{float(speed[1]):g} Gb/sec" if speed else ""
-    if name == "active_speed":
-        known = speed and (lanes or "1").isdecimal()
-        return f"{float(speed[1]) * int(lanes or 1):g} Gb/sec" if speed and known else ""
-    told = {
-        "state": _STATES.get(word, ""),
-        "phys_state": _LINKS.get(word, ""),
-        "physical_state": _LINKS.get(word, ""),
-        "link_layer": value if value in ("Ethernet", "InfiniBand") else "",
-        "active_width": str(_WIDTHS.get(value.partition(" ")[0], "")),
-    }
-    return told.get(name, "")
+    if name in ("rate", "active_speed"):
+        factor = 1 if name == "rate" else int(lanes or 1) if (lanes or "1").isdecimal() else 0
+        return f"{float(speed[1]) * factor:g} Gb/sec" if speed and factor else ""
+    if name == "link_layer":
+        return value if value in ("Ethernet", "InfiniBand") else ""
+    if name == "active_width":
+        return _WIDTHS.get(value.partition(" ")[0], "")
+    word = re.sub(r"^(?:\d: )?(?:PORT_)?", "", value)[:4].upper()
+    return _STATES.get(word, "") if name in ("state", "phys_state", "physical_state") else ""
 
 
-def _gid(facts: PastedFacts, at: str, index: str, gid: str, kind: str, netdev: str) -> None:
-    try:
-        value = ipaddress.IPv6Address(gid).exploded
-    except ValueError:
-        return
-    facts.files[f"{at}/gids/{index}"] = value
-    if kind:
-        facts.files[f"{at}/gid_attrs/types/{index}"] = "RoCE v2" if kind.endswith("2") else "IB/RoCE v1"
-    if netdev:
-        facts.files[f"{at}/gid_attrs/ndevs/{index}"] = netdev
+def _gid(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    told = match.groupdict("")
+    if "device" in told:
+        at = f"/sys/class/infiniband/{told['device']}/ports/{told['port']}"
+    with contextlib.suppress(ValueError):
+        facts.files[f"{at}/gids/{told['index']}"] = ipaddress.IPv6Address(told["gid"]).exploded
+        if kind := told["kind"]:
+            facts.files[f"{at}/gid_attrs/types/{told['index']}"] = "RoCE v2" if kind[-1] == "2" else "IB/RoCE v1"
+        if netdev := told.get("netdev"):
+            facts.files[f"{at}/gid_attrs/ndevs/{told['index']}"] = netdev
+    return at
 
 
-def _gids(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    facts: PastedFacts | None = None
-    for line in lines:
-        if match := _SHOWN_GID.fullmatch(line.text):
-            facts = facts or PastedFacts(GIDS, line.number, line.node)
-            if len(facts.files) < 8 * _MOST:
-                at = f"/sys/class/infiniband/{match[1]}/ports/{match[2]}"
-                _gid(facts, at, match[3], match[4], match[5], match[6])
-    if facts is not None:
-        yield facts
+def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
+    """name: of the interface that a line of addresses alone is about"""
+    told = match.groupdict("")
+    name = told.get("name", name)
+    for file in ("operstate", "mtu"):
+        facts.files |= {f"/sys/class/net/{name}/{file}": told[file].lower()} if told.get(file) else {}
+    own = facts.host.setdefault("addresses", {}).setdefault(name, [])
+    for text in told.get("addresses", "").split():
+        with contextlib.suppress(ValueError):
+            one = ipaddress.ip_interface(text)
+            family = "inet" if one.version == 4 else "inet6"
+            own.append({"family": family, "address": str(one.ip), "prefixlen": one.network.prefixlen})
+    return name
 
 
-def _addresses(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    """`ip -br addr`, `ip addr` and `ip -br link`."""
-    facts: PastedFacts | None = None
-    found: dict[str, list[dict[str, Any]]] = {}
-    name = ""
-    for line in lines:
-        brief, long = _BRIEF.fullmatch(line.text), _LONG.match(line.text)
-        if match := brief or long:
-            facts = facts or PastedFacts(ADDRESSES, line.number, line.node, areas={Area.ADDRESSES, Area.INTERFACES})
-            name, state = match[1], match[2 if brief else 3]
-            if len(found) > _MOST:
-                break
-            found.setdefault(name, [])
-            facts.files[f"/sys/class/net/{name}/operstate"] = state.lower()
-            if long:
-                facts.files[f"/sys/class/net/{name}/mtu"] = long[2]
-            found[name] += [one for text in (match[3].split() if brief else ()) if (one := _address(text))]
-        elif name and (match := _INET.match(line.text)):
-            found[name] += [one] if (one := _address(match[1])) else []
-    if facts is not None:
-        facts.host["addresses"] = found
-        yield facts
-
-
-def _address(text: str) -> dict[str, Any] | None:
-    try:
-        one = ipaddress.ip_interface(text)
-    except ValueError:
-        return None
-    return {"family": f"inet{'6' * (one.version == 6)}", "address": str(one.ip), "prefixlen": one.network.prefixlen}
-
-
-def _smi(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    """`nvidia-smi -q`, and its plain table."""
-    facts: PastedFacts | None = None
-    gpu: dict[str, Any] = {}
-    section = ""
-    for line in lines:
-        if match := _SMI_GPU.match(line.text.strip()) or _TABLE.match(line.text):
-            facts = facts or PastedFacts(SMI, line.number, line.node)
-            if len(facts.gpus) >= _MOST:
-                break
-            table = match.re is _TABLE
-            gpu = {"index": int(match[1]) if table else len(facts.gpus), "pci_bus_id": match[3 if table else 1]}
-            gpu |= {"name": match[2].strip()} if table else {}
-            facts.gpus.append(gpu)
-        elif facts is not None and (match := _SMI_FIELD.fullmatch(line.text)):
-            _smi_field(gpu, section, match[1], match[2].strip())
-        elif line.text.strip():
-            section = line.text.strip()
-    if facts is not None:
-        yield facts
+def _smi(facts: PastedFacts, match: re.Match[str], section: str) -> str:
+    if match.re is _TABLE:
+        facts.gpus.append({"index": int(match[1]), "name": match[2].strip(), "pci_bus_id": match[3]})
+    elif match.re is _SMI_GPU:
+        facts.gpus.append({"index": len(facts.gpus), "pci_bus_id": match[1]})
+    elif match.re is _SMI_FIELD:
+        _smi_field(facts.gpus[-1], section, match[1], match[2].strip())
+    else:
+        return match[1]
+    return section
 
 
 def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None:
@@ -206,16 +183,23 @@ def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None
         gpu.setdefault("link", {})["max_width" if name == "Max" else "width"] = int(width[1])
 
 
-def _listed(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    """`nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
-    facts: PastedFacts | None = None
-    for line in lines:
-        if match := _LISTED.fullmatch(line.text):
-            facts = facts or PastedFacts(GPUS, line.number, line.node)
-            indices = {int(number) for number in match[1].split(",")}
-            uuid = {"uuid": match[3]} if match[3] else {}
-            facts.gpus += [{"index": index, "name": match[2].strip(), **uuid} for index in sorted(indices)][:_MOST]
-        elif facts is not None and (match := _DRIVER.match(line.text)):
-            facts.driver = match[1]
-    if facts is not None:
-        yield facts
+def _listed(facts: PastedFacts, match: re.Match[str], about: str) -> str:
+    if match.re is _DRIVER:
+        facts.driver = match[1]
+    else:
+        uuid = {"uuid": match[3]} if match[3] else {}
+        indices = sorted({int(number) for number in match[1].split(",")})
+        facts.gpus += [{"index": index, "name": match[2].strip(), **uuid} for index in indices]
+    return about
+
+
+_Patterns = tuple[re.Pattern[str], ...]
+_TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = (
+    ("", (Area.RDMA,), (_HCA,), (_GID, _FIELD), _verbs),
+    ("show_gids", (), (_SHOWN_GID,), (), _gid),
+    ("ip addr", (Area.ADDRESSES, Area.INTERFACES), (_BRIEF, _LONG), (_INET,), _address),
+    ("nvidia-smi -q", (), (_SMI_GPU, _TABLE), (_SMI_FIELD, _SMI_SECTION), _smi),
+    ("a list of GPUs", (), (_LISTED,), (_DRIVER,), _listed),
+)
+"""Form, '' where the first line says it; what it tells all of; lines that begin it, and its others. `nvidia-smi -q` is
+the plain table too; a list of GPUs that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""

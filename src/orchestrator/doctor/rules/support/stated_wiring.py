@@ -9,10 +9,9 @@ from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.rules.support.registry import slow, unknown
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PathType
-from orchestrator.topology.paths import gpu_ends, nic_ends, paths, stated_groups
+from orchestrator.topology.paths import Sharing, gpu_ends, nic_ends, paths, stated_groups
 from orchestrator.topology.pci import card
 from orchestrator.topology.speed import Traffic, price
-from orchestrator.topology.stated import Sharing
 
 _MELLANOX = 0x15B3
 _BOND = "bond"
@@ -77,24 +76,18 @@ def wiring_of(node: Node) -> Wiring | None:
     rdma = [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
     lonely = tuple(group for group in groups if not group.nics and len(group.gpus) > 1)
     served = tuple(group for group in groups if {*rdma} & {*group.nics})
-    far, bonds = _far(rdma, groups)
-    cards = _cards(node, far)
-    moved = _moved(cards, lonely, pairs)
-    return Wiring(lonely, served, cards, moved, bonds or len(moved) < min(len(cards), len(lonely) + 1))
+    near = [nic for group in groups for nic in group.nics]
+    far = [nic for nic in rdma if nic not in near]
+    sure = any(_BOND in nic for nic in far) and not any(_BOND in nic for nic in near)  # a bond away from all is for TCP
+    cards = _cards(node, [nic for nic in far if not sure or _BOND not in nic])
+    moved = _moved(cards, lonely, pairs) if lonely else ()
+    return Wiring(lonely, served, cards, moved, sure or len(moved) < min(len(cards), len(lonely) + 1))
 
 
 def _are_known(node: Node, pairs: Mapping[tuple[str, str], PathType | None]) -> bool:
     """Of two that have a place in the tree it is known whether they are near each other."""
     placed = {end.name for end in (*gpu_ends(node.topology), *nic_ends(node.topology)) if end.key in node.devices}
     return bool(pairs) and all(path is not None or {*pair} <= placed for pair, path in pairs.items())
-
-
-def _far(rdma: Sequence[str], groups: Sequence[Sharing]) -> tuple[list[str], bool]:
-    """(what is near no GPU, whether a bond was left out of it): a bond carries TCP, unless bonds are near GPUs too."""
-    near = [nic for group in groups for nic in group.nics]
-    far = [nic for nic in rdma if nic not in near]
-    plain = far if any(_BOND in nic for nic in near) else [nic for nic in far if _BOND not in nic]
-    return plain, plain != far
 
 
 def _moved(
@@ -104,10 +97,9 @@ def _moved(
 ) -> tuple[tuple[str, ...], ...]:
     """Of the cards that are near no GPU those that the lonely ones may lack: of their own NUMA domain where there are
     more."""
-    if not lonely or len(cards) <= len(lonely):
-        return cards if lonely else ()
     gpus = [gpu for group in lonely for gpu in group.gpus]
-    return tuple(one for one in cards if any(pairs[gpu, one[0]] is PathType.PHB for gpu in gpus)) or cards
+    own = tuple(one for one in cards if any(pairs[gpu, one[0]] is PathType.PHB for gpu in gpus))
+    return own if own and len(cards) > len(lonely) else cards
 
 
 def _cards(node: Node, nics: list[str]) -> tuple[tuple[str, ...], ...]:
