@@ -62,6 +62,11 @@ class PcieLink:
     speed_gts: float = 0.0
     width: int = 0
 
+    @property
+    def words(self) -> str:
+        """'16 GT/s x16', or as much of it as is known."""
+        return " ".join([f"{self.speed_gts:g} GT/s"] * bool(self.speed_gts) + [f"x{self.width}"] * bool(self.width))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:

@@ -164,14 +164,14 @@ def data_network(topologies: Mapping[str, Topology], interface: str = "") -> Dat
     """
     found = shared_networks(topologies)
     if interface:
-        found = tuple(ways for ways in found if any(way.interface == interface for way in ways.values()))
+        found = tuple(ways for ways in found if any(way.interface.name == interface for way in ways.values()))
     if not found:
         wanted = f"no network on {interface}" if interface else "no IPv4 network"
         what = f"{wanted} is shared by {', '.join(topologies)}"
         raise InputError(what, where="network", fix="list every node's interfaces with `l40s-deploy discover`")
     best = min(found, key=_rank)
-    slowest = min(way.speed_mbps for way in best.values())
-    names = sorted({way.interface for way in best.values()})
+    slowest = min(way.interface.speed_mbps for way in best.values())
+    names = sorted({way.interface.name for way in best.values()})
     speed = f"{slowest / 1000:g} Gbit/s" if slowest else "speed unread"
     chosen = "--interface" if interface else f"the fastest of {len(found)} shared networks" if len(found) > 1 else ""
     reason = f"{', '.join(names)} ({speed}{', ' * bool(chosen)}{chosen})"
@@ -181,7 +181,7 @@ def data_network(topologies: Mapping[str, Topology], interface: str = "") -> Dat
 def _rank(ways: Mapping[str, SharedWay]) -> tuple[int, int, str]:
     """The fastest first; of equals one that the engine's rails do not use."""
     return (
-        -min(way.speed_mbps for way in ways.values()),
+        -min(way.interface.speed_mbps for way in ways.values()),
         sum(way.is_rail for way in ways.values()),
-        min(way.interface for way in ways.values()),
+        min(way.interface.name for way in ways.values()),
     )

@@ -204,7 +204,7 @@ def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> s
     cost."""
     if link == PcieLink():
         return f"can {_link_words(most, most)}" if most != PcieLink() else ""
-    words = f"{link.speed_gts:g} GT/s x{link.width}" if link.speed_gts else f"x{link.width}"
+    words = link.words
     slower, narrower = 0 < link.speed_gts < most.speed_gts, 0 < link.width < most.width
     if slower or narrower:
         could = " ".join([f"{most.speed_gts:g}"] * slower + [f"x{most.width}"] * narrower)

@@ -31,7 +31,7 @@ from orchestrator.model.topology import (
 )
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpus import NVSWITCH
-from orchestrator.topology.pci import TWICE, XML_ROOT, best_link, card, is_address, number, sort_key
+from orchestrator.topology.pci import TWICE, XML_ROOT, best_link, card, is_address, number, sort_key, speed_gts
 from orchestrator.topology.processors import cpumap
 from orchestrator.topology.rdma import natural, ports_by_card
 from orchestrator.topology.switches import SwitchPlaces, merged
@@ -39,7 +39,6 @@ from orchestrator.topology.switches import SwitchPlaces, merged
 _FORBIDDEN = re.compile(r"<!\s*(DOCTYPE|ENTITY)", re.IGNORECASE)
 _LARGEST = 8 << 20
 _DEEPEST = 32
-_SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
 _GPU_CLASS = 0x030200
 _GPU_CLASSES = (0x0302, 0x0300)
 _MBIT = 1000
@@ -135,14 +134,7 @@ class _Writer:
         )
 
     def _pci_attributes(self, address: str, device: PciDevice | None, class_code: int) -> str:
-        ids = {}
-        if device is not None:
-            ids = {
-                "vendor": f"0x{device.vendor:04x}",
-                "device": f"0x{device.device:04x}",
-                "subsystem_vendor": f"0x{device.subsystem_vendor:04x}",
-                "subsystem_device": f"0x{device.subsystem_device:04x}",
-            }
+        names = ("vendor", "device", "subsystem_vendor", "subsystem_device") if device else ()
         link = best_link(device, self.devices) if device else PcieLink()
         if device is not None and (gpu := self.gpus.get(device.key)):
             link = PcieLink(speed_gts=link.speed_gts or gpu.link_max.speed_gts, width=link.width or gpu.link_max.width)
@@ -150,7 +142,7 @@ class _Writer:
             {
                 "busid": address,
                 "class": f"0x{class_code:06x}",
-                **ids,
+                **{name: f"0x{getattr(device, name):04x}" for name in names},
                 "link_speed": f"{link.speed_gts:.1f} GT/s PCIe" if link.speed_gts else "",
                 "link_width": link.width,
             }
@@ -255,9 +247,8 @@ class _XmlReader:
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] > 1:  # a virtual machine's description may use one address for several
             key = f"{above}/{TWICE}{self._seen[key]}{TWICE}{address}"
-        link = PcieLink(
-            speed_gts=_speed(element.get("link_speed", "")), width=max(0, number(element.get("link_width", "")))
-        )
+        width = max(0, number(element.get("link_width", "")))
+        link = PcieLink(speed_gts=speed_gts(element.get("link_speed", "")), width=width)
         device = PciDevice(
             address=address,
             key=key,
@@ -334,11 +325,6 @@ def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:
         )
         or None
     )
-
-
-def _speed(text: str) -> float:
-    found = _SPEED.match(text)
-    return float(found[1]) if found else 0.0
 
 
 def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:

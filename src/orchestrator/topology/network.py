@@ -64,48 +64,16 @@ def tcp_interface(
     that two nodes have (a container bridge's) does not connect them. asked: RDMA devices that the inventory names for
     the GPUs' traffic, by node.
     """
-    ways = {name: _ways(topology, (asked or {}).get(name, ())) for name, topology in topologies.items()}
-    twice = {address for address, count in Counter(_addresses(ways)).items() if count > 1}
-    usable = {
-        name: {network: way for network, way in mine.items() if way.address not in twice} for name, mine in ways.items()
-    }
-    shared = set.intersection(*(set(mine) for mine in usable.values())) if usable else set()
+    shared = _shared(topologies, asked or {})
     if not shared:
         return {}
-    best = min(shared, key=lambda network: _rank(network, [mine[network] for mine in usable.values()]))
-    return {name: _choice(best, mine[best], shared, len(usable)) for name, mine in usable.items()}
+    best = min(shared, key=lambda network: _rank(network, list(shared[network].values())))
+    return {name: _choice(best, way, len(shared) - 1, len(topologies)) for name, way in shared[best].items()}
 
 
 @dataclass(frozen=True, slots=True)
 class SharedWay:
-    """One node's end of a network. speed_mbps: 0 where the kernel does not tell"""
-
-    interface: str
-    address: str
-    speed_mbps: int
-    is_rail: bool
-
-
-def shared_networks(topologies: Mapping[str, Topology]) -> tuple[Mapping[str, SharedWay], ...]:
-    """Every IPv4 network that all of these nodes have an address in, each with every node's end of it."""
-    ways = {name: _ways(topology) for name, topology in topologies.items()}
-    twice = {address for address, count in Counter(_addresses(ways)).items() if count > 1}
-    networks = set.intersection(*(set(mine) for mine in ways.values())) if ways else set()
-    found = []
-    for network in sorted(networks, key=str):
-        ends = {name: mine[network] for name, mine in ways.items()}
-        if not any(way.address in twice for way in ends.values()):
-            found.append({name: _shared(way) for name, way in ends.items()})
-    return tuple(found)
-
-
-def _shared(way: _DataPort) -> SharedWay:
-    return SharedWay(way.interface.name, way.address, way.interface.speed_mbps, way.is_rail)
-
-
-@dataclass(frozen=True, slots=True)
-class _DataPort:
-    """near: behind a switch of the GPUs"""
+    """One node's end of a network. near: behind a switch of the GPUs"""
 
     interface: Interface
     address: str
@@ -113,16 +81,35 @@ class _DataPort:
     near: bool
 
 
-def _ways(topology: Topology, asked: Collection[str] = ()) -> dict[ipaddress.IPv4Network, _DataPort]:
+def shared_networks(topologies: Mapping[str, Topology]) -> tuple[Mapping[str, SharedWay], ...]:
+    """Every IPv4 network that all of these nodes have an address in, each with every node's end of it."""
+    found = _shared(topologies, {})
+    return tuple(found[network] for network in sorted(found, key=str))
+
+
+def _shared(
+    topologies: Mapping[str, Topology], asked: Mapping[str, Collection[str]]
+) -> dict[ipaddress.IPv4Network, dict[str, SharedWay]]:
+    """Each node's end of every network that all have one in; not by an address that two nodes have."""
+    ways = {name: _ways(topology, asked.get(name, ())) for name, topology in topologies.items()}
+    addresses = Counter(address for mine in ways.values() for address in {way.address for way in mine.values()})
+    networks = set.intersection(*(set(mine) for mine in ways.values())) if ways else set()
+    ends = {network: {name: mine[network] for name, mine in ways.items()} for network in networks}
+    return {
+        network: nodes for network, nodes in ends.items() if all(addresses[way.address] == 1 for way in nodes.values())
+    }
+
+
+def _ways(topology: Topology, asked: Collection[str] = ()) -> dict[ipaddress.IPv4Network, SharedWay]:
     near, rails = _interfaces_of_rails(topology, asked)
-    ways: dict[ipaddress.IPv4Network, _DataPort] = {}
+    ways: dict[ipaddress.IPv4Network, SharedWay] = {}
     for interface in topology.interfaces:
         if interface.bond or not interface.up or interface.name.startswith(_NOT_BETWEEN_NODES):
             continue
         for text in interface.ipv4:
             address = ipaddress.IPv4Interface(text)
             if not address.is_loopback and not address.is_link_local:
-                way = _DataPort(interface, str(address.ip), interface.name in rails, interface.name in near)
+                way = SharedWay(interface, str(address.ip), interface.name in rails, interface.name in near)
                 ways.setdefault(address.network, way)
     return ways
 
@@ -136,12 +123,7 @@ def _interfaces_of_rails(topology: Topology, asked: Collection[str]) -> tuple[se
     return near, {carrier(port, topology) for port in meant} - far_bonds
 
 
-def _addresses(ways: Mapping[str, Mapping[ipaddress.IPv4Network, _DataPort]]) -> Iterator[str]:
-    for mine in ways.values():
-        yield from {way.address for way in mine.values()}
-
-
-def _rank(network: ipaddress.IPv4Network, ways: Sequence[_DataPort]) -> tuple[int, int, int, int, int, int, str]:
+def _rank(network: ipaddress.IPv4Network, ways: Sequence[SharedWay]) -> tuple[int, int, int, int, int, int, str]:
     return (
         sum(way.is_rail for way in ways),
         sum(not way.interface.slaves for way in ways),
@@ -153,9 +135,8 @@ def _rank(network: ipaddress.IPv4Network, ways: Sequence[_DataPort]) -> tuple[in
     )
 
 
-def _choice(network: ipaddress.IPv4Network, way: _DataPort, shared: Collection[object], nodes: int) -> TcpChoice:
+def _choice(network: ipaddress.IPv4Network, way: SharedWay, others: int, nodes: int) -> TcpChoice:
     kind = "an RDMA rail, the only network there is" if way.is_rail else "a bond" if way.interface.slaves else "no rail"
-    others = len(shared) - 1
     place = f"in {network}, which all {nodes} nodes share" if nodes > 1 else f"in {network}"
     among = f"; {others} other shared networks" if others else ""
     return TcpChoice(way.interface.name, way.address, f"{way.interface.name} is {kind} {place}{among}")

@@ -149,9 +149,15 @@ def _device(snapshot: Snapshot, key: str, slots: Mapping[str, str]) -> PciDevice
 
 def _link(files: Mapping[str, str], key: str, which: str) -> PcieLink:
     """Widths of 255 mean that there is no link."""
-    speed = _SPEED.match(files.get(f"{key}/{which}_link_speed", ""))
     width = number(files.get(f"{key}/{which}_link_width", "").strip())
-    return PcieLink(speed_gts=float(speed[1]) if speed else 0.0, width=width if 0 < width <= _WIDEST else 0)
+    speed = speed_gts(files.get(f"{key}/{which}_link_speed", ""))
+    return PcieLink(speed_gts=speed, width=width if 0 < width <= _WIDEST else 0)
+
+
+def speed_gts(text: str) -> float:
+    """'16.0 GT/s PCIe' is 16.0; 0 for what says no speed."""
+    found = _SPEED.match(text)
+    return float(found[1]) if found else 0.0
 
 
 def _slots(snapshot: Snapshot) -> dict[str, str]:

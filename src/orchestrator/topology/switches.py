@@ -92,17 +92,10 @@ def merged(switches: Sequence[Switch], by_key: Mapping[str, PciDevice]) -> tuple
     """Mark the sub-switches that NCCL merges into the switch above; one that took some in is not merged itself."""
     into: dict[str, str] = {}
     for switch in sorted(switches, key=lambda switch: len(bridges_above(switch.key))):
-        if switch.key in into:
-            continue
-        generation = _broadcom_generation(by_key.get(switch.key), sub=False)
-        if not generation:
-            continue
-        for other in switches:
-            if (
-                other.parent_switch == switch.key
-                and _broadcom_generation(by_key.get(other.key), sub=True) == generation
-            ):
-                into[other.key] = switch.key
+        generation = 0 if switch.key in into else _broadcom_generation(by_key.get(switch.key), sub=False)
+        inner = [other.key for other in switches if other.parent_switch == switch.key] if generation else ()
+        same = (key for key in inner if _broadcom_generation(by_key.get(key), sub=True) == generation)
+        into |= dict.fromkeys(same, switch.key)
     return tuple(replace(switch, merged_into=into.get(switch.key, "")) for switch in switches)
 
 

@@ -79,7 +79,7 @@ def _card_links(node: Node) -> str | None:
 
 
 def _best_link(link: PcieLink) -> str:
-    return f"{link.speed_gts:g} GT/s x{link.width}" if link.width and link.speed_gts else ""
+    return link.words if link.width and link.speed_gts else ""
 
 
 @_of_rails

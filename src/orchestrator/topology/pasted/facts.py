@@ -102,7 +102,7 @@ def lines_of(text: str) -> list[Line]:
     plain = [words for _, words in whose]
     prefixed = _is_prefixed(plain)
     for number, (who, line) in enumerate(whose):
-        if match := _PROMPT.match(line.lstrip()) or _names_a_node(line.strip()):
+        if match := _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip()):
             node = re.sub(r"[^\w.-]", "-", match["host"].strip())
         prefix = _PREFIXED.match(line) if prefixed else None
         found.append(
@@ -166,8 +166,9 @@ def _out_of_json(line: str) -> str:
     return line
 
 
-def _names_a_node(line: str) -> re.Match[str] | None:
-    return _HEADING.fullmatch(line) or _ANSIBLE.fullmatch(line) or _TITLE.fullmatch(line)
+def first_match(patterns: Sequence[re.Pattern[str]], text: str) -> re.Match[str] | None:
+    """By the first of the patterns that fits all of the text."""
+    return next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
 
 
 def _plain(raw: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match, runs
 
 _HCA = re.compile(r"\s*(hca_id:\s+|CA '|Infiniband device ')([A-Za-z][\w.@-]{0,63})(?:'(?: port (\d{1,3}) status:)?)?")
 _VERBS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
@@ -64,20 +64,16 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
             facts: PastedFacts | None = None
             about = ""
             for line in own:
-                match = _match(begin, line.text)
+                match = first_match(begin, line.text)
                 if match and (facts is None or _is_another(facts, match)):
                     if facts is not None:
                         yield facts
                     facts = PastedFacts(form, line.number, line.node, areas={*areas})
-                match = match or (_match(more, line.text) if facts else None)
+                match = match or (first_match(more, line.text) if facts else None)
                 if facts and match and len(facts.gpus) < _MOST and len(facts.files) < 64 * _MOST:
                     about = take(facts, match, about)
             if facts is not None:
                 yield facts
-
-
-def _match(patterns: Sequence[re.Pattern[str]], text: str) -> re.Match[str] | None:
-    return next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
 
 
 def _is_another(facts: PastedFacts, match: re.Match[str]) -> bool:

@@ -56,11 +56,7 @@ class LogsSummary:
         return {
             "cause": _cause_json(self.cause) if self.cause else None,
             "secondary": [_cause_json(one) for one in self.secondary],
-            "exception": self.exception or None,
-            "engine": self.engine or None,
-            "version": self.version or None,
-            "nccl": self.nccl or None,
-            "transport": self.transport or None,
+            **{name: getattr(self, name) or None for name in ("exception", "engine", "version", "nccl", "transport")},
             "findings": [{"id": one.id, "node": one.node, "title": one.title} for one in self.findings],
         }
 
