@@ -34,7 +34,7 @@ class Distances:
             return stated
         if one not in self._devices or other not in self._devices:
             return PathType.DIS
-        if _card(one) == _card(other):
+        if card(one) == card(other):  # paths: two cards that claim one address stay two
             return PathType.LOC
         if self.nvlinks(one, other):
             return PathType.NVL
@@ -101,17 +101,6 @@ def _stated_words(topology: Topology) -> dict[tuple[str, str], str]:
     return {(keys[one], keys[other]): word for (one, other), word in words if one in keys and other in keys}
 
 
-def path_type(topology: Topology, one: str, other: str) -> PathType:
-    """A single distance; see Distances."""
-    return Distances(topology).path_type(one, other)
-
-
 def _same(target: str, address: str) -> bool:
     """Whether NVML and sysfs mean one address: they write the domain with 4 or 8 digits."""
     return bool(address) and normal_address(target) == address
-
-
-def _card(key: str) -> str:
-    """Keys are real paths, so that two cards which claim one address stay two."""
-    folder, _, address = key.rpartition("/")
-    return f"{folder}/{card(address)}"

@@ -95,9 +95,8 @@ def limits(layout: Layout | None, model: str = "", gpus: Iterable[str] = ()) -> 
 
     model: a profile's name, '' where nobody knows; gpus: those that are not the L40S
     """
-    other = layout is not None and layout != _PRICED_LAYOUT
-    where = f"{layout}" if layout is not None and str(layout) != str(_PRICED_LAYOUT) else ""
-    if other and not where and layout is not None:
+    where = f"{layout}" if layout is not None and layout != _PRICED_LAYOUT else ""
+    if layout is not None and where == f"{_PRICED_LAYOUT}":
         where = f"{layout} on {layout.nnodes} x {layout.gpus_per_node} GPUs"
     words = [f"at {where}"] if where else []
     words += [f"with {model}"] if model not in ("", _PRICED_MODEL) else []

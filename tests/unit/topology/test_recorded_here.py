@@ -13,7 +13,7 @@ from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.bandwidth import Bandwidths
 from orchestrator.topology.build import build
-from orchestrator.topology.distance import path_type
+from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpu_groups import gpu_groups
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.paths import matrix
@@ -30,7 +30,7 @@ def test_two_h200_of_a_virtual_machine() -> None:
     assert {gpu.memory_total >> 20 for gpu in topology.gpus} == {143771}
     assert {gpu.memory_used for gpu in topology.gpus} == {0}
     assert not topology.rdma
-    assert path_type(topology, topology.gpus[0].key, topology.gpus[1].key) is PathType.PHB
+    assert Distances(topology).path_type(topology.gpus[0].key, topology.gpus[1].key) is PathType.PHB
 
 
 NVLINKS = [{"link": link, "active": 1, "p2p": 1, "remote": "FFFFFFF:FF:FF.0"} for link in range(18)]
@@ -77,7 +77,7 @@ def test_gpus_are_written_as_nccl_writes_them() -> None:
 @pytest.mark.parametrize("topology", [with_nvlink(), topology_of_xml(DUMP, "vm")], ids=["nvml", "NCCL's dump"])
 def test_nvlink_is_the_path_between_the_gpus(topology: Topology) -> None:
     one, other = (gpu.key for gpu in topology.gpus)
-    assert path_type(topology, one, other) is PathType.NVL
+    assert Distances(topology).path_type(one, other) is PathType.NVL
     assert shape(topology).words == "2 GPUs, none behind a switch; between GPUs NVL"
     assert matrix(topology).splitlines()[1].split()[:3] == ["GPU0", "X", "NV18"]  # as nvidia-smi prints it there
     assert Bandwidths(topology, (2, 28, 9)).between(one, other) == pytest.approx(18 * 20.6)
