@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,9 +183,9 @@ def _is_prefixed(lines: Sequence[str]) -> bool:
     return len(names) > 2 and len(names) >= _PREFIXED_PART * len(told) and 3 * len(set(names)) <= len(names)
 
 
-def runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
+def runs(lines: Sequence[Line]) -> Collection[list[Line]]:
     """Lines that belong to one node, in their order: pdsh mixes those of several."""
     by_node: dict[str, list[Line]] = {}
     for line in lines:
         by_node.setdefault(line.node, []).append(line)
-    yield from by_node.values()
+    return by_node.values()

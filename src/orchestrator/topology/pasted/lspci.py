@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.model.topology import Area
 from orchestrator.topology.names import device_called
-from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts
 from orchestrator.topology.pci import sort_key
 
 TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
@@ -66,10 +66,10 @@ class _Function:
 
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    """Every tree; of what has no bridges, and of a tree that lost its indentation, no place is known."""
-    for own in runs(lines):
-        yield from _trees(own)
-        yield from _lists(own)
+    """Every tree of one node's lines; of what has no bridges, and of a tree that lost its indentation, no place is
+    known."""
+    yield from _trees(lines)
+    yield from _lists(lines)
 
 
 def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from orchestrator.topology.pasted.facts import Line, PastedFacts, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts
 from orchestrator.topology.stated import WORD
 
 FORM = "nvidia-smi topo -m"
@@ -18,14 +18,13 @@ _MOST = 256
 
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    """Every matrix."""
-    for own in runs(lines):
-        place = 0
-        while place < len(own):
-            matrix = _Matrix(own, place)
-            if matrix.is_one:
-                yield matrix.facts()
-            place = max(matrix.end, place + 1)
+    """Every matrix of one node's lines."""
+    place = 0
+    while place < len(lines):
+        matrix = _Matrix(lines, place)
+        if matrix.is_one:
+            yield matrix.facts()
+        place = max(matrix.end, place + 1)
 
 
 class _Matrix:

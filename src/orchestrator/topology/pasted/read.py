@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.topology.pasted import lspci, matrix, nccl, tools
-from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
+from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of, runs
 from orchestrator.topology.stated import PASTED
 
-READERS: tuple[Callable[[Sequence[Line]], Iterator[PastedFacts]], ...] = (
-    matrix.read,
-    lspci.read,
-    nccl.read,
-    tools.read,
-)
 FORMS = (
     "nvidia-smi topo -m, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat, show_gids,"
     " ip -br addr, nvidia-smi -q, check_env of SGLang, collect_env of vLLM"
@@ -44,8 +38,8 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     machines: list[_PastedMachine] = []
     for file, text in texts.items():
         lines = lines_of(text)
-        parts = sorted((part for reader in READERS for part in reader(lines)), key=lambda part: part.line)
-        _put_together(file, parts, machines)
+        parts = [*nccl.read(lines), *(part for own in runs(lines) for part in _read(own))]
+        _put_together(file, sorted(parts, key=lambda part: part.line), machines)
     taken: dict[str, Snapshot] = {}
     for machine in machines[:_MOST_MACHINES]:
         own = machine.node or (machine.file if len(machines) > 1 else home)
@@ -55,6 +49,11 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
             name = f"{own}-{number}"
         taken[name] = _snapshot(name, machine.parts)
     return taken
+
+
+def _read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    for reader in (matrix, lspci, tools):
+        yield from reader.read(lines)
 
 
 def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_PastedMachine]) -> None:

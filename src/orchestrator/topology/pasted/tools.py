@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match
 
 _HCA = re.compile(r"\s*(hca_id:\s+|CA '|Infiniband device ')([A-Za-z][\w.@-]{0,63})(?:'(?: port (\d{1,3}) status:)?)?")
 _VERBS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
@@ -58,22 +58,21 @@ _Take = Callable[[PastedFacts, re.Match[str], str], str]
 
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    """Sections of every kind; lines of one kind and node are one section."""
-    for own in runs(lines):
-        for form, areas, begin, more, take in _TOOLS:
-            facts: PastedFacts | None = None
-            about = ""
-            for line in own:
-                match = first_match(begin, line.text)
-                if match and (facts is None or _is_another(facts, match)):
-                    if facts is not None:
-                        yield facts
-                    facts = PastedFacts(form, line.number, line.node, areas={*areas})
-                match = match or (first_match(more, line.text) if facts else None)
-                if facts and match and len(facts.gpus) < _MOST and len(facts.files) < 64 * _MOST:
-                    about = take(facts, match, about)
-            if facts is not None:
-                yield facts
+    """Sections of every kind in one node's lines; those of one kind are one section."""
+    for form, areas, begin, more, take in _TOOLS:
+        facts: PastedFacts | None = None
+        about = ""
+        for line in lines:
+            match = first_match(begin, line.text)
+            if match and (facts is None or _is_another(facts, match)):
+                if facts is not None:
+                    yield facts
+                facts = PastedFacts(form, line.number, line.node, areas={*areas})
+            match = match or (first_match(more, line.text) if facts else None)
+            if facts and match and len(facts.gpus) < _MOST and len(facts.files) < 64 * _MOST:
+                about = take(facts, match, about)
+        if facts is not None:
+            yield facts
 
 
 def _is_another(facts: PastedFacts, match: re.Match[str]) -> bool:
