@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -467,6 +468,16 @@ def test_a_port_near_gpus_that_a_tool_calls_down_is_down(form: str) -> None:
 def test_an_old_table_of_nvidia_smi_has_names_without_their_maker() -> None:
     (gpu,) = build(only("|   0  A40                 On   | 00000000:01:00.0 Off |                    0 |\n")).gpus
     assert (gpu.name, gpu.address) == ("A40", "0000:01:00.0")
+
+
+def test_one_machine_again_and_again_takes_no_longer_than_as_many_others() -> None:
+    def took(text: str) -> float:
+        before = time.process_time()
+        assert len(read_pasted({"post": text}, "post")) == 64
+        return time.process_time() - before
+
+    text = "18:00.0 3D controller: NVIDIA Corporation AD102GL [L40S]\n" * 20_000
+    assert took(f"a@node1:~$ lspci\n{text}") < 4 * took(text)
 
 
 TOKENS = st.sampled_from(

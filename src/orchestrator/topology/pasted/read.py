@@ -41,7 +41,7 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
         parts = [*nccl.read(lines), *(part for own in runs(lines) for part in _read(own))]
         _put_together(file, sorted(parts, key=lambda part: part.line), machines)
     taken: dict[str, Snapshot] = {}
-    for machine in machines[:_MOST_MACHINES]:
+    for machine in machines:
         own = machine.node or (machine.file if len(machines) > 1 else home)
         name, number = own, 1
         while name in taken:
@@ -58,7 +58,7 @@ def _read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
 
 def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_PastedMachine]) -> None:
     """A part goes to the machine that it names, else to the one before it, else to a new one where that one has such a
-    part already."""
+    part already and there are not too many."""
     for part in parts:
         mine = [machine for machine in machines if machine.node == part.node] if part.node else machines[-1:]
         if not mine and machines and not machines[-1].node and not machines[-1].has(part.form):
@@ -66,7 +66,7 @@ def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_Paste
             mine[0].node = part.node
         if not mine or mine[-1].has(part.form):
             mine = [_PastedMachine(part.node, file)]
-            machines += mine
+            machines += mine[: _MOST_MACHINES - len(machines)]
         mine[-1].parts.append(part)
 
 
