@@ -81,19 +81,20 @@ class Sharing:
 
 def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
     """The GPUs, with NICs, that share a switch by their path types: more than one GPU, or a GPU and a NIC."""
-    home = {gpu.name: gpu.name for gpu in gpu_ends(topology)}
     near = [pair for pair in paths(topology) if pair.type in (PathType.PIX, PathType.PXB)]
+    gpus = [gpu.name for gpu in gpu_ends(topology)]
+    home = dict(zip(gpus, gpus, strict=True))
     for pair in near:
         if pair.other in home:
             old, new = home[pair.other], home[pair.one]
             home = {gpu: new if place == old else place for gpu, place in home.items()}
-    found = []
-    for place in dict.fromkeys(home.values()):
-        gpus = tuple(gpu for gpu in home if home[gpu] == place)
-        nics = tuple(dict.fromkeys(pair.other for pair in near if pair.one in gpus and pair.other not in home))
-        if nics or len(gpus) > 1:
-            found.append(Sharing(gpus, nics))
-    return tuple(found)
+    groups = [[gpu for gpu in gpus if home[gpu] == place] for place in dict.fromkeys(home.values())]
+    found = (Sharing(tuple(group), _nics_near(group, near, gpus)) for group in groups)
+    return tuple(one for one in found if one.nics or len(one.gpus) > 1)
+
+
+def _nics_near(group: Sequence[str], near: Sequence[Pair], gpus: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(pair.other for pair in near if pair.one in group and pair.other not in gpus))
 
 
 def matrix(topology: Topology) -> str:

@@ -94,15 +94,16 @@ def _of_folder(folder: Path) -> Given:
         return given(trees)
     found: dict[str, Snapshot] = {}
     for home in homes:
-        texts = {
-            one.stem: "\n".join(lines_of_file(str(one), _FIX))
-            for one in sorted(home.iterdir())[:_MOST_FILES]
-            if one.is_file() and one.name[0] != "."
-        }
-        found |= {name: one for name, one in read_pasted(texts, home.resolve().name).items() if name not in found}
+        read = read_pasted(_texts_in(home), home.resolve().name)
+        found |= {name: one for name, one in read.items() if name not in found}
     if not found:
         raise InputError("contains nothing that is recognised", where=str(folder), fix=_FIX)
     return Given(found)
+
+
+def _texts_in(home: Path) -> dict[str, str]:
+    files = (one for one in sorted(home.iterdir())[:_MOST_FILES] if one.is_file() and one.name[0] != ".")
+    return {one.stem: "\n".join(lines_of_file(str(one), _FIX)) for one in files}
 
 
 def _of_text(node: str, file: str) -> Given:

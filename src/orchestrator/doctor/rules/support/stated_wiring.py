@@ -76,10 +76,8 @@ def wiring_of(node: Node) -> Wiring | None:
     rdma = [nic.name for nic in nics if node.topology.rdma or node.devices[nic.key].vendor == _MELLANOX]
     lonely = tuple(group for group in groups if not group.nics and len(group.gpus) > 1)
     served = tuple(group for group in groups if {*rdma} & {*group.nics})
-    near = [nic for group in groups for nic in group.nics]
-    far = [nic for nic in rdma if nic not in near]
-    sure = any(_BOND in nic for nic in far) and not any(_BOND in nic for nic in near)  # a bond away from all is for TCP
-    cards = _cards(node, [nic for nic in far if not sure or _BOND not in nic])
+    far, sure = _far(rdma, groups)
+    cards = _cards(node, far)
     moved = _moved(cards, lonely, pairs) if lonely else ()
     return Wiring(lonely, served, cards, moved, sure or len(moved) < min(len(cards), len(lonely) + 1))
 
@@ -88,6 +86,14 @@ def _are_known(node: Node, pairs: Mapping[tuple[str, str], PathType | None]) -> 
     """Of two that have a place in the tree it is known whether they are near each other."""
     placed = {end.name for end in (*gpu_ends(node.topology), *nic_ends(node.topology)) if end.key in node.devices}
     return bool(pairs) and all(path is not None or {*pair} <= placed for pair, path in pairs.items())
+
+
+def _far(rdma: Sequence[str], groups: Sequence[Sharing]) -> tuple[list[str], bool]:
+    """(what is near no GPU, whether a bond was left out of it): a bond carries TCP, unless bonds are near GPUs too."""
+    near = [nic for group in groups for nic in group.nics]
+    far = [nic for nic in rdma if nic not in near]
+    plain = far if any(_BOND in nic for nic in near) else [nic for nic in far if _BOND not in nic]
+    return plain, plain != far
 
 
 def _moved(
