@@ -77,21 +77,27 @@ def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     found: dict[str, _Function] = {}
     first = current = None
     for line, after in zip(lines, [*(line.text for line in lines[1:]), ""], strict=True):
-        match = _FUNCTION.match(line.text)
-        if match:
-            address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
-            if first is not None and (address in found or len(found) >= _MOST):
+        if match := _FUNCTION.match(line.text):
+            current = _function(match)
+            if first is not None and (current.address in found or len(found) >= _MOST):
                 yield from _placed(found, first)
                 found, first = {}, None
             first = first or line
-            current = found[address] = _Function(
-                address, match["words"], match["code"] or _CODES.get(match["kind"], "")
-            )
+            found[current.address] = current
         elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
-            told = _DETAIL.match(line.text)
-            current.details |= {name: text for name, text in told.groupdict().items() if text} if told else {}
+            current.details |= _details(line.text)
     if first is not None:
         yield from _placed(found, first)
+
+
+def _details(text: str) -> dict[str, str]:
+    told = _DETAIL.match(text)
+    return {name: word for name, word in told.groupdict().items() if word} if told else {}
+
+
+def _function(match: re.Match[str]) -> _Function:
+    address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
+    return _Function(address, match["words"], match["code"] or _CODES.get(match["kind"], ""))
 
 
 def _placed(found: dict[str, _Function], first: Line) -> Iterator[PastedFacts]:
