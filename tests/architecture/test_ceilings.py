@@ -102,7 +102,7 @@ FIGURES = {
     "class names with several homes": _names_with_several_homes,
     "commands": lambda: len(_leaves()),
     "options": _options,
-    "words of docs and README": 23_280words,
+    "words of docs and README": _words,
 }
 
 
