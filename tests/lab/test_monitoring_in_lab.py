@@ -220,7 +220,7 @@ def test_among_hostile_neighbours_a_guard_tells_all_and_answers_prometheus_in_fl
         bad = [{"kind": "dingtalk", "url": f"http://127.0.0.1:{one}/{one}"} for one in ports]
         lab.write_inventory(vars={"l40s_notify": [good[0], *bad, good[1]]})
         open_.enter_context(noisy_logins(lab))
-        words = ("guard", "--metrics", str(port), "--limit", "999", "--pause", "0.1", "--golden-every", "0")
+        words = f"guard --metrics {port} --limit 999 --pause 0.1 --stable 1 --golden-every 0".split()
         guard = open_.enter_context(guarding([*L40S_DEPLOY, *words], lab.environment, said))
         open_.callback(talkers.close)  # so that it ends without waiting for what they owe it
         until(lambda: "l40s_guard_up{" in scraped(f"127.0.0.1:{port}"), 60, said.read_text)
