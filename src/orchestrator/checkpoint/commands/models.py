@@ -140,9 +140,14 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
         more = f"+{len(offer.fits) - 1}" if len(offer.fits) > 1 else ""
         rows.append((each.profile.name, shown, *(_cells(first) if first else ("none", "", "")), more))
     screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
+    refused: dict[str, list[str]] = {}
     for each in listed:
         if all(reason for _, reason in each.stacks):
-            screen.out.print(printable(f"{each.profile.name}: no engine here can serve it: {each.stacks[0][1]}"))
+            refused.setdefault(each.stacks[0][1], []).append(each.profile.name)
+    if refused:
+        screen.out.print("no engine here can serve:")
+    for reason, names in refused.items():
+        screen.out.print(printable(f"  {', '.join(names)}: {reason}"))
 
 
 def _layouts(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> None:

@@ -112,7 +112,8 @@ class TunedHoldings:
 def _stacks(asked: str | None) -> tuple[Stack, ...]:
     if asked:
         return (load_stack(asked),)
-    return tuple(stack for stack in map(load_stack, stack_names()) if stack.device == "cuda")
+    every = map(load_stack, stack_names())
+    return tuple(stack for stack in every if stack.device == "cuda" and engine_of(stack).product == "SGLang")
 
 
 def _asked(
