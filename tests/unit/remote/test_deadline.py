@@ -4,10 +4,9 @@ import threading
 import time
 
 import pytest
-from tests.support.hostile import HOSTILE, talker
 from tests.support.waiting import slack
 
-from orchestrator.remote.deadline import Deadline, DeadlinePassed, downloaded
+from orchestrator.remote.deadline import Deadline, DeadlinePassed
 
 
 def test_without_an_end_there_is_always_time() -> None:
@@ -45,9 +44,3 @@ def test_work_that_cannot_be_broken_is_left_behind() -> None:
         Deadline(0.05).of(go_on.wait)
     go_on.set()
     assert Deadline(60).of(lambda: 7) == 7
-
-
-@pytest.mark.parametrize("hostile", ["dripping status", "dripping headers", "dripping body", "going on", "noise"])
-def test_a_download_that_does_not_come_is_left(hostile: str) -> None:
-    with talker(*HOSTILE[hostile]) as port, pytest.raises(OSError, match=r"time limit|BadStatusLine"):
-        downloaded(f"http://127.0.0.1:{port}/", 100_000, 0.3)

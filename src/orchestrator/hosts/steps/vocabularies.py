@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
-from orchestrator.remote.deadline import downloaded
+from orchestrator.remote.download import downloaded
 
 KNOWN = {
     "o200k_base.tiktoken": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",

@@ -16,7 +16,7 @@ from orchestrator.loading.published import load_published
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.model.published import Published
-from orchestrator.remote.deadline import downloaded
+from orchestrator.remote.download import downloaded
 from orchestrator.tuning.pack import DERIVED, LARGEST_PART, PUBLISHED, Pack
 from orchestrator.tuning.published import devices, parts_of
 from orchestrator.tuning.steps.packs import proved, save_pack
