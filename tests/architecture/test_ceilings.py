@@ -15,7 +15,7 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.every_parser import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 76_310,
+    "lines of the product": 76_320,
     "statements of the product": 46_910,
     "lines of the lab": 13_550,
     "lines of tests": 73_265,
