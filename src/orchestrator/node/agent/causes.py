@@ -170,23 +170,29 @@ def _after_others(alive_at: float, seen: Sequence[Suspicion]) -> Weight:
     return Weight.FOLLOWED if any(one.secondary and one.at <= alive_at for one in seen) else Weight.UNSURE
 
 
+def told_by(node: str, suspicion: Suspicion) -> Cause:
+    """What a log line says, by the rank that wrote it."""
+    return Cause(
+        node=node,
+        tp_rank=suspicion.tp_rank,
+        signature=suspicion.id,
+        text=suspicion.text,
+        fix=suspicion.fix,
+        lines=suspicion.lines,
+        secondary=suspicion.secondary,
+    )
+
+
 def _with_suspicion(
     node: str, plain: str, death: Death, tp_rank: int | None, suspicion: Suspicion | None, watch: LogWatch, now: float
 ) -> Cause:
     own = Cause(node=node, text=plain, at=now, tp_rank=tp_rank, signal=death.signal, exit_code=death.exit_code)
     if suspicion is None:
         return replace(own, fix=_fix(death), lines=watch.last_lines(tp_rank)[-LINES_SHOWN:])
-    signed = replace(
-        own,
-        text=f"{suspicion.text} ({plain})",
-        signature=suspicion.id,
-        fix=suspicion.fix,
-        lines=suspicion.lines,
-        secondary=suspicion.secondary,
-    )
+    signed = replace(told_by(node, suspicion), text=f"{suspicion.text} ({plain})", at=now)
     if suspicion.tp_rank in (None, tp_rank):
-        return signed
-    return replace(signed, tp_rank=suspicion.tp_rank, signal=None, exit_code=None)  # nobody saw how that process died
+        return replace(signed, tp_rank=tp_rank, signal=death.signal, exit_code=death.exit_code)
+    return signed  # nobody saw how that process died
 
 
 def _fix(death: Death) -> str:

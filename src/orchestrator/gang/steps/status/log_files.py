@@ -36,15 +36,13 @@ def named_file(name: str) -> tuple[str, str]:
     node, equals, file = name.partition("=")
     if equals and node and not Path(name).exists():
         return node, file
-    if name == "-":
-        return "stdin", name
-    return Path(name).name.removesuffix(".gz").removesuffix(".log"), name
+    return "stdin" if name == "-" else Path(name).name.removesuffix(".gz").removesuffix(".log"), name
 
 
 def lines_of_file(file: str, fix: str) -> list[str]:
     """Of a text, gzip or not, or of standard input. Raises InputError with this fix where it can't be read as such."""
     try:
-        with _opened(file) as stream:
+        with io.BufferedReader(io.FileIO(sys.stdin.fileno() if file == "-" else file, closefd=file != "-")) as stream:
             packed = stream.peek(2)[:2] == b"\x1f\x8b"
             data = _read(gzip.GzipFile(fileobj=stream) if packed else stream)
     except (OSError, EOFError, zlib.error) as failure:
@@ -55,10 +53,6 @@ def lines_of_file(file: str, fix: str) -> list[str]:
     if b"\0" in data[:_CHUNK]:
         raise InputError("is no text: it contains NUL bytes", where=file, fix=fix)
     return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-
-
-def _opened(file: str) -> io.BufferedReader:
-    return io.BufferedReader(io.FileIO(sys.stdin.fileno() if file == "-" else file, closefd=file != "-"))
 
 
 def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:

@@ -75,6 +75,11 @@ class _Stream:
     def node(self) -> str:
         return next(iter(self.hosts)) if len(self.hosts) == 1 else self.name
 
+    @property
+    def transport(self) -> str:
+        seen = nccl_log.read(self.nccl)
+        return seen.words if seen.networks or seen.devices else ""
+
     def feed(self, line: str) -> None:
         if match := _NCCL_HOST.search(line):
             self.hosts.setdefault(match["host"])
@@ -91,18 +96,18 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
     texts = {name: [line[:_LONGEST] for line in lines] for name, lines in files.items()}
     engine, version, nccl = _written_by(texts)
-    streams = list(_streams(texts, _dialects_engine(engine, version)))
+    streams = list(_streams(texts, _dialects_engine(version if engine == "sglang" else "")))
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
-    told = [statement for stream in streams for statement in _statements(stream, nodes)]
+    told = [_statement(stream, seen, nodes) for stream in streams if (seen := stream.watch.suspect(0.0))]
     cause, exception = _first(told, streams)
     return LogsSummary(
         cause=cause,
-        secondary=tuple(dict.fromkeys(_others(streams, cause))),
+        secondary=_others(streams, cause),
         exception=exception,
         engine=engine,
         version=version,
         nccl=nccl,
-        transport="; ".join(dict.fromkeys(words for stream in streams if (words := _transport(stream)))),
+        transport="; ".join(filter(None, dict.fromkeys(stream.transport for stream in streams))),
         findings=tuple(
             one
             for stream in streams
@@ -124,10 +129,10 @@ def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
     return engine, version, nccl
 
 
-def _dialects_engine(engine: str, version: str) -> Engine:
-    listed = (one for one in dialects().values() if engine == "sglang" and version and one.lists(version))
-    dialect = next(listed, newest())
-    return dialect.engine(version if engine == "sglang" and version else dialect.versions[-1])
+def _dialects_engine(version: str) -> Engine:
+    """version: SGLang's, '' where another engine's or none is told"""
+    dialect = next((one for one in dialects().values() if version and one.lists(version)), newest())
+    return dialect.engine(version or dialect.versions[-1])
 
 
 def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream]:
@@ -143,26 +148,15 @@ def _streams(texts: Mapping[str, list[str]], engine: Engine) -> Iterator[_Stream
         yield from found.values()
 
 
-def _statements(stream: _Stream, nodes: Mapping[str, str]) -> Iterator[Statement]:
-    seen = stream.watch.suspect(0.0)
-    if seen is None:
-        return
+def _statement(stream: _Stream, seen: Suspicion, nodes: Mapping[str, str]) -> Statement:
     weight = Weight.UNSURE if seen.id == EXCEPTION else Weight.FOLLOWED if seen.secondary else Weight.SEEN
     blames = causes.blames(stream.watch, 0.0, nodes) if seen.secondary or seen.weak else ()
-    yield Statement(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
+    return Statement(_cause(stream, seen), weight, tuple(name for name in blames if name != stream.node))
 
 
 def _cause(stream: _Stream, seen: Suspicion) -> Cause:
     host = _NCCL_HOST.search(seen.lines[-1]) if seen.lines else None
-    return Cause(
-        node=host["host"] if host else stream.node,
-        tp_rank=seen.tp_rank,
-        signature=seen.id,
-        text=seen.text,
-        fix=seen.fix,
-        lines=seen.lines,
-        secondary=seen.secondary,
-    )
+    return causes.told_by(host["host"] if host else stream.node, seen)
 
 
 def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None, str]:
@@ -177,27 +171,16 @@ def _first(told: list[Statement], streams: list[_Stream]) -> tuple[Cause | None,
     return (None if chosen.secondary else chosen), last
 
 
-def _others(streams: list[_Stream], cause: Cause | None) -> Iterator[Cause]:
+def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
     """What else was recognised: once a cause and node, with the first lines that show it."""
-    seen = {(cause.signature, cause.node)} if cause else set()
-    for stream in streams:
-        for one in stream.watch.suspicions(0.0):
-            other = replace(_cause(stream, one), tp_rank=None)
-            if one.id != EXCEPTION and (other.signature, other.node) not in seen:
-                seen.add((other.signature, other.node))
-                yield other
-
-
-def _transport(stream: _Stream) -> str:
-    seen = nccl_log.read(stream.nccl)
-    return seen.words if seen.networks or seen.devices else ""
+    seen = [_cause(stream, one) for stream in streams for one in stream.watch.suspicions(0.0) if one.id != EXCEPTION]
+    others: dict[tuple[str, str], Cause] = {}
+    for one in seen:
+        others.setdefault((one.signature, one.node), replace(one, tp_rank=None))
+    if cause is not None:
+        others.pop((cause.signature, cause.node), None)
+    return tuple(others.values())
 
 
 def _cause_json(cause: Cause) -> dict[str, Any]:
-    return {
-        "id": cause.signature,
-        "node": cause.node,
-        "text": cause.text,
-        "fix": cause.fix,
-        "lines": list(cause.lines),
-    }
+    return {"id": cause.signature, **{name: getattr(cause, name) for name in ("node", "text", "fix", "lines")}}
