@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.model.snapshot import Snapshot
@@ -62,14 +63,9 @@ def path_of(word: str) -> PathType | None:
 def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[RdmaPort, ...]:
     """The ports, and one for each RDMA device that is stated alone: nothing is known of it but how far it is."""
     known = {port.device for port in ports}
-    return (
-        *ports,
-        *(
-            RdmaPort(device=name, port=1, address="", key="", switch="", numa_node=-1, gids_recorded=False)
-            for name in dict.fromkeys(stated.nics if stated else ())
-            if name not in known
-        ),
-    )
+    names = [name for name in dict.fromkeys(stated.nics if stated else ()) if name not in known]
+    placeless = RdmaPort(device="", port=1, address="", key="", switch="", numa_node=-1, gids_recorded=False)
+    return (*ports, *(replace(placeless, device=name) for name in names))
 
 
 def _texts(raw: Any) -> tuple[str, ...]:

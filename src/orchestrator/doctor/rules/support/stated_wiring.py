@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.doctor.rules.support.cluster import Node
@@ -15,6 +15,9 @@ from orchestrator.topology.speed import Traffic, price
 
 _MELLANOX = 0x15B3
 _BOND = "bond"
+_Cards = tuple[tuple[str, ...], ...]
+"""Each by the names of its ports."""
+_Paths = Mapping[tuple[str, str], PathType | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +25,34 @@ class Wiring:
     """What shares a switch.
 
     lonely: two or more GPUs behind one switch, and no card; served: GPUs that have one
-    far:    cards for RDMA that are near no GPU, by the names of their ports
-    moved:  those of them that the lonely ones may lack; sure: another card is there for TCP
+    moved:  cards for RDMA that are near no GPU, and that the lonely ones may lack; sure: another card is there for TCP
     """
 
     lonely: tuple[Sharing, ...]
     served: tuple[Sharing, ...]
-    far: tuple[tuple[str, ...], ...]
-    moved: tuple[tuple[str, ...], ...]
+    moved: _Cards
     sure: bool
+
+    @property
+    def alone(self) -> str:
+        """The lonely ones, in words."""
+        return " and of ".join(", ".join(group.gpus) for group in self.lonely)
+
+    def evidence(self) -> Iterator[str]:
+        """Of the lonely ones."""
+        return (f"no card is nearer than the CPU to {', '.join(group.gpus)}" for group in self.lonely)
 
 
 def card_missing(node: Node) -> list[Finding] | None:
     """NIC-MISSING by path types."""
     seen = wiring_of(node)
-    if seen is None or not (seen.lonely and seen.served and not seen.far):
+    if seen is None or not (seen.lonely and seen.served and not seen.moved):
         return None if seen is None else []
-    title = f"no RDMA card behind the switch of {' and of '.join(', '.join(group.gpus) for group in seen.lonely)}"
+    title = f"no RDMA card behind the switch of {seen.alone}"
     fix = "check that the card is seated, has power and a driver: `lspci | grep -i mellanox`, `ibv_devices`"
     near = [f"{', '.join(group.nics)}: PIX or PXB to {', '.join(group.gpus)}" for group in seen.served]
     gpus = tuple(gpu for group in seen.lonely for gpu in group.gpus)
-    return [slow(title, *near, *_alone(seen), effect=price(Traffic.CARD_ON_ROOT_PORT), fix=fix, devices=gpus)]
+    return [slow(title, *near, *seen.evidence(), effect=price(Traffic.CARD_ON_ROOT_PORT), fix=fix, devices=gpus)]
 
 
 def card_away(node: Node) -> list[Finding] | None:
@@ -51,19 +61,14 @@ def card_away(node: Node) -> list[Finding] | None:
     if seen is None or not seen.moved:
         return None if seen is None else []
     names = (" and " if seen.sure else " or ").join(", ".join(ports) for ports in seen.moved)
-    gpus = " and of ".join(", ".join(group.gpus) for group in seen.lonely)
     cost, ports = price(Traffic.CARD_ON_ROOT_PORT), tuple(port for ports in seen.moved for port in ports)
     if seen.sure:
         fix = "power off, and move the card to a slot behind that switch"
-        title = f"RDMA card {names} is not behind the switch of {gpus}"
-        return [slow(title, *_alone(seen), effect=cost, fix=fix, devices=ports)]
+        title = f"RDMA card {names} is not behind the switch of {seen.alone}"
+        return [slow(title, *seen.evidence(), effect=cost, fix=fix, devices=ports)]
     fix = "run `l40s-deploy doctor` on the node itself, which shows the card that carries TCP"
-    title = f"{names} is near no GPU; whether it serves {gpus}, or TCP, is not known"
-    return [unknown(title, *_alone(seen), effect=f"if it serves the GPUs: {cost}", fix=fix, devices=ports)]
-
-
-def _alone(seen: Wiring) -> list[str]:
-    return [f"no card is nearer than the CPU to {', '.join(group.gpus)}" for group in seen.lonely]
+    title = f"{names} is near no GPU; whether it serves {seen.alone}, or TCP, is not known"
+    return [unknown(title, *seen.evidence(), effect=f"if it serves the GPUs: {cost}", fix=fix, devices=ports)]
 
 
 def wiring_of(node: Node) -> Wiring | None:
@@ -79,10 +84,10 @@ def wiring_of(node: Node) -> Wiring | None:
     far, sure = _far(rdma, groups)
     cards = _cards(node, far)
     moved = _moved(cards, lonely, pairs) if lonely else ()
-    return Wiring(lonely, served, cards, moved, sure or len(moved) < min(len(cards), len(lonely) + 1))
+    return Wiring(lonely, served, moved, sure or len(moved) < min(len(cards), len(lonely) + 1))
 
 
-def _are_known(node: Node, pairs: Mapping[tuple[str, str], PathType | None]) -> bool:
+def _are_known(node: Node, pairs: _Paths) -> bool:
     """Of two that have a place in the tree it is known whether they are near each other."""
     placed = {end.name for end in (*gpu_ends(node.topology), *nic_ends(node.topology)) if end.key in node.devices}
     return bool(pairs) and all(path is not None or {*pair} <= placed for pair, path in pairs.items())
@@ -96,11 +101,7 @@ def _far(rdma: Sequence[str], groups: Sequence[Sharing]) -> tuple[list[str], boo
     return plain, plain != far
 
 
-def _moved(
-    cards: tuple[tuple[str, ...], ...],
-    lonely: Sequence[Sharing],
-    pairs: Mapping[tuple[str, str], PathType | None],
-) -> tuple[tuple[str, ...], ...]:
+def _moved(cards: _Cards, lonely: Sequence[Sharing], pairs: _Paths) -> _Cards:
     """Of the cards that are near no GPU those that the lonely ones may lack: of their own NUMA domain where there are
     more."""
     gpus = [gpu for group in lonely for gpu in group.gpus]
@@ -108,14 +109,12 @@ def _moved(
     return own if own and len(cards) > len(lonely) else cards
 
 
-def _cards(node: Node, nics: list[str]) -> tuple[tuple[str, ...], ...]:
+def _cards(node: Node, nics: list[str]) -> _Cards:
     """Ports that are PIX from each other are taken for those of one card."""
     words = node.topology.stated.words() if node.topology.stated else {}
     keys = {end.name: card(end.key) for end in nic_ends(node.topology)}
-    cards: list[list[str]] = []
+    cards: dict[str, list[str]] = {}
     for nic in nics:
-        mine = next((one for one in cards if words.get((one[0], nic)) == "PIX" or keys[one[0]] == keys[nic]), None)
-        if mine is None:
-            cards.append(mine := [])
-        mine.append(nic)
-    return tuple(map(tuple, cards))
+        first = next((one for one in cards if words.get((one, nic)) == "PIX" or keys[one] == keys[nic]), nic)
+        cards.setdefault(first, []).append(nic)
+    return tuple(map(tuple, cards.values()))
