@@ -62,18 +62,14 @@ class NcclTransport:
 def read(lines: Iterable[str]) -> NcclTransport:
     """Out of NCCL's lines, without the words before `NCCL INFO` and including it or not."""
     networks: dict[str, None] = {}
-    entries: dict[int, tuple[str, ...]] = {}
     used: dict[int, None] = {}
     direct = staged = channels = 0
     largest = (0, 0, 0)
-    for raw in lines:
-        line = raw.partition("NCCL INFO ")[2] or raw
+    said = [raw.partition("NCCL INFO ")[2] or raw for raw in lines]
+    entries = opened(said)
+    for line in said:
         if match := _NETWORK.match(line):
             networks.setdefault(match.group(1))
-        elif match := _USING.match(line):
-            entries = entries or dict(enumerate(_opened(match.group(1))))
-        elif match := _MERGED.match(line):
-            entries.setdefault(int(match.group(1)), _parts(match.group(2), entries))
         elif match := _CHANNEL.match(line):
             networks.setdefault(match.group(1))
             direct, staged = (direct + 1, staged) if match.group(4) else (direct, staged + 1)
@@ -96,9 +92,16 @@ def read(lines: Iterable[str]) -> NcclTransport:
     )
 
 
-def _opened(text: str) -> list[tuple[str, ...]]:
-    """The ports of each of NCCL's devices, in the order of their numbers."""
-    return [tuple(_PORT.findall(merged or single)) for merged, single in _ENTRY.findall(text.partition("; OOB")[0])]
+def opened(lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """The ports, as mlx5_0:1, of each of NCCL's RDMA devices by its number. lines: without what is before NCCL's"""
+    entries: dict[int, tuple[str, ...]] = {}
+    for line in lines:
+        if not entries and (match := _USING.match(line)):
+            each = _ENTRY.findall(match[1].partition("; OOB")[0])
+            entries = {place: tuple(_PORT.findall(merged or single)) for place, (merged, single) in enumerate(each)}
+        elif match := _MERGED.match(line):
+            entries.setdefault(int(match[1]), _parts(match[2], entries))
+    return entries
 
 
 def _parts(name: str, entries: Mapping[int, tuple[str, ...]]) -> tuple[str, ...]:

@@ -69,6 +69,8 @@ def _named(node: str, file: str, *, own: bool) -> Given:
         raise InputError("does not exist", where=file, fix=_FIX)
     saved = file != "-" and (_is_saved(path) if path.is_dir() else file.endswith((*TARBALLS, *PACKED)))
     found = Given(load_saved(path)) if saved else _of_folder(path) if path.is_dir() else _of_text(node, file)
+    if not found.snapshots:
+        raise InputError("contains nothing that is recognised", where=file, fix=_FIX)
     return _called(node, found) if own else found
 
 
@@ -94,16 +96,11 @@ def _of_folder(folder: Path) -> Given:
         return given(trees)
     found: dict[str, Snapshot] = {}
     for home in homes:
-        read = read_pasted(_texts_in(home), home.resolve().name)
-        found |= {name: one for name, one in read.items() if name not in found}
-    if not found:
-        raise InputError("contains nothing that is recognised", where=str(folder), fix=_FIX)
+        files = [file for file in sorted(home.iterdir())[:_MOST_FILES] if file.is_file() and file.name[0] != "."]
+        texts = {file.stem: "\n".join(lines_of_file(str(file), _FIX)) for file in files}
+        for name, one in read_pasted(texts, home.resolve().name).items():
+            found.setdefault(name, one)
     return Given(found)
-
-
-def _texts_in(home: Path) -> dict[str, str]:
-    files = (one for one in sorted(home.iterdir())[:_MOST_FILES] if one.is_file() and one.name[0] != ".")
-    return {one.stem: "\n".join(lines_of_file(str(one), _FIX)) for one in files}
 
 
 def _of_text(node: str, file: str) -> Given:
@@ -120,9 +117,7 @@ def _of_text(node: str, file: str) -> Given:
             return Given({name: empty}, {name: topology_of_xml(text, name)})
     except (ValueError, RecursionError) as wrong:
         raise InputError(str(wrong), where=file, fix=_FIX) from None
-    if found := read_pasted({name: text}, name):
-        return Given(found)
-    raise InputError("contains nothing that is recognised", where=file, fix=_FIX)
+    return Given(read_pasted({name: text}, name))
 
 
 def examine_given(seen: Given, options: BuildOptions | None = None, *, accept: Collection[str] = ()) -> Examination:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,15 +58,14 @@ _JSON_TEXT = re.compile(r'\s{0,64}("(?:[^"\\]|\\.){0,2000}"),?')
 _SHORTEST_BLOCK = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class PastedFacts:
     """One section.
 
     form:  what it is, as it is called: nvidia-smi topo -m
     line:  where it begins; node: whose it is, '' where it does not say
-    files, links, host: as in a Snapshot; gpus: as NVML's devices; stated: see topology.stated
-    sockets: interfaces that NCCL used TCP over; driver: its version
-    areas: what it tells all of
+    files, links, host: as in a Snapshot; gpus: as NVML's devices; driver: its version
+    also: of what topology.stated reads; areas: what it tells all of
     """
 
     form: str
@@ -75,8 +75,7 @@ class PastedFacts:
     links: dict[str, str] = field(default_factory=dict)
     gpus: list[dict[str, Any]] = field(default_factory=list)
     host: dict[str, Any] = field(default_factory=dict)
-    stated: dict[str, Any] | None = None
-    sockets: tuple[str, ...] = ()
+    also: dict[str, Any] = field(default_factory=dict)
     driver: str = ""
     areas: set[Area] = field(default_factory=set)
 
@@ -92,22 +91,19 @@ class Line:
 
 def lines_of(text: str) -> list[Line]:
     """The lines of a text as a terminal had shown them, without what forums, shells and colours put around them."""
-    found: list[Line] = []
-    node = ""
     plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
     if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
         plain = [line[1:] for line in plain]
-    plain = textwrap.dedent("\n".join(plain)).split("\n")
-    whose = _without_a_log_s(plain)
-    plain = [words for _, words in whose]
-    prefixed = _is_prefixed(plain)
+    whose = _without_a_log_s(textwrap.dedent("\n".join(plain)).split("\n"))
+    prefixed = _is_prefixed([line for _, line in whose])
+    found: list[Line] = []
+    node = ""
     for number, (who, line) in enumerate(whose):
         if match := _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip()):
             node = re.sub(r"[^\w.-]", "-", match["host"].strip())
         prefix = _PREFIXED.match(line) if prefixed else None
-        found.append(
-            Line(number, line[prefix.end() :] if prefix else line, who or (prefix["host"] if prefix else node))
-        )
+        named, words = (prefix["host"], line[prefix.end() :]) if prefix else (node, line)
+        found.append(Line(number, words, who or named))
     return found
 
 
@@ -116,39 +112,31 @@ def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:
     have it: it may be no prefix where each begins otherwise. Where a forum wrapped some of them, all stay as they are:
     those between would be taken for parts of what is above."""
     found: list[tuple[str, str]] = []
-    block: list[tuple[str, str, str]] = []
     logs, others = set[str](), set[str]()
-    for line in [*lines, "."]:
-        who, words = _unprefixed(line)
-        if words != line or not line:
-            block.append((line, who or _label(line, words), words))
-            continue
-        names = [who for old, who, _ in block if old]
+    told = [(line, *_unprefixed(line)) for line in lines]
+    for _, block in itertools.groupby(told, key=lambda one: one[0] == one[2] != ""):
+        rows = list(block)
+        names = [who for old, who, new in rows if old != new]
         fits = len(names) >= _SHORTEST_BLOCK * len(set(names))
         (logs if fits else others).update(names)
-        found += [(who if not who.isdecimal() else "", new) if fits else ("", old) for old, who, new in block]
-        found.append(("", line))
-        block = []
-    return [("", line) for line in lines] if logs & others else found[: len(lines)]
-
-
-def _label(line: str, words: str) -> str:
-    """The number of a task that srun put before a line."""
-    label = line.removesuffix(words).strip(" :")
-    return label if label.isdecimal() else ""
+        found += [("" if who.isdecimal() else who, new) if fits else ("", old) for old, who, new in rows]
+    return [("", line) for line in lines] if logs & others else found
 
 
 def _unprefixed(line: str) -> tuple[str, str]:
-    if match := _JSON_TEXT.fullmatch(line):
-        with contextlib.suppress(ValueError):
-            return "", str(json.loads(match[1])).rstrip()
+    """(whom a prefix names, or the number of a task that srun put there; the line without what is before it)."""
+    if (match := _JSON_TEXT.fullmatch(line)) and (held := _json(match[1])) is not None:
+        return "", str(held).rstrip()
     who, words = without_prefixes(f"{line} ")
-    return who, words.rstrip()
+    words = words.rstrip()
+    label = line.removesuffix(words).strip(" :")
+    return who or (label if label.isdecimal() else ""), words
 
 
 def without_prefixes(line: str) -> tuple[str, str]:
     """(what a prefix calls the origin, '' for none; the line as the engine wrote it)."""
-    who, words = "", _out_of_json(line.rstrip("\r\n"))
+    held = _json(line) if line.startswith('{"log":') else None  # docker's json-file driver
+    who, words = "", (str(held["log"]) if held else line).rstrip("\r\n")
     for _ in range(_MOST_PREFIXES):
         match = _PREFIX.match(words)
         if match is None or not match.end():
@@ -158,12 +146,11 @@ def without_prefixes(line: str) -> tuple[str, str]:
     return who, words
 
 
-def _out_of_json(line: str) -> str:
-    """A line of docker's json-file driver holds the engine's line under `log`."""
-    if line.startswith('{"log":'):
-        with contextlib.suppress(ValueError, RecursionError):
-            return str(json.loads(line)["log"]).rstrip("\r\n")
-    return line
+def _json(text: str) -> Any:
+    """What it holds; None for what is no JSON."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
 
 
 def first_match(patterns: Sequence[re.Pattern[str]], text: str) -> re.Match[str] | None:
@@ -181,11 +168,3 @@ def _is_prefixed(lines: Sequence[str]) -> bool:
     told = [line for line in lines if line.strip()]
     names = [match["host"] for line in told if (match := _PREFIXED.match(line))]
     return len(names) > 2 and len(names) >= _PREFIXED_PART * len(told) and 3 * len(set(names)) <= len(names)
-
-
-def runs(lines: Sequence[Line]) -> Collection[list[Line]]:
-    """Lines that belong to one node, in their order: pdsh mixes those of several."""
-    by_node: dict[str, list[Line]] = {}
-    for line in lines:
-        by_node.setdefault(line.node, []).append(line)
-    return by_node.values()

@@ -42,7 +42,9 @@ _DETAIL = re.compile(
 )
 _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_link_width", "numa_node"}
 """Details that sysfs has under these names."""
+_AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
 _MOST = 4096
+_ROOT = re.compile(r"\s{0,8}-(?:\[|\+-\[)")
 _PARTS = re.compile(
     r"(?P<bus>\[(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<number>[0-9a-f]{2})(?:-[0-9a-f]{2})?\])|(?P<fork>[+\\](?=-))"
     r"|(?P<function>(?<=-)[0-9a-f]{2}\.[0-7](?=[\s-]|$))"
@@ -51,145 +53,138 @@ _PARTS = re.compile(
 
 @dataclass
 class _Function:
-    """below: the bus behind a bridge, with its domain; details: as _DETAIL calls them"""
+    """line: where it stands; below: the bus behind a bridge, with its domain; details: as _DETAIL calls them"""
 
+    line: Line
     address: str
     words: str = ""
     code: str = ""
-    parent: str = ""
     below: str = ""
     details: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def bus(self) -> str:
+        return self.address.rpartition(":")[0]
 
     @property
     def files(self) -> dict[str, str]:
         return {name: text for name, text in self.details.items() if name in _FILES}
 
 
+_Functions = dict[str, _Function]
+"""Of one machine, by address."""
+
+
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every tree of one node's lines; of what has no bridges, and of a tree that lost its indentation, no place is
     known."""
-    yield from _trees(lines)
-    yield from _lists(lines)
+    for found in filter(None, _trees(lines)):
+        yield from _facts(TREE, found, {one.bus for one in found.values()})
+    for found in filter(None, _lists(lines)):
+        # a bus that no bridge leads to is a root bus only if something on it can be nowhere else: a list may be cut
+        roots = {one.bus for one in found.values() if "root" in one.details or one.code == "0600"} | {"0000:00"}
+        form = FULL if any(one.files or one.below for one in found.values()) else LIST
+        yield from _facts(form, found, roots)
 
 
-def _lists(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
     """`lspci -vv` and more; an address that comes again begins another machine's."""
-    found: dict[str, _Function] = {}
-    first = current = None
+    found: _Functions = {}
+    current: _Function | None = None
     for line, after in zip(lines, [*(line.text for line in lines[1:]), ""], strict=True):
         if match := _FUNCTION.match(line.text):
-            current = _function(match)
-            if first is not None and (current.address in found or len(found) >= _MOST):
-                yield from _placed(found, first)
-                found, first = {}, None
-            first = first or line
-            found[current.address] = current
+            address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
+            if address in found or len(found) >= _MOST:
+                yield found
+                found = {}
+            code = match["code"] or _CODES.get(match["kind"], "")
+            current = found[address] = _Function(line, address, match["words"], code)
         elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
-            current.details |= _details(line.text)
-    if first is not None:
-        yield from _placed(found, first)
+            told = _DETAIL.match(line.text)
+            current.details |= {name: word for name, word in told.groupdict().items() if word} if told else {}
+            if current.details.get("bus", "00") != "00":
+                current.below = f"{current.address[:-8]}:{current.details['bus']}"
+    yield found
 
 
-def _details(text: str) -> dict[str, str]:
-    told = _DETAIL.match(text)
-    return {name: word for name, word in told.groupdict().items() if word} if told else {}
-
-
-def _function(match: re.Match[str]) -> _Function:
-    address = f"{match['domain'] or '0000'}:{match['bus']}:{match['device']}.{match['function']}"
-    return _Function(address, match["words"], match["code"] or _CODES.get(match["kind"], ""))
-
-
-def _placed(found: dict[str, _Function], first: Line) -> Iterator[PastedFacts]:
-    """Functions below their bridges. A bus that no bridge of the text leads to is a root bus only if something on it
-    can be nowhere else: the text may be cut."""
-    for one in found.values():
-        if (bus := one.details.get("bus", "00")) != "00":
-            one.below = f"{one.address[:-8]}:{bus}"
-    bridges = {one.below: one for one in found.values() if one.below}
-    roots = {_bus(one.address) for one in found.values() if "root" in one.details or one.code == "0600"} | {"0000:00"}
-    for one in found.values():
-        above = bridges.get(_bus(one.address))
-        one.parent = above.address if above else "" if _bus(one.address) in roots else "?"
-    form = FULL if any(one.files or one.below for one in found.values()) else LIST
-    yield from _facts(form, first, found)
-
-
-def _bus(address: str) -> str:
-    return address.rpartition(":")[0]
-
-
-def _trees(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+def _trees(lines: Sequence[Line]) -> Iterator[_Functions]:
     """`lspci -t`: a fork's column tells which bus a line goes on with."""
-    found: dict[str, _Function] = {}
-    forks: dict[int, tuple[str, str]] = {}
-    first: Line | None = None
+    found: _Functions = {}
+    forks: dict[int, str] = {}
+    inside = False
     for line in lines:
-        if first is not None and not line.text.lstrip(" |").startswith(("+-", "\\-", "-[")):
-            if line.text.strip():
-                yield from _facts(TREE, first, found)
-                found, forks, first = {}, {}, None
-            continue
-        text = line.text.expandtabs()
-        if first is None and not re.match(r"\s{0,8}-(?:\[|\+-\[)", text):
-            continue
-        first = first or line
-        if len(found) >= _MOST or not _branch(text, forks, found):
-            found, forks, first = {}, {}, None
-    if first is not None:
-        yield from _facts(TREE, first, found)
+        if inside and line.text.strip() and not line.text.lstrip(" |").startswith(("+-", "\\-", "-[")):
+            yield found
+            found, forks, inside = {}, {}, False
+        inside = inside or bool(_ROOT.match(line.text))
+        if inside and (len(found) >= _MOST or not _branch(line, forks, found)):
+            found, forks, inside = {}, {}, False
+    yield found
 
 
-def _branch(text: str, forks: dict[int, tuple[str, str]], found: dict[str, _Function]) -> bool:
+def _branch(line: Line, forks: dict[int, str], found: _Functions) -> bool:
     """One line of the tree: every function on it; whether all had a place."""
-    bus: tuple[str, str] | None = None  # (domain:bus, address of the bridge above)
+    text = line.text.expandtabs()
+    bus = ""
     last: _Function | None = None
     for part in _PARTS.finditer(text):
         if part["bus"]:
-            above = last.address if last else ""
             domain = part["domain"] or (last.address.partition(":")[0] if last else "0000")
-            bus = (f"{domain}:{part['number']}", above)
+            bus = f"{domain}:{part['number']}"
             if last is not None:
-                last.below = bus[0]
+                last.below = bus
+        elif part["fork"] and bus:
+            forks[part.start()] = bus
         elif part["fork"]:
-            if bus is not None:
-                forks[part.start()] = bus
-            elif part.start() in forks:
-                bus = forks[part.start()]
-            elif not text[part.end() :].startswith("-["):
+            bus = forks.get(part.start(), "")
+            if not bus and not text[part.end() :].startswith("-["):
                 return False
+        elif not bus:
+            return False
         else:
-            if bus is None:
-                return False
-            last = _Function(f"{bus[0]}:{part['function']}", parent=bus[1])
-            found[last.address] = last
+            last = found[f"{bus}:{part['function']}"] = _Function(line, f"{bus}:{part['function']}")
             if not text[part.end() :].startswith("-"):
                 last.words = text[part.end() :].strip()[:400]
                 break
     return True
 
 
-def _facts(form: str, first: Line, found: dict[str, _Function]) -> Iterator[PastedFacts]:
-    keys = {address: key for address in found if (key := _key(found, address))} if form != LIST else {}
+def _facts(form: str, found: _Functions, roots: set[str]) -> Iterator[PastedFacts]:
+    first = next(iter(found.values())).line
     facts = PastedFacts(form, first.number, first.node)
+    keys = _keys(found, roots) if form != LIST else {}
     for address, key in keys.items():
         _tell(facts, key, found[address])
     gpus = [one for one in found.values() if _code(one)[:6] in ("0x0302", "0x0300") and _ids(one.words)[0] == _NVIDIA]
     facts.gpus = [_gpu(index, one) for index, one in enumerate(sorted(gpus, key=lambda one: sort_key(one.address)))]
     told = {path.rpartition("/")[2] for path in facts.files}
-    wanted = ((Area.NUMA, "numa_node" in told), (Area.LINKS, "max_link_width" in told))
-    facts.areas = {area for area, there in wanted if there} | ({Area.PCI} if len(keys) == len(found) else set())
+    facts.areas = {area for name, area in _AREAS.items() if name in told}
+    if len(keys) == len(found):
+        facts.areas.add(Area.PCI)
     if keys or facts.gpus:
         yield facts
 
 
+def _keys(found: _Functions, roots: set[str]) -> dict[str, str]:
+    """The real paths in sysfs by address, of what the text leads to from a root bus."""
+    bridges = {one.below: one for one in found.values() if one.below}
+    keys: dict[str, str] = {}
+    for address, one in found.items():
+        chain, top = [address], one
+        while (above := bridges.get(top.bus)) and above.address not in chain:
+            chain.append(above.address)
+            top = above
+        if above is None and top.bus in roots:
+            keys[address] = f"/sys/devices/pci{top.bus}/{'/'.join(reversed(chain))}"
+    return keys
+
+
 def _gpu(index: int, one: _Function) -> dict[str, Any]:
-    """As NVML's, with the link in generations."""
+    """As NVML's, with the width of its link."""
     name = re.search(r"\[((?!10de)[^]]{1,64})\]", one.words)
     said = {"index": index, "pci_bus_id": one.address, "name": f"NVIDIA {name[1]}" if name else ""}
-    widths = (int(one.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
-    link = dict(zip(("width", "max_width"), widths, strict=True))
-    return {**said, "link": link} if all(link.values()) else said
+    now, most = (int(one.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
+    return {**said, "link": {"width": now, "max_width": most}} if now and most else said
 
 
 def _code(one: _Function) -> str:
@@ -206,16 +201,6 @@ def _tell(facts: PastedFacts, key: str, one: _Function) -> None:
         facts.links[f"{key}/driver"] = f"/sys/bus/pci/drivers/{driver}"
     if slot := one.details.get("slot"):
         facts.files[f"/sys/bus/pci/slots/{slot}/address"] = one.address.rpartition(".")[0]
-
-
-def _key(found: dict[str, _Function], address: str) -> str:
-    """The real path in sysfs, '' where the text does not lead up to a root bus."""
-    chain = [address]
-    while parent := found[chain[-1]].parent:
-        if parent not in found or parent in chain:
-            return ""
-        chain.append(parent)
-    return f"/sys/devices/pci{_bus(chain[-1])}/{'/'.join(reversed(chain))}"
 
 
 def _ids(words: str) -> tuple[int, int]:

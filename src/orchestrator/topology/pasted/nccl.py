@@ -9,26 +9,22 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.engines.nccl_log import opened
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts
 from orchestrator.topology.pci import XML_ROOT, sort_key
 
 FORM = "NCCL's log"
 _LINE = re.compile(
-    r"(?:^|.{0,256}?[\s\]|:])(?P<host>[A-Za-z0-9][\w.-]{0,63}):"
-    r"(?P<who>\d{1,10}:\d{1,10}) \[-?\d{1,4}\] (?:\S{1,64} )?"
+    r"(?:^|.{0,256}?[\s\]|:])(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?P<who>\d{1,10}:\d{1,10}) \[-?\d{1,4}\] (?:\S{1,64} )?"
     r"NCCL INFO (?P<words>.*)"
-)  # fmt: skip
+)
 _CPU = re.compile(r"CPU/(?:[0-9a-f]+-)?([0-9a-f]{1,16}) \(")
 _NODE = re.compile(
     r"(?P<indent>\s*)\+ (?P<link>[A-Z0-9]{2,4})\[(?P<gbs>\d{1,5}(?:\.\d{1,6})?)\] - "
     r"(?P<kind>[A-Z]{3})/(?:[0-9a-f]{1,4}-)?(?P<id>[0-9a-fA-F]{1,16})(?: \((?P<ids>[0-9a-f]{1,16})\))?"
 )
-_USING = re.compile(r"NET/IB\w* : Using (?P<devices>\[0\].*)")
-_ENTRY = re.compile(r"\[(\d{1,3})\](?:=\{([^}]{0,512})\}|([A-Za-z][\w.@-]{0,63}:\d{1,2}/(?:RoCE|IB)))")
-_PORT = re.compile(r"([A-Za-z][\w.@-]{0,63}):(\d{1,2})/(RoCE|IB)")
-_MERGED = re.compile(r"NET/IB\w* : Made virtual device \[(\d{1,4})\] name=([\w.@+-]{1,256}) ")
-_SOCKET = re.compile(r"NET/Socket : Using (?P<devices>\[0\].*)|Using network (?P<network>Socket)")
+_PORT = re.compile(r"\b([A-Za-z][\w.@-]{0,63}:\d{1,2})/(RoCE|IB)\b")
 _INTERFACE = re.compile(r"\[\d{1,3}\]([A-Za-z][\w.@-]{0,15}):")
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 _CLASSES = {"PCI": "0x060400", "GPU": "0x030200", "NIC": "0x020000"}
@@ -37,14 +33,16 @@ _MOST = 1024
 
 @dataclass
 class _LoggedHost:
-    """functions: (kind, ids) by path; net: of each of NCCL's devices the path of its card, and GB/s"""
+    """above: by who prints, (column, path) of the CPU and what hangs below it, down to the last line; functions: (kind,
+    ids) by path; net: of each of NCCL's devices the path of its card, and GB/s; opened: what it says of RDMA devices;
+    layers: the link layer of each port"""
 
     line: Line
-    cpu: dict[str, str] = field(default_factory=dict)
     above: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     functions: dict[str, tuple[str, str]] = field(default_factory=dict)
     net: dict[int, tuple[str, float]] = field(default_factory=dict)
-    devices: dict[int, list[tuple[str, str, str]]] = field(default_factory=dict)
+    opened: dict[str, None] = field(default_factory=dict)
+    layers: dict[str, str] = field(default_factory=dict)
     sockets: dict[str, None] = field(default_factory=dict)
 
     def paths(self, kind: str) -> list[str]:
@@ -61,31 +59,27 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         host = hosts.setdefault(match["host"], _LoggedHost(line))
         _take(host, match["who"], match["words"])
     for name, host in hosts.items():
-        if host.paths("GPU") or host.devices or host.sockets:
+        if host.paths("GPU") or host.layers or host.sockets:
             yield _facts(name, host)
 
 
 def _take(host: _LoggedHost, who: str, words: str) -> None:
     if match := _CPU.match(words):
-        host.cpu[who] = match[1]
-        host.above[who] = []
-    elif (match := _NODE.match(words)) and who in host.cpu:
+        host.above[who] = [(-1, f"{XML_ROOT}cpu{match[1]}")]
+    elif (match := _NODE.match(words)) and who in host.above:
         _node(host, who, match)
-    elif match := _USING.match(words):
-        for number, several, single in _ENTRY.findall(match["devices"]):
-            host.devices.setdefault(int(number), _PORT.findall(several or single))
-    elif match := _MERGED.match(words):
-        parts = [port for ports in host.devices.values() for port in ports if port[0] in match[2].split("+")]
-        host.devices.setdefault(int(match[1]), list(dict.fromkeys(parts)))
-    elif match := _SOCKET.match(words):
-        host.sockets |= dict.fromkeys(_INTERFACE.findall(match["devices"] or ""))
+    elif words.startswith("NET/IB"):
+        host.opened.setdefault(words)
+        host.layers |= dict(_PORT.findall(words))
+    elif words.startswith("NET/Socket : Using"):
+        host.sockets |= dict.fromkeys(_INTERFACE.findall(words))
 
 
 def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
     """Deeper columns hang below; what an NVLink or the way between sockets leads to stands elsewhere in the tree."""
     column = len(match["indent"])
     chain = host.above[who] = [one for one in host.above[who] if one[0] < column]
-    path = chain[-1][1] if chain else f"{XML_ROOT}cpu{host.cpu[who]}"
+    path = chain[-1][1]
     if match["kind"] == "NET" and match["link"] == "NET":
         host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))
     elif match["link"] == "PCI" and match["kind"] in _CLASSES:
@@ -113,24 +107,25 @@ def _facts(name: str, host: _LoggedHost) -> PastedFacts:
     facts.gpus = [{"index": index, "pci_bus_id": address} for index, address in enumerate(addresses)]
     if addresses:
         facts.areas = set(Area)
-    if host.sockets and not host.devices:
-        facts.sockets = tuple(host.sockets)
-        return facts
+    if not host.layers:
+        facts.also = {"sockets": [*host.sockets]}
     cards = host.paths("NIC")
-    for (device, port, layer), (path, gbs) in _ports(host).items():
+    for port, (path, gbs) in _ports(host).items():
+        device, number = port.split(":")
         folder = f"{path}/infiniband/{device}" if path in cards else f"/sys/devices/virtual/infiniband/{device}"
-        at = f"{folder}/ports/{port}"
+        at, layer = f"{folder}/ports/{number}", "Ethernet" if host.layers[port] == "RoCE" else "InfiniBand"
         facts.links[f"/sys/class/infiniband/{device}"] = folder
-        facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": "Ethernet" if layer == "RoCE" else "InfiniBand"}
+        facts.files |= {f"{at}/state": "4: ACTIVE", f"{at}/link_layer": layer}
         if gbs:
             facts.files[f"{at}/rate"] = f"{gbs * 8:g} Gb/sec"
     return facts
 
 
-def _ports(host: _LoggedHost) -> dict[tuple[str, str, str], tuple[str, float]]:
-    """{(device, port, link layer): (path of its card, GB/s)}; the ports of a merged device share its speed."""
-    ports = {port: ("", 0.0) for entry in host.devices.values() for port in entry}
+def _ports(host: _LoggedHost) -> dict[str, tuple[str, float]]:
+    """{port: (path of its card, GB/s)}; the ports of a merged device share its speed."""
+    devices = opened(host.opened)
+    ports = dict.fromkeys((port for entry in devices.values() for port in entry), ("", 0.0))
     for number, (path, gbs) in host.net.items():
-        entry = host.devices.get(number, [])
+        entry = devices.get(number, ())
         ports |= {port: (path, gbs / len(entry)) for port in entry}
-    return ports
+    return {port: said for port, said in ports.items() if port in host.layers}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.topology.pasted import lspci, matrix, nccl, tools
-from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of, runs
+from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
 from orchestrator.topology.stated import PASTED
 
 FORMS = (
@@ -38,22 +38,20 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     machines: list[_PastedMachine] = []
     for file, text in texts.items():
         lines = lines_of(text)
-        parts = [*nccl.read(lines), *(part for own in runs(lines) for part in _read(own))]
+        by_node: dict[str, list[Line]] = {}
+        for line in lines:  # pdsh mixes those of several
+            by_node.setdefault(line.node, []).append(line)
+        parts = [*nccl.read(lines)]
+        for own in by_node.values():
+            parts += (*matrix.read(own), *lspci.read(own), *tools.read(own))
         _put_together(file, sorted(parts, key=lambda part: part.line), machines)
     taken: dict[str, Snapshot] = {}
     for machine in machines:
-        own = machine.node or (machine.file if len(machines) > 1 else home)
-        name, number = own, 1
-        while name in taken:
-            number += 1
-            name = f"{own}-{number}"
+        called = machine.node or (machine.file if len(machines) > 1 else home)
+        names = (called, *(f"{called}-{number}" for number in range(2, _MOST_MACHINES + 1)))
+        name = next(one for one in names if one not in taken)
         taken[name] = _snapshot(name, machine.parts)
     return taken
-
-
-def _read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
-    for reader in (matrix, lspci, tools):
-        yield from reader.read(lines)
 
 
 def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_PastedMachine]) -> None:
@@ -71,40 +69,29 @@ def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_Paste
 
 
 def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
-    others = _of_other_gpus(parts)
-    trees = sorted(filter(_is_tree, parts), key=lambda one: (id(one) in others, -len(one.areas)))
-    kept = [part for part in parts if part not in trees[1:] and id(part) not in others]
-    host: dict[str, Any] = {"hostname": name}
-    files: dict[str, str] = {}
-    links: dict[str, str] = {}
-    for part in kept:
-        host, files, links = host | part.host, files | part.files, links | part.links
-    host[PASTED] = {
-        "forms": [f"{part.form}{_LEFT_OUT * (id(part) in others)}" for part in parts],
-        "areas": sorted({area.name for part in kept for area in part.areas}),
-        "sockets": [name for part in kept for name in part.sockets],
-        "stated": next((part.stated for part in parts if part.stated), None),
-    }
-    driver = next((part.driver for part in parts if part.driver), "")
-    nvml = {"error": NOT_RECORDED, "devices": _gpus(kept), "driver": driver}
-    return Snapshot(node=name, taken_at=0.0, files=files, links=links, nvml=nvml, host=host)
-
-
-def _of_other_gpus(parts: Sequence[PastedFacts]) -> set[int]:
-    """Ids of trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
-    told = {gpu["index"] for part in parts if not _is_tree(part) for gpu in part.gpus}
-    trees = [part for part in parts if _is_tree(part) and part.gpus]
-    return {id(part) for part in trees if told and len(part.gpus) != len(told)}
-
-
-def _is_tree(part: PastedFacts) -> bool:
-    return any(path.endswith("/class") for path in part.files)
-
-
-def _gpus(parts: Sequence[PastedFacts]) -> list[dict[str, Any]]:
-    """What the parts say of each GPU, by its index."""
-    found: dict[int, dict[str, Any]] = {}
+    trees = [part for part in parts if any(path.endswith("/class") for path in part.files)]
+    others = _of_other_gpus(trees, parts)
+    trees.sort(key=lambda part: (part in others, -len(part.areas)))
+    whole = PastedFacts("", 0)
+    gpus: dict[int, dict[str, Any]] = {}
     for part in parts:
-        for gpu in part.gpus:
-            found.setdefault(gpu["index"], {}).update(gpu)
-    return [found[index] for index in sorted(found)]
+        if part not in (*others, *trees[1:]):
+            whole.files |= part.files
+            whole.links |= part.links
+            whole.host |= part.host
+            whole.also |= part.also
+            whole.areas |= part.areas
+            whole.driver = whole.driver or part.driver
+            for gpu in part.gpus:
+                gpus.setdefault(gpu["index"], {}).update(gpu)
+    forms = [f"{part.form}{_LEFT_OUT * (part in others)}" for part in parts]
+    told = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
+    nvml = {"error": NOT_RECORDED, "devices": [gpus[index] for index in sorted(gpus)], "driver": whole.driver}
+    host = {"hostname": name, **whole.host, PASTED: told}
+    return Snapshot(node=name, taken_at=0.0, files=whole.files, links=whole.links, nvml=nvml, host=host)
+
+
+def _of_other_gpus(trees: Sequence[PastedFacts], parts: Sequence[PastedFacts]) -> list[PastedFacts]:
+    """Trees with more or fewer GPUs than the rest tells of: which is which can't be told."""
+    told = {gpu["index"] for part in parts if part not in trees for gpu in part.gpus}
+    return [part for part in trees if told and part.gpus and len(part.gpus) != len(told)]

@@ -30,17 +30,17 @@ _LONG = re.compile(
     r"state (?P<operstate>[A-Z]{2,16}).*"
 )
 _INET = re.compile(r"\s+inet6? (?P<addresses>[0-9a-fA-F.:]{2,45}/\d{1,3}).*")
-_SMI_GPU = re.compile(r"\s*GPU ([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])\s*", re.IGNORECASE)
+_SMI_GPU = re.compile(r"\s*GPU (?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])\s*", re.IGNORECASE)
 _SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
 _SMI_SECTION = re.compile(r"\s*(\S.*)")
 _TABLE = re.compile(
-    r"\|?\s*(\d{1,3})\s+([A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
-    r"\|\s+([0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]).*",
+    r"\|?\s*(?P<indices>\d{1,3})\s+(?P<name>[A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
+    r"\|\s+(?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]).*",
     re.IGNORECASE,
 )
 _LISTED = re.compile(
-    r".{0,32}?\bGPU ((?:\d{1,3}, ?){0,63}\d{1,3}): ((?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)"
-    r"(?: \(UUID: (GPU-[0-9a-f-]{36})\))?\s*"
+    r".{0,32}?\bGPU (?P<indices>(?:\d{1,3}, ?){0,63}\d{1,3}): (?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)"
+    r"(?: \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\))?\s*"
 )
 _DRIVER = re.compile(
     r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?).*"
@@ -49,10 +49,11 @@ _STATES = {
     word[:4].upper(): word for word in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "Polling", "Disabled", "LinkUp")
 }
 """By the first four letters: each tool writes the words in its own way."""
-_WIDTHS = {"1X": "1", "2X": "2", "4X": "4", "8X": "8", "12X": "12"}
+_OF_DEVICE = {"fw_ver": "fw_ver", "firmware_version": "fw_ver", "board_id": "board_id"}
+_OF_PORT = {"active_width": "rate", "active_speed": "rate", "physical_state": "phys_state"}
+"""Files in sysfs by the names of fields, where they differ."""
+_OF_GPU = {"Product Name": "name", "GPU UUID": "uuid"}
 _MOST = 512
-
-
 _Take = Callable[[PastedFacts, re.Match[str], str], str]
 """Keeps what a line tells; gives what the next lines are about, which it was given by the line before."""
 
@@ -60,28 +61,25 @@ _Take = Callable[[PastedFacts, re.Match[str], str], str]
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Sections of every kind in one node's lines; those of one kind are one section."""
     for form, areas, begin, more, take in _TOOLS:
-        facts: PastedFacts | None = None
+        found: list[PastedFacts] = []
         about = ""
         for line in lines:
             match = first_match(begin, line.text)
-            if match and (facts is None or _is_another(facts, match)):
-                if facts is not None:
-                    yield facts
-                facts = PastedFacts(form, line.number, line.node, areas={*areas})
-            match = match or (first_match(more, line.text) if facts else None)
-            if facts and match and len(facts.gpus) < _MOST and len(facts.files) < 64 * _MOST:
-                about = take(facts, match, about)
-        if facts is not None:
-            yield facts
+            if match and not (found and _goes_on(found[-1], match)):
+                found.append(PastedFacts(form, line.number, line.node, areas={*areas}))
+            match = match or (first_match(more, line.text) if found else None)
+            if match and len(found[-1].gpus) < _MOST and len(found[-1].files) < 64 * _MOST:
+                about = take(found[-1], match, about)
+        yield from found
 
 
-def _is_another(facts: PastedFacts, match: re.Match[str]) -> bool:
-    """Whether an RDMA device that comes again, or by another tool, is another section's."""
+def _goes_on(facts: PastedFacts, match: re.Match[str]) -> bool:
+    """An RDMA device that comes again, or by another tool, is another section's."""
     if match.re is not _HCA:
-        return False
+        return True
     tool, device, number = match.groups("")
     told = f"/sys/class/infiniband/{device}/{f'ports/{number}/state' if number else 'fw_ver'}"
-    return told in facts.files or facts.form != _VERBS[tool[0]]
+    return told not in facts.files and facts.form == _VERBS[tool[0]]
 
 
 def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
@@ -94,35 +92,28 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     if match.re is _GID:
         facts.areas.add(Area.PORTS)
         return _gid(facts, match, at)
-    name, value = match.groups("")
-    return _field(facts, at.partition("/ports/")[0], at, name.lower().replace(" ", "_"), value.strip())
-
-
-def _field(facts: PastedFacts, folder: str, at: str, name: str, value: str) -> str:
-    """Take one field; the folder of the port that the next ones belong to."""
+    name, value = match[1].lower().replace(" ", "_"), (match[2] or "").strip()
+    folder = at.partition("/ports/")[0]
     number = value if name == "port" else name.removeprefix("port_") if not value else ""
     if number.isdecimal() and len(number) < 4:
         return f"{folder}/ports/{number}"
-    if name in ("fw_ver", "firmware_version", "board_id"):
-        facts.files[f"{folder}/{'board_id' if name == 'board_id' else 'fw_ver'}"] = value
+    if name in _OF_DEVICE:
+        facts.files[f"{folder}/{_OF_DEVICE[name]}"] = value
     elif at != folder and (told := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
-        facts.files[f"{at}/{_FILES.get(name, name)}"] = told
+        facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = told
     return at
-
-
-_FILES = {"active_width": "rate", "active_speed": "rate", "physical_state": "phys_state"}
 
 
 def _of_port(name: str, value: str, lanes: str) -> str:
     """What sysfs would say. lanes: as `active_width`, which comes first, has left them"""
-    speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb|$)", value)
     if name in ("rate", "active_speed"):
+        speed = re.match(r"(\d{1,4}(?:\.\d{1,3})?)(?: Gb|$)", value)
         factor = 1 if name == "rate" else int(lanes or 1) if (lanes or "1").isdecimal() else 0
         return f"{float(speed[1]) * factor:g} Gb/sec" if speed and factor else ""
+    if name == "active_width":
+        return width[1] if (width := re.match(r"(\d{1,2})X\b", value)) else ""
     if name == "link_layer":
         return value if value in ("Ethernet", "InfiniBand") else ""
-    if name == "active_width":
-        return _WIDTHS.get(value.partition(" ")[0], "")
     word = re.sub(r"^(?:\d: )?(?:PORT_)?", "", value)[:4].upper()
     return _STATES.get(word, "") if name in ("state", "phys_state", "physical_state") else ""
 
@@ -144,8 +135,7 @@ def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     """name: of the interface that a line of addresses alone is about"""
     told = match.groupdict("")
     name = told.get("name", name)
-    for file in ("operstate", "mtu"):
-        facts.files |= {f"/sys/class/net/{name}/{file}": told[file].lower()} if told.get(file) else {}
+    facts.files |= {f"/sys/class/net/{name}/{file}": told[file].lower() for file in told.keys() & {"operstate", "mtu"}}
     own = facts.host.setdefault("addresses", {}).setdefault(name, [])
     for text in told.get("addresses", "").split():
         with contextlib.suppress(ValueError):
@@ -155,37 +145,28 @@ def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     return name
 
 
-def _smi(facts: PastedFacts, match: re.Match[str], section: str) -> str:
-    if match.re is _TABLE:
-        facts.gpus.append({"index": int(match[1]), "name": match[2].strip(), "pci_bus_id": match[3]})
-    elif match.re is _SMI_GPU:
-        facts.gpus.append({"index": len(facts.gpus), "pci_bus_id": match[1]})
-    elif match.re is _SMI_FIELD:
-        _smi_field(facts.gpus[-1], section, match[1], match[2].strip())
-    else:
+def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
+    """section: of `nvidia-smi -q`, that a field belongs to"""
+    if match.re is _SMI_SECTION:
         return match[1]
+    if match.re is _SMI_FIELD:
+        _smi_field(facts.gpus[-1], section, match[1], match[2].strip())
+    elif match.re is _DRIVER:
+        facts.driver = match[1]
+    else:
+        told: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
+        indices = told.pop("indices", str(len(facts.gpus))).split(",")
+        facts.gpus += [{"index": index, **told} for index in sorted({int(one) for one in indices})]
     return section
 
 
 def _smi_field(gpu: dict[str, Any], section: str, name: str, value: str) -> None:
-    if name == "Product Name":
-        gpu["name"] = value
-    elif name == "GPU UUID":
-        gpu["uuid"] = value
+    if name in _OF_GPU:
+        gpu[_OF_GPU[name]] = value
     elif name == "Total" and section == "FB Memory Usage" and (size := re.match(r"(\d{1,9}) MiB", value)):
         gpu["memory"] = {"total": int(size[1]) << 20}
     elif section == "Link Width" and name in ("Max", "Current") and (width := re.match(r"(\d{1,2})x$", value)):
         gpu.setdefault("link", {})["max_width" if name == "Max" else "width"] = int(width[1])
-
-
-def _listed(facts: PastedFacts, match: re.Match[str], about: str) -> str:
-    if match.re is _DRIVER:
-        facts.driver = match[1]
-    else:
-        uuid = {"uuid": match[3]} if match[3] else {}
-        indices = sorted({int(number) for number in match[1].split(",")})
-        facts.gpus += [{"index": index, "name": match[2].strip(), **uuid} for index in indices]
-    return about
 
 
 _Patterns = tuple[re.Pattern[str], ...]
@@ -193,8 +174,8 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("", (Area.RDMA,), (_HCA,), (_GID, _FIELD), _verbs),
     ("show_gids", (), (_SHOWN_GID,), (), _gid),
     ("ip addr", (Area.ADDRESSES, Area.INTERFACES), (_BRIEF, _LONG), (_INET,), _address),
-    ("nvidia-smi -q", (), (_SMI_GPU, _TABLE), (_SMI_FIELD, _SMI_SECTION), _smi),
-    ("a list of GPUs", (), (_LISTED,), (_DRIVER,), _listed),
+    ("nvidia-smi -q", (), (_SMI_GPU, _TABLE), (_SMI_FIELD, _SMI_SECTION), _gpus),
+    ("a list of GPUs", (), (_LISTED,), (_DRIVER,), _gpus),
 )
 """Form, '' where the first line says it; what it tells all of; lines that begin it, and its others. `nvidia-smi -q` is
 the plain table too; a list of GPUs that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
