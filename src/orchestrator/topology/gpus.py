@@ -25,7 +25,7 @@ def find_gpus(
     """All GPUs in order of index, those that NVML does not show last (index -1). Where NVML was not asked, they are
     numbered by address, as CUDA_DEVICE_ORDER=PCI_BUS_ID does."""
     functions = [device for device in devices if is_gpu(device, options)]
-    told = [{"index": place, **one} for place, one in enumerate(_mappings(nvml.get("devices")))]
+    told = [{"index": place, **one} for place, one in enumerate(nvml_devices(nvml))]
     described = list(_described(told, functions))
     classes = {device.address: device.class_code for device in devices}
     gpus = [replace(_gpu(said, function, places), nvlinks=_nvlinks(said, classes)) for said, function in described]
@@ -178,6 +178,11 @@ def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> 
             link=device.link,
             link_max=device.link_max,
         )
+
+
+def nvml_devices(nvml: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What NVML says of each GPU, as far as it is well-formed."""
+    return _mappings(nvml.get("devices"))
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

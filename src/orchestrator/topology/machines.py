@@ -8,15 +8,19 @@ from typing import Any
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.protocol.gauges import slowed_by
+from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.pci import number
+from orchestrator.topology.rdma import port_folder
 
-COUNTERS = (
+LOST = (
     *("hw_counters/out_of_sequence", "hw_counters/packet_seq_err", "hw_counters/local_ack_timeout_err"),
     *("hw_counters/rnr_nak_retry_err", "hw_counters/rx_icrc_encapsulated"),
+)
+LINK_ERRORS = (
     *("counters/symbol_error", "counters/link_error_recovery", "counters/link_downed", "counters/port_rcv_errors"),
     "counters/local_link_integrity_errors",
 )
-"""As the rule RDMA-LOSSES reads them."""
+"""Counters of packets that were lost or sent again, and of a port's link, below its folder in sysfs."""
 _GPU = {
     "clock_mhz": "sm_clock_mhz",
     "most_mhz": "sm_clock_max_mhz",
@@ -34,17 +38,15 @@ def state_of(snapshot: Snapshot, topology: Topology) -> dict[str, Any]:
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[tuple[str, dict[str, int]]]:
-    devices = snapshot.nvml.get("devices")
-    for device in devices if isinstance(devices, list) else ():
-        if isinstance(device, Mapping):
-            figures = {ours: device.get(theirs) for ours, theirs in _GPU.items()}
-            yield str(device.get("index")), {name: value for name, value in figures.items() if type(value) is int}
+    for device in nvml_devices(snapshot.nvml):
+        figures = {ours: device.get(theirs) for ours, theirs in _GPU.items()}
+        yield str(device.get("index")), {name: value for name, value in figures.items() if type(value) is int}
 
 
 def _errors(snapshot: Snapshot, topology: Topology) -> Iterator[tuple[str, int]]:
     for port in topology.rdma:
-        folder = snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
-        for name in COUNTERS:
+        folder = port_folder(snapshot, port)
+        for name in (*LOST, *LINK_ERRORS):
             text = snapshot.files.get(f"{folder}/{name}")
             if text is not None and (count := number(text.strip())) >= 0:
                 yield f"{port.name} {name}", count

@@ -81,6 +81,11 @@ def _port(
     )
 
 
+def port_folder(snapshot: Snapshot, port: RdmaPort) -> str:
+    """Where sysfs keeps a port; what it counts is below, in counters/ and hw_counters/."""
+    return snapshot.realpath(f"{_CLASS}/{port.device}") + f"/ports/{port.port}"
+
+
 def _word(text: str) -> str:
     """'4: ACTIVE' is 'ACTIVE'."""
     return text.rpartition(":")[2].strip()

@@ -8,7 +8,9 @@ from typing import Any
 
 from orchestrator.model.snapshot import ANSWERS, NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area, NotRead, PciDevice, RdmaPort
+from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.pci import is_address, normal_address
+from orchestrator.topology.rdma import port_folder
 from orchestrator.topology.stated import TEXT, pasted
 
 _FUNCTION = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
@@ -104,19 +106,15 @@ def _rdma(snapshot: Snapshot, rdma: Mapping[str, str], ports: Sequence[RdmaPort]
         if snapshot.names(at) or not ports:
             yield NotRead(Area.RDMA, f"{at}/ports", _UNCOLLECTED)
     for port in ports:
-        at = _port_folder(snapshot, port)
+        at = port_folder(snapshot, port)
         for name, value in (("state", port.state), ("link_layer", port.link_layer)):
             if not value:
                 yield NotRead(Area.PORTS, f"{at}/{name}", snapshot.errors.get(f"{at}/{name}", _UNCOLLECTED))
 
 
-def _port_folder(snapshot: Snapshot, port: RdmaPort) -> str:
-    return snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
-
-
 def _gids(snapshot: Snapshot, port: RdmaPort) -> Iterator[NotRead]:
     """Entries of the GID table of which a part is there: each has a GID, and what others have beside it."""
-    at = _port_folder(snapshot, port)
+    at = port_folder(snapshot, port)
     gids = {str(gid.index) for gid in port.gids}
     for index in snapshot.names(f"{at}/gid_attrs/types"):
         typed = f"{at}/gid_attrs/types/{index}" in snapshot.files
@@ -145,11 +143,8 @@ def _nvml(nvml: Mapping[str, Any]) -> Iterator[NotRead]:
 
 def _gpus(nvml: Mapping[str, Any], devices: Sequence[PciDevice]) -> Iterator[NotRead]:
     """GPUs of which NVML told nothing, and those that it shows and the bus does not."""
-    said = nvml.get("devices")
     there = {device.address for device in devices if device.class_code}
-    for one in said if isinstance(said, (list, tuple)) else ():
-        if not isinstance(one, Mapping):
-            continue
+    for one in nvml_devices(nvml):
         address = normal_address(str(one.get("pci_bus_id") or ""))
         if address and address not in there:
             yield NotRead(Area.PCI, f"/sys/bus/pci/devices/{address}", _UNCOLLECTED)

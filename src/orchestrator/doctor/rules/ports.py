@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices, port_folder
+from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices
 from orchestrator.doctor.rules.support.input import record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
 from orchestrator.doctor.rules.support.stated_wiring import wiring_of
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
+from orchestrator.topology.machines import LINK_ERRORS, LOST
 from orchestrator.topology.network import PortFault, carrier, is_bonded, port_fault
 from orchestrator.topology.pci import number
-from orchestrator.topology.rdma import card_of
+from orchestrator.topology.rdma import card_of, port_folder
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 
@@ -403,7 +404,7 @@ def rdma_congested(node: Node) -> Iterator[Finding]:
             yield note(
                 f"{port.device} received {max(signs.values())} congestion notifications"
                 + (f" in {packets} packets" if packets else ""),
-                *(f"{port_folder(node, port)}/{path} = {count}" for path, count in signs.items()),
+                *(f"{port_folder(node.snapshot, port)}/{path} = {count}" for path, count in signs.items()),
                 effect="collectives wait for the slowest rail (not measured)",
                 fix="check on the switch which queues fill up: look for a slower link, two rails over one uplink, or"
                 " other traffic in the same priority",
@@ -417,7 +418,7 @@ _CONGESTION = re.compile(r"/(rp_cnp_handled|np_cnp_sent|np_ecn_marked_roce_packe
 
 def _counters(node: Node, port: RdmaPort) -> dict[str, int]:
     """What a port counted since its driver was loaded, by 'hw_counters/NAME' or 'counters/NAME'."""
-    folder = port_folder(node, port)
+    folder = port_folder(node.snapshot, port)
     return {
         f"{kind}/{name}": max(0, number(node.snapshot.text(f"{folder}/{kind}/{name}")))
         for kind in ("hw_counters", "counters")
@@ -448,8 +449,8 @@ def rdma_losses(node: Node) -> Iterator[Finding]:
     """One finding a port: slow where one in 100,000 packets is lost, else a note."""
     for port in node.rail_ports:
         counters = _counters(node, port)
-        lost = {path: value for path in _LOST if (value := counters.get(path, 0))}
-        link = {path: value for path in _LINK if (value := counters.get(path, 0))}
+        lost = {path: value for path in LOST if (value := counters.get(path, 0))}
+        link = {path: value for path in LINK_ERRORS if (value := counters.get(path, 0))}
         total, packets = sum(lost.values()) or sum(link.values()), _packets(counters)
         if max(sum(lost.values()), sum(link.values())) < _SOME:
             continue
@@ -458,7 +459,7 @@ def rdma_losses(node: Node) -> Iterator[Finding]:
             Severity.SLOW if often and lost else Severity.NOTE,
             f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
             + (f" in {packets} packets" if packets else ""),
-            *(f"{port_folder(node, port)}/{path} = {value}" for path, value in (lost | link).items()),
+            *(f"{port_folder(node.snapshot, port)}/{path} = {value}" for path, value in (lost | link).items()),
             effect="entire windows are sent again (not measured); a lossless network loses no packets",
             fix="check flow control on the switch and the card (PFC for one priority, ECN), and that NCCL_IB_TC"
             " matches that priority; symbol_error means a bad cable",
@@ -466,20 +467,6 @@ def rdma_losses(node: Node) -> Iterator[Finding]:
         )
 
 
-_LOST = (
-    "hw_counters/out_of_sequence",
-    "hw_counters/packet_seq_err",
-    "hw_counters/local_ack_timeout_err",
-    "hw_counters/rnr_nak_retry_err",
-    "hw_counters/rx_icrc_encapsulated",
-)
-_LINK = (
-    "counters/symbol_error",
-    "counters/link_error_recovery",
-    "counters/link_downed",
-    "counters/port_rcv_errors",
-    "counters/local_link_integrity_errors",
-)
 _SOME = 100
 """Losses below this are noise: links come up, cables are touched."""
 _PER_PACKETS = 100_000

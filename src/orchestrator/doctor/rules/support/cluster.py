@@ -18,6 +18,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.protocol.layout import Layout
+from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, number, sort_key
@@ -142,8 +143,7 @@ class Node(Machine):
     @cached_property
     def nvml_devices(self) -> tuple[Mapping[str, Any], ...]:
         """NVML's data of each GPU."""
-        said = self.snapshot.nvml.get("devices")
-        return tuple(one for one in said if isinstance(one, Mapping)) if isinstance(said, (list, tuple)) else ()
+        return tuple(nvml_devices(self.snapshot.nvml))
 
     def ipv4_setting(self, netdev: str, name: str) -> int:
         """A setting of net.ipv4.conf: the kernel takes the larger of `all` and the interface's own."""
@@ -283,11 +283,6 @@ def odd_in_place(
         }
         if odd:
             yield node, odd
-
-
-def port_folder(node: Node, port: RdmaPort) -> str:
-    """Where sysfs keeps what a port counts: counters/ and hw_counters/ are below."""
-    return node.snapshot.realpath(f"/sys/class/infiniband/{port.device}") + f"/ports/{port.port}"
 
 
 def port_devices(port: RdmaPort) -> tuple[str, ...]:
