@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.doctor.rules.ports import pausing, traffic_class
 from orchestrator.doctor.rules.rails import SMALLEST_FULL, USUAL_MTU, kept_apart
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, Slot
+from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.topology.network import carrier
 from orchestrator.topology.pci import sort_key
@@ -240,8 +241,7 @@ def _lossless(rails: Mapping[str, Mapping[Slot, _PlacedPort]], node: Node) -> st
 
 
 def _pauses(rail: _PlacedPort) -> tuple[int, ...] | None:
-    said = rail.node.snapshot.host.get("flow_control")
-    return pausing(said.get(rail.port.netdev)) if isinstance(said, Mapping) else None
+    return pausing(part(rail.node.snapshot.host, "flow_control").get(rail.port.netdev))
 
 
 def _netplan(ethernets: Mapping[str, Any], bonds: Mapping[str, Any] | None = None) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 
+V = TypeVar("V")
 MOST_NAMES = 32
 """A message names so many; a larger cluster's names are in its inventory."""
 
@@ -58,11 +60,15 @@ def named_gangs(gangs: Iterable[GangSpec], names: Sequence[str], *, where: str) 
 
 def chosen_nodes(nodes: Iterable[NodeSpec], names: Collection[str], where: str) -> dict[str, NodeSpec]:
     """The nodes of these names by name, in the inventory's order; all where none is named. where: the option."""
-    known = {node.name: node for node in nodes}
+    return chosen({node.name: node for node in nodes}, names, where)
+
+
+def chosen(known: Mapping[str, V], names: Collection[str], where: str) -> dict[str, V]:
+    """The same of what is known of nodes, by name. Raises InputError for a name that is not there."""
     for name in names:
         if name not in known:
             raise no_such("node", name, known, where=where)
-    return {name: node for name, node in known.items() if not names or name in names}
+    return {name: one for name, one in known.items() if not names or name in names}
 
 
 def no_such(kind: str, name: str, known: Iterable[str], *, where: str, lister: str = "") -> InputError:

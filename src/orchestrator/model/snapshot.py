@@ -22,6 +22,12 @@ _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
 _DEEP = 64  # folders above a path that are placed one in the other; a hostile node's path may have thousands
 
 
+def part(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What facts say under a name, where that is a mapping; {} for anything else."""
+    found = facts.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
 class Unread(Exception):
     """A path that was asked for and could not be read; `reason` is the errno name or 'not collected'."""
 

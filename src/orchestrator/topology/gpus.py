@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any
 
 from orchestrator.model.gpu_facts import facts_of
-from orchestrator.model.snapshot import NOT_RECORDED
+from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import Gpu, GpuProcess, NvLinks, PciDevice, PcieLink
 from orchestrator.topology.pci import normal_address, sort_key
 from orchestrator.topology.switches import SwitchPlaces
@@ -87,8 +87,8 @@ def _described(
 def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
     index = _integer(said.get("index"), -1)
     address = function.address if function else normal_address(str(said.get("pci_bus_id") or ""))
-    memory = _mapping(said.get("memory"))
-    link = _mapping(said.get("link"))
+    memory = part(said, "memory")
+    link = part(said, "link")
     numa = function.numa_node if function else _integer(said.get("numa_node"), -1)
     return Gpu(
         index=index,
@@ -133,7 +133,7 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
     if not isinstance(raw, (list, tuple)):
         return None
     if not raw:
-        why = str(_mapping(said.get("errors")).get("nvmlDeviceGetNvLinkState", ""))
+        why = str(part(said, "errors").get("nvmlDeviceGetNvLinkState", ""))
         return () if not why or "NotSupported" in why or "InvalidArgument" in why else None
     counts: dict[str, int] = {}
     for link in raw:
@@ -152,9 +152,9 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
 def _why_lost(said: Mapping[str, Any]) -> str:
     """A device that reports neither a name nor memory does not answer; the first error says why. Without an error it
     was not asked."""
-    if said.get("name") or _mapping(said.get("memory")):
+    if said.get("name") or part(said, "memory"):
         return ""
-    return str(next(iter(_mapping(said.get("errors")).values()), ""))
+    return str(next(iter(part(said, "errors").values()), ""))
 
 
 def _processes(raw: Any) -> Iterator[GpuProcess]:
@@ -187,10 +187,6 @@ def nvml_devices(nvml: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _integer(value: Any, otherwise: int = 0) -> int:

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import Interface, PciDevice
 from orchestrator.topology.pci import nearest_function, number
 
@@ -16,8 +16,7 @@ _CLASS = "/sys/class/net"
 def find_interfaces(snapshot: Snapshot, devices: Sequence[PciDevice]) -> tuple[Interface, ...]:
     """Every interface, in order of name."""
     functions = {device.key: device for device in devices}
-    addresses = snapshot.host.get("addresses")
-    by_name: Mapping[str, Any] = addresses if isinstance(addresses, Mapping) else {}
+    by_name = part(snapshot.host, "addresses")
     listed = [name for name in snapshot.names(_CLASS) if snapshot.exists(f"{_CLASS}/{name}/mtu")]
     listed += [name for name in snapshot.names(_CLASS) if name not in listed and _is_folder(snapshot, name)]
     names = sorted({*listed, *(name for name in by_name if isinstance(name, str))})

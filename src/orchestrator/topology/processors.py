@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import CpuModel, NumaDomain
 from orchestrator.topology.pci import number, small_number
 
@@ -80,8 +80,7 @@ _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "p
 
 
 def _arch(snapshot: Snapshot, cpuinfo: Mapping[str, str]) -> str:
-    uname = snapshot.host.get("uname")
-    machine = str(uname.get("machine") or "") if isinstance(uname, Mapping) else ""
+    machine = str(part(snapshot.host, "uname").get("machine") or "")
     if machine in _ARCHITECTURES:
         return _ARCHITECTURES[machine]
     if "vendor_id" in cpuinfo:

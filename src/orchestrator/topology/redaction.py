@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from orchestrator.model.secret_text import HIDDEN, is_secret_flag, is_secret_name, without_secrets
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.topology.config_space import ConfigSpace
 
 LEFT_OUT = "..."
@@ -76,9 +76,9 @@ def _redacted(original: Snapshot, names: Pseudonyms) -> Snapshot:
 
 def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
     """The stack's environment, and an engine installed from its sources, without their parent folders."""
-    stack = snapshot.host.get("stack")
-    venv = str(stack.get("venv") or "") if isinstance(stack, Mapping) else ""
-    if not isinstance(stack, Mapping) or not venv:
+    stack = part(snapshot.host, "stack")
+    venv = str(stack.get("venv") or "")
+    if not venv:
         return snapshot
     inside = f"{snapshot.realpath(venv)}/"
     place = _mover(inside, _sources(snapshot, inside))

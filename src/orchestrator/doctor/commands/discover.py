@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.marks import marks_of
 from orchestrator.doctor.steps.discover import Discovery, discover_given, discover_inventory, given, save_snapshots
-from orchestrator.model.chosen import no_such
+from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit
-from orchestrator.model.inventory import Inventory
 from orchestrator.model.topology import Topology
 from orchestrator.topology.document import topology_json
 from orchestrator.topology.draw import TreeLine, summary, tree
@@ -91,20 +90,9 @@ def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
             (screen.say if args.matrix else screen.verbatim)(printable(f"recognised: {named.words}"))
         return discover_given(named, options, redact=args.redact)
     inventory = open_inventory(args, screen)
-    _known(args.node, _names(inventory), inventory.path)
-    count = len(args.node) or len(_names(inventory))
+    count = len(chosen_nodes(inventory.nodes, args.node, inventory.path))
     with patience(screen, f"inspecting {count} node{'s' if count > 1 else ''}"):
         return discover_inventory(inventory, args.node, options, redact=args.redact)
-
-
-def _names(inventory: Inventory) -> list[str]:
-    return [node.name for node in inventory.nodes]
-
-
-def _known(asked: Sequence[str], names: Sequence[str], where: str) -> None:
-    for name in asked:
-        if name not in names:
-            raise no_such("node", name, names, where=where)
 
 
 def document(seen: Discovery) -> dict[str, Any]:

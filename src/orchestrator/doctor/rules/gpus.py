@@ -10,7 +10,7 @@ from orchestrator.doctor.rules.support.cluster import Node, gpu_address, whole
 from orchestrator.doctor.rules.support.input import as_root, record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.snapshot import NOT_RECORDED
+from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
 from orchestrator.protocol.gauges import slowed_by
 from orchestrator.topology.bandwidth import p2p_level
@@ -85,7 +85,7 @@ def gpu_health(node: Node) -> Iterator[Finding]:
 
 def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
     """(severity, title, evidence, effect, fix). NVML gives rows as (corrected, uncorrected, pending, failed)."""
-    errors = whole(_part(device, "ecc").get("uncorrected"))
+    errors = whole(part(device, "ecc").get("uncorrected"))
     if errors > 0:
         yield (
             Severity.STOP,
@@ -141,7 +141,7 @@ def _ailments(device: Device) -> Iterator[tuple[Severity, str, str, str, str]]:
 ).of_node
 def gpu_xid(node: Node) -> Iterator[Finding]:
     """One finding for each GPU with such an error since the last boot; unknown where the log may not be read."""
-    log = _part(node.snapshot.host, "kernel_log")
+    log = part(node.snapshot.host, "kernel_log")
     lines = log.get("xid")
     if isinstance(lines, (list, tuple)):
         yield from _xids([str(line) for line in lines])
@@ -264,7 +264,7 @@ def _broken_pairs(node: Node) -> Iterator[tuple[int, int, PathType, str]]:
     distances, farthest = Distances(node.topology), p2p_level(node.topology, node.nccl)
     for device in node.nvml_devices:
         one = device.get("index")
-        for said, status in _part(device, "p2p").items():
+        for said, status in part(device, "p2p").items():
             if not isinstance(one, int) or not isinstance(status, Mapping):
                 continue
             other = small_number(str(said))
@@ -353,7 +353,7 @@ def _pids(device: Device) -> str:
 ).of_node
 def gpu_ecc(node: Node) -> Iterator[Finding]:
     """One note per node; GPUs that know no ECC are left out."""
-    modes = {gpu_address(device): _part(device, "ecc").get("enabled") for device in node.nvml_devices}
+    modes = {gpu_address(device): part(device, "ecc").get("enabled") for device in node.nvml_devices}
     off = [address for address, enabled in modes.items() if enabled == 0]
     known = sum(enabled in (0, 1) for enabled in modes.values())
     if off:
@@ -390,13 +390,8 @@ def _cost_of_ecc(node: Node, off: Sequence[str], known: int) -> str:
     return "ECC takes a sixteenth of the memory of GPUs with GDDR, and none of those with HBM"
 
 
-def _part(device: Device, name: str) -> Device:
-    found = device.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def _memory(device: Device, name: str) -> int:
-    return whole(_part(device, "memory").get(name))
+    return whole(part(device, "memory").get(name))
 
 
 def _addresses(devices: Sequence[Device]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, whole
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, stop, unjudged, unknown
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS
 from orchestrator.planning.options import HostFacts
 from orchestrator.planning.places import state_dir
@@ -72,8 +73,7 @@ _FEWEST_FILES = 65536
 
 
 def _limit(node: Node, key: str, which: str, *, soft: bool = False) -> int | None:
-    said = node.snapshot.host.get(key)
-    value = said.get(which) if isinstance(said, Mapping) else None
+    value = part(node.snapshot.host, key).get(which)
     pair = value if isinstance(value, (list, tuple)) and len(value) == 2 else (None, None)
     found = pair[0] if soft else pair[1]
     return found if isinstance(found, int) else None
@@ -122,14 +122,12 @@ def _memlock(node: Node) -> Iterator[Finding]:
 def disk_full(node: Node) -> Iterator[Finding]:
     """One finding a file system: no start succeeds on a full one, little room is noted."""
     host, spec = node.snapshot.host, node.spec
-    disks = host.get("disks")
+    disks = part(host, "disks")
     facts = HostFacts(user=str(host.get("user") or ""), home=str(host.get("home") or ""))
     paths = {"root": "/", "tmp": "/tmp", "state": state_dir(spec, facts), "models": spec.model_root}  # noqa: S108
     file_systems: dict[int, list[_Room]] = {}
     for place in _NEEDS:
-        said = disks.get(place) if isinstance(disks, Mapping) else None
-        if not isinstance(said, Mapping):
-            continue
+        said = part(disks, place)
         if "error" in said:
             yield _size_unread(paths[place], said["error"])
         elif whole(said.get("bytes")) > 0 and {"free_bytes", "device"} <= said.keys():

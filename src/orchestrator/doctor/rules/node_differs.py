@@ -116,20 +116,8 @@ def _switch_groups(node: Node) -> str | None:
     return "; ".join(sorted(groups)) or None
 
 
-def _kernel(node: Node) -> str | None:
-    return node.kernel_release or None
-
-
 def _file(path: str) -> Callable[[Node], str | None]:
     return lambda node: node.snapshot.text(path) or None
-
-
-def _machine(node: Node) -> str | None:
-    folder = "/sys/class/dmi/id"
-    return " ".join(filter(None, (node.snapshot.text(f"{folder}/{name}") for name in _MACHINE_NAMES))) or None
-
-
-_MACHINE_NAMES = ("sys_vendor", "product_name")
 
 
 def _nvml(name: str) -> Callable[[Node], str | None]:
@@ -189,7 +177,10 @@ _FACTS = (
         "none with NCCL 2.21 or newer, which finds each node's own index; older versions need one index for all",
         "give the interfaces one IPv4 address each, in the same order", _gid_indices,
     ),
-    _Fact("kernel", "uname -r", Severity.NOTE, _NO_EFFECT, "install the peers' kernel", _kernel),
+    _Fact(
+        "kernel", "uname -r", Severity.NOTE, _NO_EFFECT, "install the peers' kernel",
+        lambda node: node.kernel_release or None,
+    ),
     _Fact(
         "RDMA card firmware", "/sys/class/infiniband/*/fw_ver", Severity.NOTE, _NO_EFFECT,
         "install the same firmware on all cards (`mlxfwmanager`)", _firmware,
@@ -202,7 +193,10 @@ _FACTS = (
         "BIOS", "/sys/class/dmi/id/bios_version", Severity.NOTE, _NO_EFFECT,
         "install the same BIOS version on all nodes", _file("/sys/class/dmi/id/bios_version"),
     ),
-    _Fact("machine", "/sys/class/dmi/id/{sys_vendor,product_name}", Severity.NOTE, _NO_EFFECT, "none needed", _machine),
+    _Fact(
+        "machine", "/sys/class/dmi/id/{sys_vendor,product_name}", Severity.NOTE, _NO_EFFECT, "none needed",
+        lambda node: node.product or None,
+    ),
     _Fact(
         "GPU firmware (VBIOS)", "NVML nvmlDeviceGetVbiosVersion", Severity.NOTE, _NO_EFFECT,
         "install the same VBIOS on all GPUs", _vbios,

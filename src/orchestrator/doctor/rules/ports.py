@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices
@@ -11,6 +11,7 @@ from orchestrator.doctor.rules.support.input import record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
 from orchestrator.doctor.rules.support.stated_wiring import wiring_of
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.topology.machines import LINK_ERRORS, LOST
 from orchestrator.topology.network import PortFault, carrier, is_bonded, port_fault
@@ -331,8 +332,8 @@ def _carries(node: Node, bond: Interface) -> str:
 ).of_node
 def lossless_unmarked(node: Node) -> Iterator[Finding]:
     """One note a port."""
-    said, given = node.snapshot.host.get("flow_control"), traffic_class(node)
-    told, ours = said if isinstance(said, Mapping) else {}, (given or 0) >> 5
+    told, given = part(node.snapshot.host, "flow_control"), traffic_class(node)
+    ours = (given or 0) >> 5
     for port in node.rail_ports:
         raw = told.get(port.netdev)
         paused = pausing(raw)

@@ -13,6 +13,7 @@ from itertools import combinations
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unknown
 from orchestrator.model.finding import Finding
+from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Area, Gpu, PathType
 from orchestrator.planning.transport import ASKED, TCP, over_tcp
 from orchestrator.topology.bandwidth import Bandwidths, p2p_level
@@ -152,8 +153,7 @@ def nccl_settings(node: Node) -> Iterator[Finding]:
 def nccl_files(node: Node) -> Iterator[Finding]:
     """One note for each file; unknown where the user's file could not be read."""
     machines, topology, _ = nccl_files.reads
-    said = node.snapshot.host.get("nccl_conf")
-    users = said if isinstance(said, Mapping) else {}
+    users = part(node.snapshot.host, "nccl_conf")
     path, error = str(users.get("path") or ""), str(users.get("error") or "")
     yield from _settings(node, machines, node.snapshot.text(machines))
     if error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.doctor.steps.doctor import Examination, examine_topologies
 from orchestrator.doctor.steps.recordings import PACKED, TARBALLS, is_recorded, load_saved
 from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
-from orchestrator.model.chosen import no_such
+from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
@@ -36,10 +36,7 @@ class Given:
 
     def only(self, names: Sequence[str], where: str) -> Given:
         """These nodes; all if none is named. Raises InputError for one that is not there."""
-        for name in names:
-            if name not in self.snapshots:
-                raise no_such("node", name, list(self.snapshots), where=where)
-        return replace(self, snapshots={n: one for n, one in self.snapshots.items() if not names or n in names})
+        return replace(self, snapshots=chosen(self.snapshots, names, where))
 
     @property
     def words(self) -> str:

@@ -25,7 +25,6 @@ from orchestrator.topology.picture import Mark, Picture, alike, dot, picture, wi
 from orchestrator.topology.switches import empty_slots
 
 _MOST_ROWS = 64
-_PRODUCT = ("sys_vendor", "product_name")
 _MOST_DRAWINGS = 16
 
 
@@ -168,7 +167,6 @@ def _shown(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> li
 
 def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
     """Labels of one machine and its cables, to identify it on site."""
-    folder = "/sys/class/dmi/id"
     board = bmc(labels.bmc)
     switches = switch_ports(labels.neighbours)
     rdma = {port.netdev: port.device for port in node.topology.rdma if port.netdev}
@@ -176,7 +174,7 @@ def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
     return {
         "name": node.name,
         "host": node.topology.hostname,
-        "product": " ".join(filter(None, (node.snapshot.text(f"{folder}/{name}") for name in _PRODUCT))),
+        "product": node.product,
         "serial": serial(labels.serials),
         "bmc": " ".join(filter(None, (board.address, f"({board.mac})" if board.mac else ""))),
         "unread": [f"{name}: {why}" for name, why in labels.unread.items()],

@@ -14,7 +14,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.protocol.layout import Layout
@@ -73,9 +73,14 @@ class Node(Machine):
     def kernel_release(self) -> str:
         """As `uname -r` says, '' where unknown. The file is the looked-at machine's own; a machine that is recorded
         or shown below another root is read by a kernel that is not its own."""
-        uname = self.snapshot.host.get("uname")
-        said = uname.get("release") if isinstance(uname, Mapping) else ""
+        said = part(self.snapshot.host, "uname").get("release")
         return self.snapshot.text("/proc/sys/kernel/osrelease") or str(said or "")
+
+    @property
+    def product(self) -> str:
+        """The machine's maker and model as its firmware names them, '' where unknown."""
+        names = (self.snapshot.text(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))
+        return " ".join(filter(None, names))
 
     @cached_property
     def devices(self) -> Mapping[str, PciDevice]:
