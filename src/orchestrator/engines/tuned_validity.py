@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.model.finding import Severity
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
+from orchestrator.model.per_node import collected
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 NEEDED = (*TILE, "GROUP_SIZE_M")
@@ -192,9 +193,7 @@ _DECODE, _PREFILL = 256, 512
 
 def _once(found: list[Flaw]) -> Iterator[Flaw]:
     """The same flaw at many batch sizes is reported for the first, with their number."""
-    groups: dict[tuple[Severity, str], list[Flaw]] = {}
-    for flaw in found:
-        groups.setdefault((flaw.severity, re.sub(r"^batch size \d+|\d+ bytes", "", flaw.text)), []).append(flaw)
+    groups = collected(((flaw.severity, re.sub(r"^batch size \d+|\d+ bytes", "", flaw.text)), flaw) for flaw in found)
     for same in groups.values():
         more = f" (and at {len(same) - 1} more batch sizes)" if len(same) > 1 else ""
         yield Flaw(same[0].severity, same[0].text + more)

@@ -11,6 +11,7 @@ from orchestrator.gang.rails import transport
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.finding import Finding
 from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.per_node import collected
 from orchestrator.protocol.report import AgentState, Cause, PageCache, Phase, RailChange, RankReport, RankState, Report
 
 STALE_PROBE_S = 60.0
@@ -499,8 +500,4 @@ def _proved(current: Mapping[str, Report]) -> tuple[str, ...]:
 
 def _sayers(said: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Node names by the text that they report."""
-    found: dict[str, list[str]] = {}
-    for name, texts in said.items():
-        for text in texts:
-            found.setdefault(text, []).append(name)
-    return found
+    return collected((text, name) for name, texts in said.items() for text in texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -72,7 +72,17 @@ def _alike(one: DeployError, other: DeployError) -> bool:
     return (type(one), one.what, one.fix) == (type(other), other.what, other.fix)
 
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+def collected(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """{first: every second that came with it}, both in their order: nodes by what they have in common."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
 
 FEWEST_FOR_A_MAJORITY = 3
 

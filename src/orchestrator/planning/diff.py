@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.secret_text import HIDDEN
 from orchestrator.planning.redaction import is_secret, shown_env, shown_flags
 from orchestrator.protocol.staging import APART, StagingRequest
@@ -66,9 +67,7 @@ def changes(
 
 def by_change(changes: Sequence[SettingChange]) -> dict[tuple[str, str | None, str | None], str]:
     """Each change once as (name, was, will), with the nodes concerned, as text."""
-    groups: dict[tuple[str, str | None, str | None], list[str]] = {}
-    for change in changes:
-        groups.setdefault((change.name, change.was, change.will), []).append(change.node)
+    groups = collected(((change.name, change.was, change.will), change.node) for change in changes)
     return {change: ", ".join(nodes) for change, nodes in groups.items()}
 
 

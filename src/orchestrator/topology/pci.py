@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PciDevice, PcieLink, Topology
 
@@ -182,8 +183,6 @@ def nic_cards(topology: Topology) -> Mapping[str, tuple[PciDevice, ...]]:
     nobody: they are no cards.
     """
     in_use = {port.key for port in topology.rdma} | {interface.key for interface in topology.interfaces}
-    cards: dict[str, list[PciDevice]] = {}
-    for device in topology.pci:
-        if not device.virtual and (device.class_code >> 16 == _NETWORK_CLASS or device.key in in_use):
-            cards.setdefault(card(device.key), []).append(device)
+    own = (one for one in topology.pci if one.class_code >> 16 == _NETWORK_CLASS or one.key in in_use)
+    cards = collected((card(one.key), one) for one in own if not one.virtual)
     return {key: tuple(functions) for key, functions in cards.items()}

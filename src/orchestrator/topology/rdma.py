@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gid, Interface, PciDevice, RdmaPort
 from orchestrator.topology.pci import card, nearest_function, number, small_number
@@ -139,7 +140,4 @@ def card_of(port: RdmaPort) -> str:
 
 def ports_by_card(ports: Iterable[RdmaPort]) -> Mapping[str, tuple[RdmaPort, ...]]:
     """{card_of: its ports}."""
-    cards: dict[str, list[RdmaPort]] = {}
-    for port in ports:
-        cards.setdefault(card_of(port), []).append(port)
-    return {card: tuple(members) for card, members in cards.items()}
+    return {card: tuple(members) for card, members in collected((card_of(port), port) for port in ports).items()}

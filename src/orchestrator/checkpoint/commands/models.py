@@ -16,6 +16,7 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading import resources
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.per_node import collected
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import LayoutFit, ModelOffer
 from orchestrator.planning.steps.models import ASSUMED, ModelListing, add_model, list_models, models_json
@@ -101,10 +102,10 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _alike(listed: Sequence[ModelListing]) -> list[list[str]]:
     """Gangs to which the same is said, together."""
-    found: dict[str, list[str]] = {}
-    for place, offer in enumerate(listed[0].offers):
-        said = repr([replace(each.offers[place], gang="") for each in listed])
-        found.setdefault(said, []).append(offer.gang)
+    found = collected(
+        (repr([replace(each.offers[place], gang="") for each in listed]), offer.gang)
+        for place, offer in enumerate(listed[0].offers)
+    )
     return list(found.values())
 
 
@@ -115,10 +116,7 @@ def _bases(listed: Sequence[ModelListing]) -> dict[str, list[str]]:
         for fit in of.fits:
             if fit.speeds is not None:
                 first.setdefault(of.gang, fit.speeds.basis)
-    found: dict[str, list[str]] = {}
-    for gang, basis in first.items():
-        found.setdefault(basis, []).append(gang)
-    return found
+    return collected((basis, gang) for gang, basis in first.items())
 
 
 def _offers(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen) -> list[ModelOffer]:
@@ -140,10 +138,8 @@ def _models(gangs: Sequence[str], listed: Sequence[ModelListing], screen: Screen
         more = f"+{len(offer.fits) - 1}" if len(offer.fits) > 1 else ""
         rows.append((each.profile.name, shown, *(_cells(first) if first else ("none", "", "")), more))
     screen.out.print(_table(("model", "weights", "layout", "KV", "tokens/s", "more"), rows))
-    refused: dict[str, list[str]] = {}
-    for each in listed:
-        if all(reason for _, reason in each.stacks):
-            refused.setdefault(each.stacks[0][1], []).append(each.profile.name)
+    unfit = (each for each in listed if all(reason for _, reason in each.stacks))
+    refused = collected((each.stacks[0][1], each.profile.name) for each in unfit)
     if refused:
         screen.out.print("no engine here can serve:")
     for reason, names in refused.items():

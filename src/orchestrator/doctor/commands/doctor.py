@@ -15,6 +15,7 @@ from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.grouping import who
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
+from orchestrator.model.per_node import collected
 from orchestrator.planning import page_cache
 from orchestrator.planning.commands.advisories import advisories_json, say_advisories
 from orchestrator.rooms import answers
@@ -259,9 +260,7 @@ def show(examination: Examination, expectations: Sequence[NcclExpectation], scre
         screen.out.print(f"  fix: {printable(failure.fix)}")
     count = len(examination.cluster.topologies)
     show_findings(examination.findings, screen, nodes=count)
-    shapes: dict[str, list[str]] = {}
-    for name, topology in examination.cluster.topologies.items():
-        shapes.setdefault(shape(topology).words, []).append(name)
+    shapes = collected((shape(topology).words, name) for name, topology in examination.cluster.topologies.items())
     for words, names in shapes.items():
         screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
     for node in examination.cluster.nodes:

@@ -9,7 +9,7 @@ from ipaddress import ip_interface
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, Slot, odd_in_place
 from orchestrator.doctor.rules.support.registry import Rule, note, slow
 from orchestrator.model.finding import Finding
-from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
+from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected, majority
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.topology.speed import Traffic, price
 
@@ -210,11 +210,8 @@ def rdma_names_differ(cluster: Cluster) -> Iterator[Finding]:
 ).of_node
 def rails_share_subnet(node: Node) -> Iterator[Finding]:
     """One note for each shared subnet whose settings do not keep the ports apart."""
-    subnets: dict[str, list[RdmaPort]] = {}
-    for port in node.rail_ports:
-        interface = node.interfaces.get(port.netdev)
-        for text in interface.ipv4 if interface else ():
-            subnets.setdefault(str(ip_interface(text).network), []).append(port)
+    known = ((port, one) for port in node.rail_ports if (one := node.interfaces.get(port.netdev)))
+    subnets = collected((str(ip_interface(text).network), port) for port, one in known for text in one.ipv4)
     for subnet, ports in subnets.items():
         if len({port.netdev for port in ports}) > 1 and not all(kept_apart(node, port) for port in ports):
             yield note(

@@ -12,6 +12,7 @@ from orchestrator.doctor.steps.recordings import PACKED, TARBALLS, is_recorded, 
 from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.model.topology import Topology
@@ -41,10 +42,7 @@ class Given:
     @property
     def words(self) -> str:
         """What was recognised: 'nvidia-smi topo -m, lspci -tv of node0'; '' where nothing was pasted."""
-        forms: dict[tuple[str, ...], list[str]] = {}
-        for name, snapshot in self.snapshots.items():
-            if found := recognised(snapshot):
-                forms.setdefault(found, []).append(name)
+        forms = collected((found, name) for name, one in self.snapshots.items() if (found := recognised(one)))
         return "; ".join(f"{', '.join(dict.fromkeys(found))} of {', '.join(names)}" for found, names in forms.items())
 
 

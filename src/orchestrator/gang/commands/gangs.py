@@ -12,6 +12,7 @@ from orchestrator.gang.overview import degraded_reason, state_words
 from orchestrator.gang.pace import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
+from orchestrator.model.per_node import collected
 from orchestrator.protocol.report import Cause, RankReport, RankState
 
 if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
@@ -163,9 +164,7 @@ def interrupted_block(seen: Overview) -> list[RenderableType]:
 
 def transport_words(view: GangView) -> list[str]:
     """Where traffic does not travel as planned: one line for all nodes that report the same."""
-    nodes: dict[tuple[str, str, str], list[str]] = {}
-    for finding in view.transport:
-        nodes.setdefault((finding.id, finding.title, finding.effect), []).append(finding.node)
+    nodes = collected(((finding.id, finding.title, finding.effect), finding.node) for finding in view.transport)
     return [f"{name}: {', '.join(where)}: {title}. {effect}" for (name, title, effect), where in nodes.items()]
 
 

@@ -15,6 +15,7 @@ from orchestrator.cli.options import add_examples, add_inventory, add_json, add_
 from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit, InputError, Unreachable
+from orchestrator.model.per_node import collected
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -281,8 +282,5 @@ def _show_diffs(outcome: PrepareResult, progress: _PrepareProgress, screen: Scre
 
 def _together(said: dict[str, list[str]]) -> list[tuple[str, str]]:
     """Each text once, with the names of the nodes that said it."""
-    names: dict[str, list[str]] = {}
-    for name, texts in said.items():
-        for text in texts:
-            names.setdefault(text, []).append(name)
+    names = collected((text, name) for name, texts in said.items() for text in texts)
     return [(text, ", ".join(who)) for text, who in names.items()]

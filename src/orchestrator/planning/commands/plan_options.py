@@ -16,6 +16,7 @@ from orchestrator.loading.library import Library
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
 from orchestrator.planning.commands.advisories import say_advisories
@@ -208,11 +209,7 @@ def _values(node: NodePlan) -> dict[str, str]:
 
 
 def _grouped(name: str, by_node: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for node, values in by_node.items():
-        if name in values:
-            groups.setdefault(values[name], []).append(node)
-    return groups
+    return collected((values[name], node) for node, values in by_node.items() if name in values)
 
 
 def _finding(finding: Finding, screen: Screen) -> None:

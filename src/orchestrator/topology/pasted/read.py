@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.topology.pasted import lspci, matrix, nccl, tools
-from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
+from orchestrator.topology.pasted.facts import PastedFacts, lines_of
 from orchestrator.topology.stated import PASTED
 
 FORMS = (
@@ -38,11 +39,8 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
     machines: list[_PastedMachine] = []
     for file, text in texts.items():
         lines = lines_of(text)
-        by_node: dict[str, list[Line]] = {}
-        for line in lines:  # pdsh mixes those of several
-            by_node.setdefault(line.node, []).append(line)
         parts = [*nccl.read(lines)]
-        for own in by_node.values():
+        for own in collected((line.node, line) for line in lines).values():  # pdsh mixes those of several
             parts += (*matrix.read(own), *lspci.read(own), *tools.read(own))
         _put_together(file, sorted(parts, key=lambda part: part.line), machines)
     taken: dict[str, Snapshot] = {}

@@ -27,7 +27,7 @@ from orchestrator.engines.tuned_wanted import Wanted
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
-from orchestrator.model.per_node import PerNode
+from orchestrator.model.per_node import PerNode, collected
 from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.tuning.commands import fetch as tuning_fetch
@@ -321,9 +321,7 @@ def _row(kit: Kit, place: int) -> str:
 
 def _states(kit: Kit, place: int) -> str:
     """`all 4 nodes: tuned`, or each state with its nodes."""
-    names: dict[str, list[str]] = {}
-    for name, rows in kit.rows.items():
-        names.setdefault(_word(rows[place], kit.wanted[place]), []).append(name)
+    names = collected((_word(rows[place], kit.wanted[place]), name) for name, rows in kit.rows.items())
     return "; ".join(f"{who(nodes, len(kit.rows))}: {state}" for state, nodes in names.items())
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from orchestrator.doctor.rules.support.roles import Roles, roles
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
-from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, majority
+from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import Snapshot, part
@@ -214,9 +214,7 @@ class Cluster:
     @cached_property
     def gangs(self) -> tuple[tuple[Node, ...], ...]:
         """The nodes that answered, gang by gang."""
-        members: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            members.setdefault(node.spec.gang, []).append(node)
+        members = collected((node.spec.gang, node) for node in self.nodes)
         return tuple(tuple(nodes) for nodes in members.values())
 
     def without(self, names: Collection[str]) -> Cluster:
@@ -259,9 +257,7 @@ class Cluster:
 
 def gangs_of(specs: Iterable[NodeSpec]) -> list[GangSpec]:
     """The gangs that these nodes make up, each in node-rank order."""
-    members: dict[str, list[NodeSpec]] = {}
-    for spec in specs:
-        members.setdefault(spec.gang, []).append(spec)
+    members = collected((spec.gang, spec) for spec in specs)
     return [
         GangSpec(name=name, nodes=tuple(sorted(nodes, key=lambda spec: spec.node_rank)))
         for name, nodes in members.items()
