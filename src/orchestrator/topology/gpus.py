@@ -85,11 +85,11 @@ def _described(
 
 
 def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlaces) -> Gpu:
-    index = _integer(said.get("index"), -1)
+    index = whole(said.get("index"), -1)
     address = function.address if function else normal_address(str(said.get("pci_bus_id") or ""))
     memory = part(said, "memory")
     link = part(said, "link")
-    numa = function.numa_node if function else _integer(said.get("numa_node"), -1)
+    numa = function.numa_node if function else whole(said.get("numa_node"), -1)
     return Gpu(
         index=index,
         address=address,
@@ -98,8 +98,8 @@ def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlac
         numa_node=numa,
         name=str(said.get("name") or ""),
         uuid=str(said.get("uuid") or ""),
-        memory_total=_integer(memory.get("total")),
-        memory_used=_integer(memory.get("used")),
+        memory_total=whole(memory.get("total")),
+        memory_used=whole(memory.get("used")),
         link=_link(function.link if function else PcieLink(), link.get("gen"), link.get("width")),
         link_max=_link(function.link_max if function else PcieLink(), link.get("max_gen"), link.get("max_width")),
         processes=tuple(_processes(said.get("processes"))),
@@ -110,16 +110,14 @@ def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlac
 
 def _link(read: PcieLink, generation: Any, width: Any) -> PcieLink:
     """What sysfs says, else what NVML says."""
-    return PcieLink(
-        speed_gts=read.speed_gts or _GTS.get(_integer(generation), 0.0), width=read.width or _integer(width)
-    )
+    return PcieLink(speed_gts=read.speed_gts or _GTS.get(whole(generation), 0.0), width=read.width or whole(width))
 
 
 def _sm(capability: Any) -> int:
     """[9, 0] is 90, as NCCL counts; 0 for anything else."""
     if not isinstance(capability, (list, tuple)) or len(capability) != 2:
         return 0
-    major, minor = (_integer(part, -1) for part in capability)
+    major, minor = (whole(part, -1) for part in capability)
     return major * 10 + minor if major > 0 and minor >= 0 else 0
 
 
@@ -159,7 +157,7 @@ def _why_lost(said: Mapping[str, Any]) -> str:
 
 def _processes(raw: Any) -> Iterator[GpuProcess]:
     for process in _mappings(raw):
-        yield GpuProcess(pid=_integer(process.get("pid")), memory_bytes=_integer(process.get("used_bytes")))
+        yield GpuProcess(pid=whole(process.get("pid")), memory_bytes=whole(process.get("used_bytes")))
 
 
 def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> Iterator[Gpu]:
@@ -189,7 +187,8 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
-def _integer(value: Any, otherwise: int = 0) -> int:
+def whole(value: object, otherwise: int = 0) -> int:
+    """An integer that NVML or a file gave; `otherwise` for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.doctor.rules.support.cluster import Node, gpu_address, whole
+from orchestrator.doctor.rules.support.cluster import Node, gpu_address
 from orchestrator.doctor.rules.support.input import as_root, record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
 from orchestrator.model.finding import Finding, Severity
@@ -15,6 +15,7 @@ from orchestrator.model.topology import PLACES, Area, PathType
 from orchestrator.protocol.gauges import slowed_by
 from orchestrator.topology.bandwidth import p2p_level
 from orchestrator.topology.distance import Distances
+from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import small_number
 from orchestrator.topology.speed import Traffic, price
 

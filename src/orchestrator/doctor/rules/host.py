@@ -9,13 +9,14 @@ from ipaddress import ip_interface
 from statistics import median
 from typing import NamedTuple
 
-from orchestrator.doctor.rules.support.cluster import Cluster, Node, whole
+from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, stop, unjudged, unknown
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS
 from orchestrator.planning.options import HostFacts
 from orchestrator.planning.places import state_dir
+from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import number
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from orchestrator.doctor.rules.support.cluster import Node, gpu_address, whole
+from orchestrator.doctor.rules.support.cluster import Node, gpu_address
 from orchestrator.doctor.rules.support.input import Input, as_root, input_of, is_guest
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unjudged, unknown
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import RAILS, Area, PciDevice, PcieLink
 from orchestrator.topology.config_space import config_space, unread
+from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import both_ends, bridges_above, card, number
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price

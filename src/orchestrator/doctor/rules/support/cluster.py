@@ -295,8 +295,3 @@ def gpu_address(device: Mapping[str, Any]) -> str:
     """PCI address of what NVML described, as sysfs writes it; '' where it gave none."""
     said = device.get("pci_bus_id")
     return normal_address(said) if isinstance(said, str) else ""
-
-
-def whole(value: object) -> int:
-    """An integer that NVML or a file gave; 0 for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
