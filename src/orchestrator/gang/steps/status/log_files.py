@@ -55,7 +55,7 @@ def lines_of_file(file: str, fix: str) -> list[str]:
     return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
 
 
-def _read(stream: io.BufferedReader | gzip.GzipFile) -> bytes:
+def _read(stream: io.BufferedIOBase) -> bytes:
     """All of it, or its beginning and its end."""
     head, tail, size = stream.read(HEAD), deque[bytes](), HEAD
     while chunk := stream.read(_CHUNK):
