@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -223,8 +224,11 @@ class Cluster:
 
     def watches(self, rank: int, pid: int) -> bool:
         """Whether the agent will see that process's end."""
-        infos = Path(f"/proc/{self.agent(rank)[0]}/fdinfo").iterdir()
-        return any(f"Pid:\t{pid}\n" in info.read_text() for info in infos)
+        for info in Path(f"/proc/{self.agent(rank)[0]}/fdinfo").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the agent has closed it since
+                if f"Pid:\t{pid}\n" in info.read_text():
+                    return True
+        return False
 
     def engine_processes(self) -> list[int]:
         """Every living process that carries the mark."""
