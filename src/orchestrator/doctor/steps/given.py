@@ -91,11 +91,14 @@ def _of_folder(folder: Path) -> Given:
         return given(trees)
     found: dict[str, Snapshot] = {}
     for home in homes:
-        files = [file for file in sorted(home.iterdir())[:_MOST_FILES] if file.is_file() and file.name[0] != "."]
-        texts = {file.stem: "\n".join(lines_of_file(str(file), _FIX)) for file in files}
-        for name, one in read_pasted(texts, home.resolve().name).items():
+        for name, one in read_pasted(_texts_in(home), home.resolve().name).items():
             found.setdefault(name, one)
     return Given(found)
+
+
+def _texts_in(home: Path) -> dict[str, str]:
+    files = (one for one in sorted(home.iterdir())[:_MOST_FILES] if one.is_file() and one.name[0] != ".")
+    return {one.stem: "\n".join(lines_of_file(str(one), _FIX)) for one in files}
 
 
 def _of_text(node: str, file: str) -> Given:

@@ -70,6 +70,13 @@ class _Function:
     def files(self) -> dict[str, str]:
         return {name: text for name, text in self.details.items() if name in _FILES}
 
+    def learn(self, text: str) -> None:
+        """Out of a line below it."""
+        told = _DETAIL.match(text)
+        self.details |= {name: word for name, word in told.groupdict().items() if word} if told else {}
+        if (bus := self.details.get("bus", "00")) != "00":
+            self.below = f"{self.address[:-8]}:{bus}"
+
 
 _Functions = dict[str, _Function]
 """Of one machine, by address."""
@@ -100,10 +107,7 @@ def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
             code = match["code"] or _CODES.get(match["kind"], "")
             current = found[address] = _Function(line, address, match["words"], code)
         elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
-            told = _DETAIL.match(line.text)
-            current.details |= {name: word for name, word in told.groupdict().items() if word} if told else {}
-            if current.details.get("bus", "00") != "00":
-                current.below = f"{current.address[:-8]}:{current.details['bus']}"
+            current.learn(line.text)
     yield found
 
 
