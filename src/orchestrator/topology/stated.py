@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import PathType, RdmaPort, Stated
 
 WORD = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|SOC|NV[0-9]{1,2}|N/A|DIS|\?")
@@ -21,21 +21,20 @@ TEXT = "the pasted text"
 _MOST = 256
 
 
-def pasted(snapshot: Snapshot) -> Mapping[str, Any] | None:
-    """What of a snapshot comes out of a text that somebody pasted; None for all others."""
-    said = snapshot.host.get(PASTED)
-    return said if isinstance(said, Mapping) else None
+def pasted(snapshot: Snapshot) -> Mapping[str, Any]:
+    """What of a snapshot comes out of a text that somebody pasted; {} for all others."""
+    return part(snapshot.host, PASTED)
 
 
 def stated_of(snapshot: Snapshot) -> Stated | None:
     """The matrix of a pasted text; of one that was saved by hand as much as is well-formed."""
-    raw = (pasted(snapshot) or {}).get("stated")
-    if not isinstance(raw, Mapping):
+    raw = part(pasted(snapshot), "stated")
+    if not raw:
         return None
-    names, rows = raw.get("names"), raw.get("rows")
+    rows = raw.get("rows")
     return Stated(
         heads=_texts(raw.get("heads")),
-        names=tuple((str(head), str(name)) for head, name in (names if isinstance(names, Mapping) else {}).items()),
+        names=tuple((str(head), str(name)) for head, name in part(raw, "names").items()),
         columns=_texts(raw.get("columns")),
         rows=tuple(
             (str(row[0]), _texts(row[1]), _texts(row[2]))
@@ -47,12 +46,12 @@ def stated_of(snapshot: Snapshot) -> Stated | None:
 
 def recognised(snapshot: Snapshot) -> tuple[str, ...]:
     """The forms that a pasted snapshot was read from."""
-    return _texts((pasted(snapshot) or {}).get("forms"))
+    return _texts(pasted(snapshot).get("forms"))
 
 
 def sockets_of(snapshot: Snapshot) -> tuple[str, ...]:
     """Interfaces that NCCL's pasted log says it used TCP over."""
-    return _texts((pasted(snapshot) or {}).get("sockets"))
+    return _texts(pasted(snapshot).get("sockets"))
 
 
 def path_of(word: str) -> PathType | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.input import Input, input_of, record_again
-from orchestrator.doctor.rules.support.registry import NOT_RECORDED, Rule, all_rules, unknown
+from orchestrator.doctor.rules.support.registry import MOST_PATHS, NOT_RECORDED, Rule, all_rules, unknown
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PcieLink
 
@@ -53,9 +53,6 @@ def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str, named: bo
 
 def _missing(node: Node, *, alone: bool) -> list[_RecordKind]:
     return [kind for kind in _KINDS if (alone or kind.words != _OTHERS) and not kind.there(node)]
-
-
-_MOST_PATHS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +123,4 @@ def _unread(node: Node) -> Finding:
     areas = dict.fromkeys(one.area for one in lacking)
     ids = [one.id for one in all_rules() if not areas.keys().isdisjoint(one.needs)]
     title = f"rules can't judge this node: {' and '.join(area.value for area in areas)} could not be read"
-    return _blind(node, ids, title, *map(str, lacking[:_MOST_PATHS]))
+    return _blind(node, ids, title, *map(str, lacking[:MOST_PATHS]))

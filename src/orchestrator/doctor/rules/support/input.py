@@ -23,7 +23,7 @@ class Input(Enum):
 
 def input_of(node: Node) -> Input:
     """What this node's facts were read from."""
-    if pasted(node.snapshot) is not None:
+    if pasted(node.snapshot):
         return Input.PASTED
     if node.snapshot.nvml.get("error") == NOT_RECORDED:
         return Input.RECORDING if node.snapshot.files else Input.XML

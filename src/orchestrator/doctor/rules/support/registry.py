@@ -20,7 +20,7 @@ from orchestrator.topology.speed import PRICED_ON, limits
 
 V = TypeVar("V")
 COSTLY = (Severity.STOP, Severity.SLOW)
-_MOST_PATHS = 6
+MOST_PATHS = 6
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
 
@@ -154,7 +154,7 @@ def unjudged(rule: Rule, node: Node, what: str, evidence: Iterable[str]) -> Find
         severity=Severity.UNKNOWN,
         node=node.name,
         title=f"{what} could not be read; not known is whether {rule.title}",
-        evidence=tuple(evidence)[:_MOST_PATHS],
+        evidence=tuple(evidence)[:MOST_PATHS],
         effect="the fault that this rule finds may exist",
         fix=record_again(node),
     )
