@@ -22,11 +22,10 @@ _ENTRY = re.compile(r"\[\d{1,4}\](?:=\{([^}]*)\}|([^\s/]{1,64})/)")
 _PORT = re.compile(r"(?:^|[\s\]])([^\s/:\]]{1,64}:\d{1,3})")
 """Before the rail and the plane that 2.30 appends."""
 _MERGED = re.compile(r"^NET/IB\w* : Made virtual device \[(\d{1,4})\] name=(\S+) .*ndevs=")
-_CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([^/]{1,64})/(\d+)(\(\d+\))?(/GDRDMA)?")
+_CHANNEL = re.compile(r"^Channel \d+/\d+ : .* via NET/([^/]{1,64})/\d+(?:\(\d+\))?(/GDRDMA)?")
 _TCP = re.compile(r"socket|tcp", re.IGNORECASE)
 """In the name of a network: Socket, FastSocket, GPUDirectTCPX. Other plugins (IBext, UCX, AWS Libfabric) are RDMA."""
 _COMM = re.compile(r"^comm .*nRanks (\d+) nNodes (\d+) localRanks (\d+)")
-_CHANNELS = re.compile(r"^(\d+) coll channels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +34,16 @@ class NcclTransport:
 
     networks:  every network that a communicator of several nodes took: IB, Socket, or a plugin's name
     devices:   RDMA ports that NCCL opened, as mlx5_0:1
-    carrying:  those of them that channels of this node were seen to use
     direct:    channels between nodes with GPUDirect RDMA, and staged: those without
     nodes, local_ranks: as NCCL counts them in the largest communicator; 0 where it does not say
     """
 
     networks: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    carrying: tuple[str, ...] = ()
     direct: int = 0
     staged: int = 0
     nodes: int = 0
     local_ranks: int = 0
-    channels: int = 0
 
     @property
     def words(self) -> str:
@@ -62,33 +58,25 @@ class NcclTransport:
 def read(lines: Iterable[str]) -> NcclTransport:
     """Out of NCCL's lines, without the words before `NCCL INFO` and including it or not."""
     networks: dict[str, None] = {}
-    used: dict[int, None] = {}
-    direct = staged = channels = 0
+    direct = staged = 0
     largest = (0, 0, 0)
     said = [raw.partition("NCCL INFO ")[2] or raw for raw in lines]
-    entries = opened(said)
     for line in said:
         if match := _NETWORK.match(line):
             networks.setdefault(match.group(1))
         elif match := _CHANNEL.match(line):
             networks.setdefault(match.group(1))
-            direct, staged = (direct + 1, staged) if match.group(4) else (direct, staged + 1)
-            if not _TCP.search(match.group(1)):
-                used.setdefault(int(match.group(2)))
+            direct, staged = (direct + 1, staged) if match.group(2) else (direct, staged + 1)
         elif match := _COMM.match(line):
             ranks, nodes, local = map(int, match.groups())
             largest = max(largest, (ranks, nodes, local))
-        elif match := _CHANNELS.match(line):
-            channels = max(channels, int(match.group(1)))
     return NcclTransport(
         networks=tuple(networks),
-        devices=_each(entries.values()),
-        carrying=_each(entries.get(index, ()) for index in sorted(used)),
+        devices=_each(opened(said).values()),
         direct=direct,
         staged=staged,
         nodes=largest[1],
         local_ranks=largest[2],
-        channels=channels,
     )
 
 

@@ -6,7 +6,8 @@ from orchestrator.gang.overview import degraded_reason
 from orchestrator.gang.rails import restart_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.notify import Event, Notice
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import Event
 
 WELL = "well"
 RAILS = "degraded rails"

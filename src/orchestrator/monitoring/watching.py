@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from orchestrator.gang.rates import port_rates
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.notify import Event, Notice
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import Event
 from orchestrator.protocol.gauges import GaugesAnswer
 
 

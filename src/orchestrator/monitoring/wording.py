@@ -13,7 +13,8 @@ import hmac
 from typing import Any
 from urllib.parse import quote_plus
 
-from orchestrator.model.notify import Notice, ReceiverKind
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import ReceiverKind
 
 LONGEST = 3500
 """Characters; WeCom takes 4096 bytes of UTF-8 and DingTalk 20,000."""

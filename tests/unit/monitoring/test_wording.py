@@ -9,7 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from orchestrator.model.notify import Event, Notice, ReceiverKind
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import Event, ReceiverKind
 from orchestrator.monitoring.wording import address, body, refused
 
 NOTICE = Notice(event=Event.FAILED, subject="gang0", text="node1 TP3: <killed> & gone", fix="look", at=5.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.engines.nccl_log import read
@@ -47,12 +48,7 @@ def test_what_is_kept_reads_as_the_whole_log_does(tmp_path: Path) -> None:
     assert noted.network == NodeNetwork(transport=Transport.RDMA)
     assert len(noted.lines) < 12
     kept, whole = read(noted.lines), read(RECORDED.read_text().splitlines())
-    assert (kept.networks, kept.devices, kept.nodes, kept.channels) == (
-        whole.networks,
-        whole.devices,
-        whole.nodes,
-        whole.channels,
-    )
+    assert kept == replace(whole, staged=kept.staged)  # each channel once
 
 
 def test_without_a_log_there_is_nothing_to_keep(tmp_path: Path) -> None:

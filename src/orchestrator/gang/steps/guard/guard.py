@@ -65,7 +65,8 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
 from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.notify import Event, Notice
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import Event
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import as_written, staffed
 from orchestrator.planning.facts_of_now import lost_gpus

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.model.deadlines import HOOK_S
 from orchestrator.model.errors import InputError
-from orchestrator.model.notify import said
+from orchestrator.model.notice import said
 from orchestrator.node.network import http_connection
 from orchestrator.planning.redaction import shown_hook
 
