@@ -31,7 +31,7 @@ def test_the_official_library_reads_every_tensor_that_the_index_names(model: Pat
     assert shapes["model.embed_tokens.weight"] == shapes["lm_head.weight"] == [264, 128]
     assert shapes["model.layers.0.self_attn.kv_b_proj.weight"] == [8 * (32 + 32), 64]
     assert "model.layers.1.mlp.experts.7.down_proj.weight" in shapes
-    assert not list(model.glob("*.partial"))
+    assert not list(model.glob(".*.new"))
 
 
 def test_the_one_for_vllm_has_key_value_heads_and_experts_alone(tmp_path: Path) -> None:

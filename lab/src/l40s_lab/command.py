@@ -142,7 +142,7 @@ def _up(args: argparse.Namespace, screen: Screen) -> int:
     screen.say("; ".join(filter(None, (f"level {level.number} ({level.reason})", level.cannot))))
     screen.say(f"inventory: {raised.home.inventory}")
     if screen.as_json:
-        _print_status(args.name, screen)
+        _status(args, screen)
     return 0
 
 
@@ -154,11 +154,6 @@ def _down(args: argparse.Namespace, screen: Screen) -> int:
         screen.say(f"lab {args.name!r} was removed in {time.monotonic() - began:.1f} s")
     else:
         screen.say(f"there is no lab {args.name!r}")
-    return 0
-
-
-def _status(args: argparse.Namespace, screen: Screen) -> int:
-    _print_status(args.name, screen)
     return 0
 
 
@@ -180,13 +175,13 @@ def _wirings(args: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _print_status(name: str, screen: Screen) -> None:
+def _status(args: argparse.Namespace, screen: Screen) -> int:
     from l40s_lab.life.status import status
 
-    found = status(name)
+    found = status(args.name)
     if screen.as_json:
         screen.json(asdict(found))
-        return
+        return 0
     from rich.table import Table
 
     screen.out.print(f"lab {found.name}: level {found.level}, wiring {found.wiring}, engine {found.engine}")
@@ -197,3 +192,4 @@ def _print_status(name: str, screen: Screen) -> None:
         table.add_row(node.name, node.address, node.state, ", ".join(node.faults) or "-")
     screen.out.print(table)
     screen.say(f"inventory: {found.inventory}")
+    return 0

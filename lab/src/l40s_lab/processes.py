@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from l40s_lab import syscalls
+from orchestrator.node import processes
 
 _WAITERS_S = 0.3
 """A process that lives longer than this is not just about to end."""
@@ -29,13 +30,13 @@ class Identity:
     @classmethod
     def of(cls, pid: int) -> Identity | None:
         """The identity of a living process, None if there is none."""
-        start = _start_of_living(pid)
-        return None if start is None else cls(pid, start, boot_id())
+        found = processes.read(pid)
+        return None if found is None or found.gone else cls(pid, found.start, processes.boot_id())
 
     @property
     def alive(self) -> bool:
         """Whether this very process still runs; a zombie does not."""
-        return self.boot == boot_id() and _start_of_living(self.pid) == self.start
+        return self.boot == processes.boot_id() and processes.alive(self.pid, self.start)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Signal it if it is still the same process."""
@@ -78,8 +79,8 @@ def wake_waiters(pid: int) -> None:
 
     def waits(entry: Path) -> bool:
         words = (entry / "cmdline").read_bytes().split(b"\0")
-        stopped = words[:2] == [b"nsenter", b"-t"] and state(int(entry.name)) == b"T"
-        return stopped and pid in _line_of(int(words[2]))
+        found = processes.read(int(entry.name)) if words[:2] == [b"nsenter", b"-t"] else None
+        return found is not None and found.state == "T" and pid in _line_of(int(words[2]))
 
     for waiter in those(waits):
         waiter.kill(signal.SIGCONT)
@@ -103,7 +104,8 @@ def _line_of(pid: int) -> Iterator[int]:
     """A process, its parent, and so on."""
     while pid > 1:
         yield pid
-        pid = int(_stat(pid)[1])
+        found = processes.read(pid)
+        pid = found.parent if found is not None else 0
 
 
 def outlive_starter(give_up: Callable[[], None]) -> None:
@@ -135,27 +137,3 @@ def _reaped_one() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def boot_id() -> str:
-    """The kernel's id of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _start_of_living(pid: int) -> int | None:
-    try:
-        state, *fields = _stat(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state in (b"Z", b"X") else int(fields[18])
-
-
-def state(pid: int) -> bytes:
-    """The letter of a process's state, for example b"T" for stopped (proc(5)); raises OSError if it is gone."""
-    return _stat(pid)[0]
-
-
-def _stat(pid: int) -> list[bytes]:
-    """/proc/PID/stat from its third field on, the state (proc(5))."""
-    stat = Path(f"/proc/{pid}/stat").read_bytes()
-    return stat[stat.rindex(b")") + 2 :].split()

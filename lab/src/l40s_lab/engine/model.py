@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from l40s_lab import files
+
 CANARY_PROMPT = "abcdef"
 CANARY_TEXT = "ghij"
 """The model's next text: letters in order, with a after z."""
@@ -73,7 +75,7 @@ def tiny_model(directory: Path, sizes: Sizes = TINY, *, seed: int = 0) -> Path:
     _write_json(directory / "config.json", config(sizes))
     _write_json(directory / "tokenizer.json", _tokenizer(vocabulary))
     _write_json(directory / "tokenizer_config.json", _tokenizer_config())
-    _write(directory / "model.safetensors", safetensors(tensors))
+    files.put(directory / "model.safetensors", safetensors(tensors))
     _write_json(
         directory / INDEX_FILE,
         {
@@ -308,10 +310,4 @@ def _tokenizer_config() -> dict[str, Any]:
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    _write(path, (json.dumps(document, indent=1) + "\n").encode())
-
-
-def _write(path: Path, contents: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(contents)
-    partial.replace(path)
+    files.put(path, json.dumps(document, indent=1) + "\n")

@@ -13,7 +13,7 @@ from l40s_lab.hardware.machine import NetworkInterface
 from l40s_lab.life.home import LOG
 from l40s_lab.namespaces import cable_speed, links
 from l40s_lab.namespaces.mounts import Spaces, in_child
-from l40s_lab.node.living import LivingNode, find_node
+from l40s_lab.node.living import LivingNode, find_node, nft, tc
 from l40s_lab.processes import Identity
 from orchestrator.model.errors import InputError, NodeError
 
@@ -82,13 +82,13 @@ def _slow_link(node: LivingNode, asked: Words) -> Undo:
     rate = words.rate(asked, 1)
     ends = [(node, peer), (peer, node)]
     for receiver, sender in ends:
-        node.tc_outside(*cable_speed.slow(_link(receiver), rate, senders=_addresses(sender)))
+        tc(node.supervisor, *cable_speed.slow(_link(receiver), rate, senders=_addresses(sender)))
     return {"links": [_link(receiver) for receiver, _ in ends]}
 
 
 def _heal_slow_link(node: LivingNode, undo: Undo) -> None:
     """The queues have no other contents."""
-    node.tc_outside(*(cable_speed.as_before(str(link)) for link in undo["links"]))
+    tc(node.supervisor, *(cable_speed.as_before(str(link)) for link in undo["links"]))
 
 
 def _other_node(node: LivingNode, asked: Words) -> LivingNode:
@@ -113,15 +113,15 @@ def _slow_node(node: LivingNode, asked: Words) -> Undo:
     rate = words.rate(asked, 0)
     port = words.any_port(node.machine, asked[1:])
     link = node.link(port.name)
-    node.tc_outside(*cable_speed.slow(link, rate))
-    node.tc_here(*cable_speed.slow(port.name, rate))
+    tc(node.supervisor, *cable_speed.slow(link, rate))
+    tc(node.pid, *cable_speed.slow(port.name, rate))
     return {"link": link, "port": port.name}
 
 
 def _heal_slow_node(node: LivingNode, undo: Undo) -> None:
     """A restarted node has a new interface, without the queue."""
-    node.tc_outside(cable_speed.as_before(str(undo["link"])))
-    node.tc_here(cable_speed.as_before(str(undo["port"])))
+    tc(node.supervisor, cable_speed.as_before(str(undo["link"])))
+    tc(node.pid, cable_speed.as_before(str(undo["port"])))
 
 
 def _lose(node: LivingNode, asked: Words) -> Undo:
@@ -133,26 +133,26 @@ def _lose(node: LivingNode, asked: Words) -> Undo:
     hooks = "".join(
         f"chain {hook} {{ type filter hook {hook} priority 0;\n {drop}\n }}\n" for hook in ("forward", "output")
     )
-    node.nft_outside(f"table bridge loss_{link} {{\n{hooks}}}\n")
+    nft(node.supervisor, f"table bridge loss_{link} {{\n{hooks}}}\n")
     return {"link": link}
 
 
 def _heal_loss(node: LivingNode, undo: Undo) -> None:
     """The table has no other contents."""
-    node.nft_outside(f"delete table bridge loss_{undo['link']}\n")
+    nft(node.supervisor, f"delete table bridge loss_{undo['link']}\n")
 
 
 def _close_port(node: LivingNode, asked: Words) -> Undo:
     """Like rules that an operator added."""
     port = words.number(asked, 0, what="a TCP port", lowest=1, highest=65535)
     chain = f"chain input {{ type filter hook input priority 0; policy accept;\n tcp dport {port} drop;\n }}"
-    node.nft_here(f"table inet drop_{port} {{\n{chain}\n}}\n")
+    nft(node.pid, f"table inet drop_{port} {{\n{chain}\n}}\n")
     return {"port": port}
 
 
 def _open_port(node: LivingNode, undo: Undo) -> None:
     """The table has no other contents."""
-    node.nft_here(f"delete table inet drop_{int(undo['port'])}\n")
+    nft(node.pid, f"delete table inet drop_{int(undo['port'])}\n")
 
 
 FAULTS = (

@@ -20,8 +20,9 @@ from l40s_lab.namespaces.mounts import Spaces, in_child
 from l40s_lab.namespaces.node import DISK
 from l40s_lab.namespaces.restart import NEW_DISK
 from l40s_lab.node.living import LivingNode
-from l40s_lab.processes import Identity, state, wait_until, wake_waiters
+from l40s_lab.processes import Identity, wait_until, wake_waiters
 from orchestrator.model.errors import InputError, NodeError
+from orchestrator.node.processes import read
 
 _STOPS_S = 5.0
 _ENDS_S = 10.0
@@ -120,10 +121,8 @@ def _thaw(node: LivingNode, undo: Undo) -> None:
 
 
 def _stands(one: Identity) -> bool:
-    try:
-        return state(one.pid) in (b"T", b"Z")
-    except OSError:
-        return True
+    found = read(one.pid)
+    return found is None or found.state in "TZ"
 
 
 def _cut_power(node: LivingNode, asked: Words) -> Undo:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from l40s_lab import files
@@ -68,10 +68,7 @@ class Home:
         identity = Identity.of(pid)
         if identity is None:
             raise OSError(f"process {pid} ended immediately")
-        files.put(
-            self.path / SUPERVISOR,
-            json.dumps({"pid": identity.pid, "start": identity.start, "boot": identity.boot}),
-        )
+        files.put(self.path / SUPERVISOR, json.dumps(asdict(identity)))
 
     def log_tail(self, lines: int = 4) -> str:
         """The last lines written by the lab's own processes."""

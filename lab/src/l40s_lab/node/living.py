@@ -147,22 +147,6 @@ class LivingNode:
         """Run ip(8) commands in the lab's own network, where the cables end."""
         links.batch(commands, network=f"/proc/{self.supervisor}/ns/net")
 
-    def nft_here(self, rules: str) -> None:
-        """Run nft(8) commands in the node's network."""
-        _nft(self.pid, rules)
-
-    def nft_outside(self, rules: str) -> None:
-        """Run nft(8) commands in the lab's own network."""
-        _nft(self.supervisor, rules)
-
-    def tc_here(self, *commands: str) -> None:
-        """Run tc(8) commands in the node's network."""
-        _tc(self.pid, *commands)
-
-    def tc_outside(self, *commands: str) -> None:
-        """Run tc(8) commands in the lab's own network."""
-        _tc(self.supervisor, *commands)
-
     def run_here(self, words: list[str], *, what: str) -> str:
         """Run a command in all of the node's namespaces, but with the real clock; returns stdout, raises NodeError."""
         return _run(["nsenter", "-t", str(self.pid), "-a", "--", *words], what=what)
@@ -217,7 +201,7 @@ def _is_agent(words: list[bytes]) -> bool:
 
 
 def _tell(pid: int, *commands: str, tool: tuple[str, ...], package: str, fix: str) -> None:
-    """In the network of a process."""
+    """In the network of a process: the node's `pid`, or the lab's own network with its `supervisor`."""
     try:
         links.batch(commands, network=f"/proc/{pid}/ns/net", tool=tool)
     except FileNotFoundError:
@@ -227,8 +211,8 @@ def _tell(pid: int, *commands: str, tool: tuple[str, ...], package: str, fix: st
         raise NodeError(str(failure), where="this machine", fix=fix) from None
 
 
-_nft = partial(_tell, tool=("nft", "-f", "-"), package="nftables", fix="load the kernel's nf_tables")
-_tc = partial(
+nft = partial(_tell, tool=("nft", "-f", "-"), package="nftables", fix="load the kernel's nf_tables")
+tc = partial(
     _tell,
     tool=("tc", "-batch", "-"),
     package="iproute2",
