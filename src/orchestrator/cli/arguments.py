@@ -119,8 +119,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 _ADVANCED = (
-    *("--timeout", "--drain-timeout", "--hung-after", "--undo-on-interrupt", "--no-golden", "--nettest-min", "--ep"),
-    *("--attn-dp", "--max-unavailable", "--without-router", "--run", "--reboots", "--check-kernels"),
+    *("--timeout", "--hung-after", "--undo-on-interrupt", "--no-golden", "--nettest-min", "--ep"),
+    *("--attn-dp", "--without-router", "--run", "--reboots", "--check-kernels"),
 )
 _MANY = 12
 

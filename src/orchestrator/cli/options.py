@@ -58,7 +58,6 @@ def open_cluster(args: argparse.Namespace, screen: Screen) -> Inventory:
 
 
 TIMEOUT_S = 3600.0
-DRAIN_S = 1800.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -94,11 +93,6 @@ def _duration(found: float) -> str:
     """As it is typed."""
     unit = next(unit for unit in ("h", "m", "s") if found % _UNITS[unit] == 0)
     return f"{found / _UNITS[unit]:.0f}{unit}"
-
-
-def add_drain_timeout(parser: argparse.ArgumentParser, what: str) -> None:
-    """--drain-timeout TIME."""
-    parser.add_argument("--drain-timeout", type=seconds, default=DRAIN_S, metavar="TIME", help=f"{what} (30m)")
 
 
 def add_hung_after(parser: argparse.ArgumentParser) -> None:

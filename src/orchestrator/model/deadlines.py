@@ -76,6 +76,8 @@ WATCH_FIRST_S = 6.0
 """For its first answer, connecting included."""
 PROMPT_S = 120.0
 """For one prompt: 32 tokens at a third of a token a second, and whatever waits before it."""
+DRAIN_S = 1800.0
+"""For a gang's running requests, before it is stopped."""
 ROUTER_ASK_S = 10.0
 ROUTER_START_S = 60.0
 TAKE_IN_S = 90.0

@@ -43,7 +43,7 @@ def write_whole(
             path.hardlink_to(draft)
     except OSError as failure:
         if not over and path.exists():
-            fix = "choose another file, or use --force"
+            fix = "choose another file, or remove this one"
             raise InputError("this file already exists", where=str(path), fix=fix) from None
         raise cant_be_written(path, failure, fix) from None
     finally:

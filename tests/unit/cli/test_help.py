@@ -106,7 +106,7 @@ def test_options_that_are_rarely_used_stand_apart(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["restart", "--help"])
     options, advanced = capsys.readouterr().out.partition("usage: ")[2].partition("\nadvanced:")[::2]
-    assert all(f"\n  {one}" in advanced for one in ("--hung-after", "--max-unavailable", "--drain-timeout"))
+    assert all(f"\n  {one}" in advanced for one in ("--hung-after", "--reboots", "--timeout"))
     assert all(f"\n  {one}" in options for one in ("--rolling", "--all", "--json"))
 
 

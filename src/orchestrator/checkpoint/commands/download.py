@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.checkpoint.commands import push as checkpoint_push
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, size, time_limit
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "l40s-deploy checkpoint download deepseek-ai/DeepSeek-V3-0324 --node node0",
-    "l40s-deploy checkpoint download meituan/DeepSeek-R1-Channel-INT8 --from modelscope --push",
+    "l40s-deploy checkpoint download meituan/DeepSeek-R1-Channel-INT8 --from modelscope",
 )
 
 
@@ -53,9 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="interpreter on the node with the hub's client (default: the stack's)",
     )
-    parser.add_argument(
-        "--push", action="store_true", help="then copy it to all other nodes, as `checkpoint push` does"
-    )
     add_dry_run(parser, "show the hub's files and where they would go; download nothing")
     add_time_limit(parser)
     add_inventory(parser)
@@ -63,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when it is there and every file is the hub's; 7 where one is not; with --push, what push exits with."""
+    """0 when it is there and every file is the hub's; 7 where one is not."""
     from orchestrator.checkpoint.steps.download import DownloadRequest, download, would_download
 
     inventory = open_inventory(args, screen)
@@ -93,10 +89,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     except KeyboardInterrupt:
         screen.say(f"stopped; {again}")
         raise
-    if args.push:
-        place = f"{brought[0][0]}:{brought[0][1].directory}"
-        screen.say(f"{place}: complete")
-        return checkpoint_push.run(_push_arguments(args, place), screen)
     seconds = time.monotonic() - began
     if screen.as_json:
         documents = [{"node": name, **done.as_json(), "seconds": round(seconds, 3)} for name, done in brought]
@@ -129,14 +121,6 @@ def _show(place: str, done: Downloaded, seconds: float, screen: Screen) -> None:
     state = "already there" if done.there else f"complete after {duration(seconds)}"
     checked = "all checksums match" if not done.by_size else f"{done.by_size} of them checked by size only"
     screen.out.print(printable(f"{place}: {state}; {size(done.bytes)} in {done.files} files, {checked}"))
-
-
-def _push_arguments(args: argparse.Namespace, place: str) -> argparse.Namespace:
-    """Those of `push` as typed without options."""
-    parser = argparse.ArgumentParser()
-    checkpoint_push.configure(parser)
-    words = [place, *(["--inventory", args.inventory] if args.inventory else []), *(["--json"] if args.json else [])]
-    return parser.parse_args(words)
 
 
 def _show_pace(picture: TransferPicture, node: str, now: HubLine) -> None:

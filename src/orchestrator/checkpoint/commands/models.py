@@ -64,7 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="NAME.yml, named like the profile (default: models/ beside the inventory, the directory's name)",
     )
-    adding.add_argument("--force", action="store_true", help="overwrite an existing profile")
     adding.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON document")
     names = _NameOrAction(actions.choices or {})
     names.named = type(adding)(prog=parser.prog)
@@ -189,7 +188,7 @@ def _add(args: argparse.Namespace, screen: Screen) -> int:
     if ":" not in place.partition("/")[0]:
         place = str(Path(place).expanduser().absolute())
     judgement = inspect_at(args, place, screen)
-    path, unknown = add_model(judgement, place, file=args.out, over=args.force)
+    path, unknown = add_model(judgement, place, file=args.out)
     if screen.as_json:
         screen.json({"file": str(path), "unknown": unknown})
         return 0

@@ -7,7 +7,6 @@ import argparse
 from orchestrator.cli.options import (
     add_accept,
     add_all,
-    add_drain_timeout,
     add_examples,
     add_gangs,
     add_hung_after,
@@ -46,7 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         "l40s-deploy restart gang0",
         "l40s-deploy restart                              # several gangs behind the router: one at a time",
-        "l40s-deploy restart --rolling --max-unavailable 2",
         "l40s-deploy restart --all-at-once                # all stop together",
         "l40s-deploy restart gang0 --maintenance          # stop, wait until every node has rebooted, start",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
@@ -69,10 +67,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one gang at a time: stop, wait until each node has rebooted or --run has finished, run doctor, start",
     )
-    parser.add_argument(
-        "--max-unavailable", type=int, default=1, metavar="N", help="with --rolling: gangs down at the same time (1)"
-    )
-    add_drain_timeout(parser, "with a router: how long to drain a gang; if exceeded, it keeps serving")
     parser.add_argument(
         "--run",
         default="",
@@ -151,11 +145,9 @@ def _request(args: argparse.Namespace, verb: RestartVerb) -> RestartRequest:
         gangs=tuple(args.gang),
         command=command_line(),
         now=args.now,
-        drain_s=args.drain_timeout,
         timeout_s=args.timeout,
         hung_after_s=args.hung_after,
         accept=tuple(args.accept),
-        max_unavailable=args.max_unavailable,
         without_router=args.without_router,
         run=args.run,
         reboots=args.reboots,

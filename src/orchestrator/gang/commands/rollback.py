@@ -7,7 +7,6 @@ import argparse
 from orchestrator.cli.options import (
     add_accept,
     add_all,
-    add_drain_timeout,
     add_examples,
     add_gangs,
     add_inventory,
@@ -33,7 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_gangs(parser)
     add_all(parser)
     add_timeout(parser)
-    add_drain_timeout(parser, "how long to drain a gang; if exceeded, it keeps serving")
     add_accept(parser)
     add_dry_run(parser)
     add_json(parser)
@@ -48,7 +46,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         verb=ROLLBACK,
         gangs=tuple(args.gang),
         command=command_line(),
-        drain_s=args.drain_timeout,
         timeout_s=args.timeout,
         accept=tuple(args.accept),
     )

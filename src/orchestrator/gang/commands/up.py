@@ -8,7 +8,6 @@ from typing import Any
 
 from orchestrator.cli.options import (
     add_accept,
-    add_drain_timeout,
     add_examples,
     add_hung_after,
     add_inventory,
@@ -65,7 +64,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace a running gang even if this causes downtime",
     )
-    add_drain_timeout(parser, "how long to drain a gang that serves another plan")
     add_hung_after(parser)
     answers("options", "up", parser)
     parser.add_argument(
@@ -93,7 +91,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         accept=tuple(args.accept),
         strict=args.strict,
         replace=args.replace,
-        drain_s=args.drain_timeout,
         hung_after_s=args.hung_after,
         before_go=before_go,
         fewer=any(gang.short for gang in inventory.gangs),

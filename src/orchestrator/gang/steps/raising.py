@@ -65,7 +65,6 @@ class UpRequest:
     accept:    findings that are set aside, `ID` or `ID@node`
     strict:    findings of severity slow forbid a start too
     replace:   take down gangs that serve another plan even if no other gang serves meanwhile
-    drain_s:   how long to wait for the requests of a gang that serves another plan
     hung_after_s: how long a started engine may show no progress before it counts as hung; None: its dialect's default
     why:       for the audit log, where the command does not tell everything
     fewer:     the plan is for fewer nodes than the gang should have
@@ -80,7 +79,6 @@ class UpRequest:
     accept: tuple[str, ...] = ()
     strict: bool = False
     replace: bool = False
-    drain_s: float = 1800.0
     hung_after_s: float | None = None
     before_go: tuple[BeforeGoCheck, ...] = ()
     why: str = ""

@@ -61,22 +61,20 @@ ROLLING = RestartVerb(what=OperationKind.ROLLING, rolls=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartRequest:
-    """now: without draining. drain_s: how long one gang's running requests are waited for; timeout_s: for one start.
+    """now: without draining. timeout_s: for one start.
     hung_after_s: how long a started engine may show no progress before it counts as hung; None: as it was.
     accept: findings that do not forbid the stop, `ID` or `ID@node`.
 
-    Rolling: max_unavailable: gangs that may be down at one time; without_router: whoever sends requests looks after
-    himself. Maintenance: run, reboots, wait_s: see `NodesWork`."""
+    Rolling: without_router: whoever sends requests looks after himself. Maintenance: run, reboots, wait_s: see
+    `NodesWork`."""
 
     verb: RestartVerb = RESTART
     gangs: tuple[str, ...] = ()
     command: str = "restart"
     now: bool = False
-    drain_s: float = 1800.0
     timeout_s: float = 3600.0
     hung_after_s: float | None = None
     accept: tuple[str, ...] = ()
-    max_unavailable: int = 1
     without_router: bool = False
     run: str = ""
     reboots: bool = False
@@ -223,13 +221,12 @@ def _send_elsewhere(
 def _refuse_too_few(inventory: Inventory, serving: Collection[str], request: RestartRequest, do: str = "serve") -> None:
     """Somebody must serve while others don't."""
     chosen = {gang.name for gang in chosen_gangs(inventory, request.gangs)}
-    at_once = min(request.max_unavailable, len(chosen & set(serving)))
-    if request.max_unavailable < 1 or len(serving) - at_once < 1:
+    if len(serving) - bool(chosen & set(serving)) < 1:
         raise InputError(
             f"{len(serving)} of {len(inventory.gangs)} gangs {do} ({', '.join(sorted(serving)) or 'none'}); with"
-            f" {request.max_unavailable} down at a time, none would be left",
+            " one down at a time, none would be left",
             where="--rolling",
-            fix="bring the others up first, choose a smaller --max-unavailable, or restart without --rolling",
+            fix="bring the others up first, or restart without --rolling",
         )
 
 
@@ -281,9 +278,8 @@ def _steps(
         operation=operation,
         done=verb.done,
         timeout_s=request.timeout_s,
-        at_once=len(gangs) if verb.together else request.max_unavailable if verb.rolls else 1,
+        together=verb.together,
         now=request.now,
-        drain_s=None if verb.together else request.drain_s,
         returns="plan" if verb.before else "",
         check=lambda batch: _refuse(fleet, batch, request, watcher),
     )

@@ -78,9 +78,9 @@ class RestartSequence:
     """Restarts one after the other, as parts of one operation whose locks are held.
 
     router:  None where nothing sends requests elsewhere meanwhile
-    at_once: how many gangs are down at a time
-    now:     running requests are ended; else they are waited for: up to drain_s once they go elsewhere, None: by the
-             engine alone
+    together: all at a time, whose running requests the engines alone wait for; else one after the other, each once its
+             requests are answered, for up to `DRAIN_S`
+    now:     running requests are ended
     done:    what was done to a gang afterwards, as text
     returns: a gang that does not come up, or is undone, starts what it ran before: as text; '': it stays as it ended
     check:   raises what forbids the start, while these gangs serve; asked where another restart has passed since the
@@ -98,9 +98,8 @@ class RestartSequence:
     operation: Operation
     done: str
     timeout_s: float
-    at_once: int = 1
+    together: bool = False
     now: bool = False
-    drain_s: float | None = None
     returns: str = ""
     undo_on_interrupt: bool = False
     before_go: raising.BeforeGo | None = None
@@ -114,11 +113,12 @@ class RestartSequence:
 
     def run(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
         """Raises what its steps raise, with what became of the gangs. A gang that serves is in the router then."""
-        for first in range(0, len(gangs), self.at_once):
-            batch = gangs[first : first + self.at_once]
-            if first:
+        begun = 0
+        for batch in [gangs] if self.together else [[one] for one in gangs]:
+            if begun:
                 self.check(batch)
-            self._restart(batch, gangs[first + self.at_once :])
+            begun += len(batch)
+            self._restart(batch, gangs[begun:])
         return tuple(self.views)
 
     def _restart(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart]) -> None:
@@ -155,10 +155,10 @@ class RestartSequence:
         self.views += views
 
     def _aside(self, gangs: Sequence[GangRestart]) -> None:
-        if self.now or self.drain_s is None:
+        if self.now or self.together:
             take_out(self.router, gangs, self.watcher)
         else:
-            set_aside(self.fleet, self.router, gangs, self.watcher, drain_s=self.drain_s)
+            set_aside(self.fleet, self.router, gangs, self.watcher)
 
     def _start(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
         raised = raising.raise_all(
@@ -243,9 +243,7 @@ def _by_hand(ended: BaseException) -> bool:
     return isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached)
 
 
-def set_aside(
-    fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher, *, drain_s: float
-) -> None:
+def set_aside(fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:
     """Have no request go there, and wait until none runs. What ends it puts them back: nothing was stopped."""
     now = see(fleet, [one.gang for one in gangs], patience=StragglerWait())
     serving = [one for one, view in zip(gangs, now, strict=True) if view.service_healthy]
@@ -253,7 +251,7 @@ def set_aside(
         take_out(router, gangs, watcher)
         for one in serving:
             watcher.step(one.name, "draining requests")
-            wait_until_drained(fleet, one.gang, one.url, deadline_s=drain_s)
+            wait_until_drained(fleet, one.gang, one.url)
     except BaseException:
         put_back(router, {one.name: one.url for one in serving}, watcher)
         raise

@@ -114,7 +114,6 @@ def _serve(inventory: Inventory, request: UpRequest, watcher: Watcher) -> tuple[
                 done="changed",
                 returns="its previous plan",
                 timeout_s=request.timeout_s,
-                drain_s=request.drain_s,
                 undo_on_interrupt=request.undo_on_interrupt,
                 before_go=before_go,
                 check=lambda batch: refuse_on_nodes(here.fleet, [one.check for one in batch]),

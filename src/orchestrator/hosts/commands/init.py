@@ -44,7 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--key", default="", metavar="FILE", help="SSH private key (default: ~/.ssh/config's, the agent's)"
     )
-    parser.add_argument("--jump", default="", metavar="HOST", help="reach them through this host (ProxyJump)")
     parser.add_argument("--stack", default="", metavar="STACK", help="the stack to write into it (sglang-0.5.23)")
     parser.add_argument(
         _TRUST, action="store_true", help="record unknown host keys without asking; compare the fingerprints first"
@@ -84,7 +83,6 @@ def _request(args: argparse.Namespace, questions: Questions) -> InitRequest:
         user=args.user,
         port=args.port,
         key_file=args.key,
-        jump=args.jump,
         stack=args.stack,
     )
     if request.hosts:

@@ -52,7 +52,6 @@ class InitRequest:
     user: str = ""
     port: int | None = None
     key_file: str = ""
-    jump: str = ""
     stack: str = ""
 
 
@@ -85,7 +84,6 @@ _RANGE = re.compile(r"\[\d+:\d+(:\d+)?\]")
 def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
     """The hosts as nodes of one gang. Raises InputError for a word that is not a host."""
     named: dict[str, Reach] = {}
-    options = (("proxyjump", request.jump),) if request.jump else ()
     for word in request.hosts:
         for name, address, port in _meant(word):
             if name in named:
@@ -95,7 +93,6 @@ def nodes_of(request: InitRequest) -> tuple[NodeSpec, ...]:
                 port=port or request.port,
                 user=request.user or None,
                 key_file=request.key_file or None,
-                ssh_options=options,
             )
     return tuple(
         NodeSpec(name=name, gang=request.gang, node_rank=rank, reach=reach)
@@ -160,7 +157,6 @@ def write(path: Path, request: InitRequest, seen: NodeNetworks, logins: Mapping[
         "ansible_user": request.user,
         "ansible_port": request.port,
         "ansible_ssh_private_key_file": request.key_file,
-        "ansible_ssh_common_args": f"-o ProxyJump={request.jump}" if request.jump else "",
         "ansible_become": _becomes(logins.values()),
         "l40s_stack": request.stack,
     }

@@ -127,7 +127,7 @@ def speeds_json(fit: LayoutFit) -> dict[str, Any]:
     }
 
 
-def add_model(checkpoint: Judgement, place: str, *, file: Path | None, over: bool) -> tuple[Path, dict[str, str]]:
+def add_model(checkpoint: Judgement, place: str, *, file: Path | None) -> tuple[Path, dict[str, str]]:
     """Write a profile for a checkpoint directory; returns the file and what is marked in it.
 
     place: where the checkpoint is, as the profile's source names it; file: named like the profile, by default as the
@@ -148,6 +148,6 @@ def add_model(checkpoint: Judgement, place: str, *, file: Path | None, over: boo
     path = file or resources.new_file("models", name)
     if file is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text, over=over)
+    write_whole(path, text, over=False)
     Library.profile(str(path))
     return path, dict(made.unknown)

@@ -181,8 +181,6 @@ def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: py
     assert "already exists" in said(capsys, "add", folder, code=2)
     assert file.read_text() == "mine"
     assert [path.name for path in file.parent.iterdir()] == ["m.yml"]
-    said(capsys, "add", folder, "--force")
-    assert file.read_text() != "mine"
 
 
 @pytest.mark.parametrize(

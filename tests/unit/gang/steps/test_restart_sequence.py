@@ -62,7 +62,6 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
         watcher=SimpleNamespace(),
         operation=operation,  # type: ignore[arg-type]
         done="restarted",
-        drain_s=9,
         timeout_s=9,
         now=now,
         work=noted("work"),

@@ -11,7 +11,7 @@ from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import resume
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest
 
-KEPT = {"drain_s": 7.0, "max_unavailable": 2, "of a later release": 1, "command": "no", "verb": "no"}
+KEPT = {"timeout_s": 7.0, "of a later release": 1, "command": "no", "verb": "no"}
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,7 @@ def test_only_what_others_serve_through_goes_on_by_itself(
     went_on: Any = resume.go_on(SimpleNamespace(), left, "l40s-deploy up", SimpleNamespace())  # type: ignore[arg-type]
     views, words = went_on
     if goes_on:
-        wanted = RestartRequest(
-            verb=ROLLING, gangs=("a", "b"), command="l40s-deploy up", drain_s=7.0, max_unavailable=2
-        )
+        wanted = RestartRequest(verb=ROLLING, gangs=("a", "b"), command="l40s-deploy up", timeout_s=7.0)
         assert asked == [wanted] and list(views) == ["a", "b"] and words == ()
     else:
         assert not asked and views == ()

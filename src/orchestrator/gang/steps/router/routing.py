@@ -38,7 +38,15 @@ from orchestrator.loading.library import Library
 from orchestrator.loading.resources import template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import HEALTH_S, ROUTER_ASK_S, ROUTER_START_S, STOP_S, TAKE_IN_S, TAKE_OUT_S
+from orchestrator.model.deadlines import (
+    DRAIN_S,
+    HEALTH_S,
+    ROUTER_ASK_S,
+    ROUTER_START_S,
+    STOP_S,
+    TAKE_IN_S,
+    TAKE_OUT_S,
+)
 from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
@@ -332,13 +340,12 @@ def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
     return next((count for count in told if count is not None), None)
 
 
-def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: float) -> None:
+def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str) -> None:
     """Wait until two checks in a row see no request: one may be in flight when the router removes the gang.
 
-    Raises GangFailed when the deadline passes; nothing was stopped then. An engine that does not tell is left to
-    its own drain.
+    Raises GangFailed after `DRAIN_S`; nothing was stopped then. An engine that does not tell is left to its own drain.
     """
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + DRAIN_S
     quiet = 0
     while quiet < 2:
         state = drained(fleet, gang.leader.name, url)
@@ -347,10 +354,9 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str, *, deadline_s: fl
         quiet = quiet + 1 if state else 0
         if time.monotonic() > end:
             raise GangFailed(
-                f"still has running requests {deadline_s:.0f} s after it was removed from the router; nothing was"
-                " stopped",
+                f"still has running requests {DRAIN_S:.0f} s after it was removed from the router; nothing was stopped",
                 where=f"gang {gang.name}",
-                fix=f"allow more time with --drain-timeout, or abort them with `l40s-deploy restart {gang.name}`",
+                fix=f"run it again to wait on, or abort them with `l40s-deploy restart {gang.name} --now`",
             )
         time.sleep(POLL_S)
 

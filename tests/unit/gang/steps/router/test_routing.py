@@ -288,19 +288,6 @@ def test_only_who_is_behind_the_router_counts_as_serving(
     assert not rolled and world.behind == ["http://a"]
 
 
-def test_whoever_of_a_failed_batch_serves_is_behind_the_router_again(
-    world: World, rolled: list[tuple[str, tuple[str, ...]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: object, **__: object) -> None:
-        world.gangs = (gang("a"), gang("b", GangState.FAILED, healthy=False), gang("c"))
-        raise GangFailed("does not come up", where="gang b", fix="look")
-
-    monkeypatch.setattr("orchestrator.gang.steps.restart_sequence.raising.raise_all", fails)
-    failed = roll(world, max_unavailable=2)
-    assert "stopped at a, b; not restarted: c" in failed.what
-    assert sorted(set(world.behind)) == ["http://a", "http://c"]
-
-
 SICK, WELL = (Worker(id="1", url="http://a", healthy=healthy, load=0) for healthy in (False, True))
 LOST = NodeView(name="front", node_rank=0, state=NodeState.UNREACHABLE, error=NO_ANSWER)
 
