@@ -27,6 +27,7 @@ from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, L
 from orchestrator.node.agent.record import Record
 from orchestrator.node.agent.run import Run, staged_in
 from orchestrator.node.agent.statements import Statement
+from orchestrator.node.agent.verdicts import PlainEffect, PlainEvent
 from orchestrator.node.cache.ahead import ReadAhead
 from orchestrator.node.engine import devices, gpus, guardian, kernel_words, nccl_lines
 from orchestrator.node.engine.deaths import UNKNOWN, Death
@@ -221,7 +222,7 @@ class Agent:
         self.remarks = list(remarks)
         self.record.set(checked=True)
         self.record.event("checked")
-        self.happened(lifecycle.ChecksPassed())
+        self.happened(PlainEvent.CHECKS_PASSED)
 
     def patience(self) -> float:
         """How long the loop may wait for an event."""
@@ -249,7 +250,7 @@ class Agent:
         self._follow_reading()
         self._follow_rails(now)
         self.follow_link(now)
-        self.happened(lifecycle.Tick())
+        self.happened(PlainEvent.TICK)
         self._follow_service()
         self.pulse(now)
         self.flush()
@@ -408,9 +409,9 @@ class Agent:
             if "started" in message:
                 self.engine = (int(message["started"]), int(message["start"]))
                 self.record.event("engine started", pid=self.engine[0])
-                self.happened(lifecycle.EngineStarted())
+                self.happened(PlainEvent.ENGINE_STARTED)
             elif message.get("exited") == self.engine[0]:
-                self.happened(lifecycle.EngineGone())
+                self.happened(PlainEvent.ENGINE_GONE)
                 self._engine_ended(Death.of(int(message["status"])))
 
     def _engine_ended(self, death: Death) -> None:
@@ -541,7 +542,7 @@ class Agent:
         taken_s = round(health.probe.ended - health.probe.began, 4)
         self.record.set(service_healthy=health.healthy, service_checked_at=health.at, service_latency_s=taken_s)
         if health.healthy:
-            self.happened(lifecycle.ServiceHealthy())
+            self.happened(PlainEvent.SERVICE_HEALTHY)
         if self.state is not AgentState.READY:
             return
         if self.vitality.probed(health.probe):
@@ -557,7 +558,7 @@ class Agent:
     def _judge_canary(self, result: CanaryResult) -> None:
         self.record.set(canary_text=result.text)
         if not result.refused:
-            self.happened(lifecycle.CanaryAccepted())
+            self.happened(PlainEvent.CANARY_ACCEPTED)
         elif self.course.state.runs:
             text = f"the canary generation was refused: {result.refused}"
             fix = (
@@ -578,15 +579,15 @@ class Agent:
                     self.hub.send(message, only=only)
                 if self.spoke is not None:
                     self.spoke.send(message)
-            case lifecycle.StartEngine():
+            case PlainEffect.START_ENGINE:
                 self._start_engine()
-            case lifecycle.AskEngineToEnd():
+            case PlainEffect.ASK_ENGINE_TO_END:
                 number = getattr(signal, f"SIG{self.run.watch.stop.leader_signal}", signal.SIGTERM)
                 self.tree.signal_parent(self.engine, number)
-            case lifecycle.Look():
+            case PlainEffect.LOOK:
                 self._read_last_words()
                 self._follow_ranks(self._over())
-                self.happened(verdicts.LookDone())
+                self.happened(PlainEvent.LOOK_DONE)
             case lifecycle.Note(what, details):
                 self.record.event(what, **details)
 

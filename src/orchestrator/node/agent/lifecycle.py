@@ -14,7 +14,7 @@ from orchestrator.node.agent import causes, membership, verdicts
 from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.statements import Statement
-from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount
+from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount, PlainEffect, PlainEvent
 from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import (
     Account,
@@ -70,35 +70,10 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChecksPassed:
-    """The node's own checks have passed."""
-
-
-@dataclass(frozen=True, slots=True)
 class GoalChanged:
     """The controller's order: run, stop or stop-now. It is read repeatedly."""
 
     order: GoalOrder
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStarted:
-    """The engine's parent process runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineGone:
-    """The engine has stopped; the reason comes as `verdicts.OwnFailure`."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceHealthy:
-    """The engine's HTTP service answers (leader)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryAccepted:
-    """The canary generation was accepted (leader)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +83,7 @@ class PartFailed:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = (
-    ChecksPassed
-    | GoalChanged
-    | EngineStarted
-    | EngineGone
-    | ServiceHealthy
-    | CanaryAccepted
-    | PartFailed
-    | Tick
-    | LinkOpened
-    | MessageReceived
-    | LinkClosed
-    | verdicts.OwnFailure
-    | verdicts.LookDone
-)
+Event = GoalChanged | PartFailed | LinkOpened | MessageReceived | LinkClosed | verdicts.OwnFailure | PlainEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +102,6 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class StartEngine:
-    """Start the engine, and its HTTP probes on the leader."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskEngineToEnd:
-    """Ask the engine to shut down gracefully: it may finish its running requests (leader)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Read the log and the ranks' states now; findings come as events, then `verdicts.LookDone`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """An entry for the run's events."""
 
@@ -168,7 +109,7 @@ class Note:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Effect = Enter | Send | StartEngine | AskEngineToEnd | Look | Note
+Effect = Enter | Send | Note | PlainEffect
 NO_FACTS = Facts()
 
 
@@ -219,25 +160,25 @@ class Lifecycle:
         match event:
             case LinkOpened() | MessageReceived() | LinkClosed():
                 return self._hear(now, event, facts)
-            case verdicts.OwnFailure() | verdicts.LookDone():
+            case verdicts.OwnFailure() | PlainEvent.LOOK_DONE:
                 return self._judge(now, event)
-            case ChecksPassed():
+            case PlainEvent.CHECKS_PASSED:
                 self._checked_at = now
                 return self._advance(now, facts)
             case GoalChanged(order):
                 return self._obey(now, order)
-            case EngineStarted():
+            case PlainEvent.ENGINE_STARTED:
                 self.engine_runs = True
-            case EngineGone():
+            case PlainEvent.ENGINE_GONE:
                 self.engine_runs = False
-            case ServiceHealthy() if self.state is AgentState.STARTING:
+            case PlainEvent.SERVICE_HEALTHY if self.state is AgentState.STARTING:
                 return self._enter(AgentState.WARMING)
-            case CanaryAccepted():
+            case PlainEvent.CANARY_ACCEPTED:
                 self.accepted = True
                 return self._advance(now, facts)
             case PartFailed(cause):
                 return self._fail(cause)
-            case Tick():
+            case PlainEvent.TICK:
                 return [*self._tick(now, facts)]
             case _:
                 pass
@@ -250,7 +191,7 @@ class Lifecycle:
         match event:
             case LinkOpened(node):
                 again = self._say_again(node)
-                return [*effects, Note("joined", {"node": node}), *again, *self._judge(now, verdicts.Tick())]
+                return [*effects, Note("joined", {"node": node}), *again, *self._judge(now, PlainEvent.TICK)]
             case LinkClosed(node, reason):
                 return [
                     *effects,
@@ -315,7 +256,7 @@ class Lifecycle:
             case Pulse(state=state):
                 return self._follow_leaders_state(state, facts)
             case Ask():
-                return self._judge(now, verdicts.LeaderAsked())
+                return self._judge(now, PlainEvent.LEADER_ASKED)
             case Drain():
                 return self._drain(now)
             case End() as end_of_all:
@@ -368,10 +309,10 @@ class Lifecycle:
         broken = self.members.may_come_back()
         for effect in self.attribution.step(now, event, self.members.joined, broken=broken):
             match effect:
-                case verdicts.AskMembers():
+                case PlainEffect.ASK_MEMBERS:
                     effects.append(Send(Ask()))
-                case verdicts.Look():
-                    effects.append(Look())
+                case PlainEffect.LOOK:
+                    effects.append(effect)
                 case verdicts.Tell(statement):
                     effects.append(Send(statement.account() if statement is not None else Account()))
                 case verdicts.Fail(cause):
@@ -413,7 +354,7 @@ class Lifecycle:
         if self.state is not AgentState.ARMED:
             return []
         messages: list[Effect] = [Send(Go())] if self.run.leads else []
-        return [StartEngine(), *self._enter(AgentState.STARTING), *messages]
+        return [PlainEffect.START_ENGINE, *self._enter(AgentState.STARTING), *messages]
 
     def _stop(self, now: float) -> list[Effect]:
         """Stop gracefully: the leader's engine drains first, then all others follow."""
@@ -422,7 +363,7 @@ class Lifecycle:
         if not self.run.leads and self.members.joined:
             return [Send(Stop()), *self._drain(now)]
         if self.run.leads and self.engine_runs:
-            return [*self._drain(now), Send(Drain()), AskEngineToEnd()]
+            return [*self._drain(now), Send(Drain()), PlainEffect.ASK_ENGINE_TO_END]
         return self._stop_now()
 
     def _drain(self, now: float) -> list[Effect]:
@@ -441,7 +382,7 @@ class Lifecycle:
 
     def _tick(self, now: float, facts: Facts) -> list[Effect]:
         gone = self._follow_loss(self.members.step(now, membership.Tick(facts.link.refused)))
-        return [*gone, *self._judge(now, verdicts.Tick()), *self._advance(now, facts)]
+        return [*gone, *self._judge(now, PlainEvent.TICK), *self._advance(now, facts)]
 
     def _advance(self, now: float, facts: Facts) -> list[Effect]:
         waited = now - self._checked_at if self._checked_at is not None else 0.0

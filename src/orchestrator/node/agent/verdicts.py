@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Statement, Weight
@@ -21,6 +22,28 @@ SETTLE_S = 1.0
 """A first-hand cause may still arrive: a member's parent needs half a second for its ranks' last words."""
 HOLD_S = 3.0
 """A member that waits in vain for the leader's verdict names its own cause."""
+
+
+class PlainEvent(Enum):
+    """What a part's lifecycle and its verdict are told and that carries no values."""
+
+    CHECKS_PASSED = "the node's own checks have passed"
+    ENGINE_STARTED = "the engine's parent process runs"
+    ENGINE_GONE = "the engine has stopped; the reason comes as `OwnFailure`"
+    SERVICE_HEALTHY = "the engine's HTTP service answers (leader)"
+    CANARY_ACCEPTED = "the canary generation was accepted (leader)"
+    LEADER_ASKED = "the leader asks what this node has seen (member)"
+    LOOK_DONE = "`PlainEffect.LOOK` is done"
+    TICK = "time has passed"
+
+
+class PlainEffect(Enum):
+    """What the agent is to do, without values."""
+
+    START_ENGINE = "start the engine, and its HTTP probes on the leader"
+    ASK_ENGINE_TO_END = "ask the engine to shut down gracefully: it may finish its running requests (leader)"
+    LOOK = "read the log and the ranks' states now; findings come as `OwnFailure`, then `LOOK_DONE`"
+    ASK_MEMBERS = "ask every member what it has seen (leader)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +69,13 @@ class MemberGone:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAsked:
-    """The leader asks what this node has seen (member)."""
-
-
-@dataclass(frozen=True, slots=True)
-class LookDone:
-    """`Look` is done."""
-
-
-@dataclass(frozen=True, slots=True)
 class VerdictReceived:
     """The leader's verdict (member)."""
 
     verdict: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
-
-
-Event = OwnFailure | AccountReceived | MemberGone | LeaderAsked | LookDone | VerdictReceived | Tick
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Read the log and the ranks' states now; findings come as `OwnFailure`, then `LookDone`."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskMembers:
-    """Ask every member what it has seen (leader)."""
+Event = OwnFailure | AccountReceived | MemberGone | VerdictReceived | PlainEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class Fail:
     cause: Cause
 
 
-Effect = Look | AskMembers | Tell | SendVerdict | Fail
+Effect = Tell | SendVerdict | Fail | PlainEffect
 
 
 @dataclass
@@ -147,7 +145,7 @@ class LeaderVerdict:
             return []
         self.until, self._answer_until = now + SETTLE_S, now + ANSWER_S
         self._waiting = others
-        return [AskMembers(), Look()]
+        return [PlainEffect.ASK_MEMBERS, PlainEffect.LOOK]
 
     def _rule(self, now: float, joined: frozenset[str]) -> list[Effect]:
         if not self.until:
@@ -186,9 +184,9 @@ class MemberAccount:
                 pass
             case OwnFailure(statement):
                 effects = self._take(now, statement, bool(joined), broken=broken)
-            case LeaderAsked():
-                effects = [Look()]
-            case LookDone():
+            case PlainEvent.LEADER_ASKED:
+                effects = [PlainEffect.LOOK]
+            case PlainEvent.LOOK_DONE:
                 effects = [Tell(self.statement)]
             case VerdictReceived(verdict):
                 effects = self._end(self._own(verdict, now))

@@ -15,18 +15,15 @@ from orchestrator.node.agent.lifecycle import (
     FOLLOW_LEADER_S,
     LEADERS_CHECKS_S,
     LINK_S,
-    AskEngineToEnd,
     Effect,
     Enter,
     Facts,
     Lifecycle,
     LinkFacts,
-    Look,
     Send,
-    StartEngine,
-    Tick,
 )
 from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.agent.verdicts import PlainEffect, PlainEvent
 from orchestrator.node.network.broken import RECONNECT_S
 from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
@@ -44,7 +41,7 @@ RESET = LinkClosed("b", "Connection reset by peer", broken=True)
 def part(node: str, state: str = "ready", **more: Any) -> Lifecycle:
     """a leads; its only member b has joined at second 100."""
     made = Lifecycle(linked_run(node, **{"lease_s": 20.0, **more}), ANCHOR)
-    made.step(100.0, lifecycle.ChecksPassed())
+    made.step(100.0, PlainEvent.CHECKS_PASSED)
     made.step(100.0, LinkOpened("b" if node == "a" else "a"))
     made.state, made.engine_runs = AgentState(state), state in ("starting", "warming", "ready", "draining")
     return made
@@ -64,30 +61,30 @@ def entered(effects: Sequence[Effect]) -> list[str]:
 
 def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
     leader, member = (Lifecycle(linked_run(node), ANCHOR) for node in "ab")
-    assert leader.step(1.0, Tick()) == [], "its checks go on"
-    assert entered(leader.step(2.0, lifecycle.ChecksPassed())) == ["armed"]
-    assert entered(member.step(2.0, lifecycle.ChecksPassed())) == []
-    assert entered(member.step(2.0, Tick())) == []
+    assert leader.step(1.0, PlainEvent.TICK) == [], "its checks go on"
+    assert entered(leader.step(2.0, PlainEvent.CHECKS_PASSED)) == ["armed"]
+    assert entered(member.step(2.0, PlainEvent.CHECKS_PASSED)) == []
+    assert entered(member.step(2.0, PlainEvent.TICK)) == []
     member.step(3.0, LinkOpened("a"))
-    assert entered(member.step(3.0, Tick())) == ["armed"]
+    assert entered(member.step(3.0, PlainEvent.TICK)) == ["armed"]
 
 
 @pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
 def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patience_s: float) -> None:
     member = Lifecycle(linked_run("b"), ANCHOR)
-    member.step(100.0, lifecycle.ChecksPassed())
+    member.step(100.0, PlainEvent.CHECKS_PASSED)
     facts = Facts(link=LinkFacts(reached=reached, trouble="connection refused" if reached else ""))
-    assert member.step(100.0 + patience_s - 1, Tick(), facts) == []
-    assert entered(member.step(100.0 + patience_s + 1, Tick(), facts)) == ["failed"]
+    assert member.step(100.0 + patience_s - 1, PlainEvent.TICK, facts) == []
+    assert entered(member.step(100.0 + patience_s + 1, PlainEvent.TICK, facts)) == ["failed"]
     assert member.cause is not None and "does not respond" in member.cause.text and member.cause.secondary
     assert member.cause.text.endswith("(connection refused)" if reached else "(no answer)")
 
 
 def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:
     member = Lifecycle(linked_run("b"), ANCHOR)
-    member.step(100.0, lifecycle.ChecksPassed())
+    member.step(100.0, PlainEvent.CHECKS_PASSED)
     misfit = "is l40s-deploy 7.1.0, newer than this one (0.1.0)"
-    member.step(100.1, Tick(), Facts(link=LinkFacts(misfit=misfit)))
+    member.step(100.1, PlainEvent.TICK, Facts(link=LinkFacts(misfit=misfit)))
     assert member.cause is not None and member.cause.secondary
     assert member.cause.text == f"the leader's agent {misfit}"
     assert "`l40s-deploy down " in member.cause.fix
@@ -95,36 +92,36 @@ def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> N
 
 def test_armed_and_forgotten_it_ends() -> None:
     leader = part("a", "armed", armed_for_s=120.0, lease_s=900.0)
-    assert leader.step(219.0, Tick()) == []
-    assert entered(leader.step(221.0, Tick())) == ["stopping"]
+    assert leader.step(219.0, PlainEvent.TICK) == []
+    assert entered(leader.step(221.0, PlainEvent.TICK)) == ["stopping"]
 
 
 def test_go_starts_the_leaders_engine_and_everybody_elses() -> None:
     leader, member = part("a", "armed"), part("b", "armed")
     go = lifecycle.GoalChanged(GoalOrder(goal="run"))
-    assert leader.step(101.0, go) == [StartEngine(), Enter(AgentState.STARTING), Send(Go())]
+    assert leader.step(101.0, go) == [PlainEffect.START_ENGINE, Enter(AgentState.STARTING), Send(Go())]
     assert leader.step(101.1, go) == [], "the order lies there still"
-    assert member.step(101.0, says("a", Go())) == [StartEngine(), Enter(AgentState.STARTING)]
+    assert member.step(101.0, says("a", Go())) == [PlainEffect.START_ENGINE, Enter(AgentState.STARTING)]
 
 
 def test_ready_is_when_every_rank_of_every_node_lives_and_the_canary_was_accepted() -> None:
     leader, member = part("a", "starting"), part("b", "starting")
-    assert entered(leader.step(101.0, lifecycle.ServiceHealthy())) == ["warming"]
+    assert entered(leader.step(101.0, PlainEvent.SERVICE_HEALTHY)) == ["warming"]
     assert entered(member.step(101.0, says("a", Pulse(state=AgentState.WARMING)), COMPLETE)) == ["warming"]
-    assert leader.step(102.0, lifecycle.CanaryAccepted(), COMPLETE) == [], "another's ranks are missing"
+    assert leader.step(102.0, PlainEvent.CANARY_ACCEPTED, COMPLETE) == [], "another's ranks are missing"
     leader.step(102.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
-    assert leader.step(102.5, Tick()) == [], "its own rank is missing"
-    assert entered(leader.step(103.0, Tick(), COMPLETE)) == ["ready"]
+    assert leader.step(102.5, PlainEvent.TICK) == [], "its own rank is missing"
+    assert entered(leader.step(103.0, PlainEvent.TICK, COMPLETE)) == ["ready"]
     assert member.step(103.0, says("a", Pulse(state=AgentState.READY))) == []
     assert entered(member.step(104.0, says("a", Pulse(state=AgentState.READY)), COMPLETE)) == ["ready"]
 
 
 def test_a_complete_gang_is_ready_at_its_canary_and_not_at_the_next_tick() -> None:
     leader = part("a", "starting")
-    leader.step(101.0, lifecycle.ServiceHealthy())
+    leader.step(101.0, PlainEvent.SERVICE_HEALTHY)
     leader.step(101.5, says("b", Digest(state=AgentState.WARMING, complete=True)))
-    assert leader.step(102.0, Tick(), COMPLETE) == []
-    assert entered(leader.step(102.1, lifecycle.CanaryAccepted(), COMPLETE)) == ["ready"]
+    assert leader.step(102.0, PlainEvent.TICK, COMPLETE) == []
+    assert entered(leader.step(102.1, PlainEvent.CANARY_ACCEPTED, COMPLETE)) == ["ready"]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +146,8 @@ def test_a_death_is_told_the_leader_asks_and_rules_once() -> None:
     statement = Statement(KILLED, Weight.SEEN)
     told = member.step(101.0, verdicts.OwnFailure(statement))
     assert sent(told) == [statement.account()] and entered(told) == ["failed"]
-    assert leader.step(101.0, says("b", statement.account())) == [Send(Ask()), Look()]
-    ruled = leader.step(101.0, verdicts.LookDone())
+    assert leader.step(101.0, says("b", statement.account())) == [Send(Ask()), PlainEffect.LOOK]
+    ruled = leader.step(101.0, PlainEvent.LOOK_DONE)
     assert sent(ruled) == [End(verdict=KILLED)] and entered(ruled) == ["failed"]
     assert leader.verdict == KILLED and leader.cause is not None and leader.cause.secondary
     assert member.step(101.2, says("a", End(verdict=KILLED))) == [] and member.verdict == KILLED
@@ -180,8 +177,8 @@ def test_a_death_after_the_leaders_agent_is_not_the_cause() -> None:
 def test_a_member_that_has_ended_ends_the_gang_whatever_was_lost_on_the_way(cause: Cause | None) -> None:
     leader = part("a")
     leader.step(101.0, says("b", Ended(state=AgentState.FAILED, cause=cause)))
-    leader.step(101.0, verdicts.LookDone())
-    leader.step(101.0 + verdicts.SETTLE_S, Tick())
+    leader.step(101.0, PlainEvent.LOOK_DONE)
+    leader.step(101.0 + verdicts.SETTLE_S, PlainEvent.TICK)
     assert leader.state is AgentState.FAILED and leader.verdict is not None
     assert leader.verdict == cause or "without a reported cause" in leader.verdict.text
 
@@ -196,19 +193,23 @@ def test_stop_drains_the_leaders_engine_first_and_the_others_follow() -> None:
     leader, member = part("a"), part("b")
     stop = lifecycle.GoalChanged(GoalOrder(goal="stop"))
     assert member.step(101.0, stop) == [Send(Stop()), Enter(AgentState.DRAINING)]
-    assert leader.step(101.0, says("b", Stop())) == [Enter(AgentState.DRAINING), Send(Drain()), AskEngineToEnd()]
-    assert leader.step(102.0, Tick()) == []
-    leader.step(103.0, lifecycle.EngineGone())
-    assert leader.step(103.0, Tick()) == [Send(End()), Enter(AgentState.STOPPING)]
+    assert leader.step(101.0, says("b", Stop())) == [
+        Enter(AgentState.DRAINING),
+        Send(Drain()),
+        PlainEffect.ASK_ENGINE_TO_END,
+    ]
+    assert leader.step(102.0, PlainEvent.TICK) == []
+    leader.step(103.0, PlainEvent.ENGINE_GONE)
+    assert leader.step(103.0, PlainEvent.TICK) == [Send(End()), Enter(AgentState.STOPPING)]
     member.step(103.0, says("a", End()))
-    assert member.step(103.0 + FOLLOW_LEADER_S / 2, Tick()) == []
-    assert entered(member.step(103.1 + FOLLOW_LEADER_S, Tick())) == ["stopping"]
+    assert member.step(103.0 + FOLLOW_LEADER_S / 2, PlainEvent.TICK) == []
+    assert entered(member.step(103.1 + FOLLOW_LEADER_S, PlainEvent.TICK)) == ["stopping"]
     assert member.stopped() and member.state is AgentState.STOPPED
 
 
 def test_a_drain_ends_where_nothing_runs_any_more_or_nobody_leads() -> None:
     member = part("b", "draining")
-    assert entered(member.step(101.0, Tick(), Facts(living=False))) == ["stopping"]
+    assert entered(member.step(101.0, PlainEvent.TICK, Facts(living=False))) == ["stopping"]
     member = part("b", "draining")
     assert entered(member.step(101.0, says("a", AgentEnded()))) == ["stopping"]
     member = part("b", "draining")
@@ -228,10 +229,10 @@ def test_stop_at_once_tells_everybody_and_an_order_may_name_what_nobody_saw() ->
 
 
 def test_a_broken_connection_and_a_lease_end_the_part() -> None:
-    events: list[tuple[float, Event | Tick]] = [(101.0, RESET), (101.0 + RECONNECT_S, Tick())]
+    events: list[tuple[float, Event | PlainEvent]] = [(101.0, RESET), (101.0 + RECONNECT_S, PlainEvent.TICK)]
     for happened, words in (
         (events, "no new connection was made for 2 s"),
-        ([(121.0, Tick())], "no heartbeat from "),
+        ([(121.0, PlainEvent.TICK)], "no heartbeat from "),
     ):
         leader = part("a")
         for now, event in happened:
@@ -245,11 +246,11 @@ def test_what_is_over_starts_nothing_and_fails_no_more(state: str) -> None:
         one = part(node, state)
         for event in (
             lifecycle.GoalChanged(GoalOrder(goal="run")), lifecycle.GoalChanged(GoalOrder(goal="stop")),
-            lifecycle.PartFailed(KILLED), Tick(),
+            lifecycle.PartFailed(KILLED), PlainEvent.TICK,
             says(other, Go()), says(other, Stop()), says(other, Drain()), says(other, AgentEnded()),
         ):  # fmt: skip
             effects = one.step(500.0, event)
-            assert not any(isinstance(effect, (StartEngine, Enter, Send)) for effect in effects), event
+            assert not any(isinstance(effect, (PlainEffect, Enter, Send)) for effect in effects), event
         assert one.state == state
 
 

@@ -16,19 +16,16 @@ from orchestrator.node.agent.verdicts import (
     HOLD_S,
     SETTLE_S,
     AccountReceived,
-    AskMembers,
     Effect,
     Fail,
-    LeaderAsked,
     LeaderVerdict,
-    Look,
-    LookDone,
     MemberAccount,
     MemberGone,
     OwnFailure,
+    PlainEffect,
+    PlainEvent,
     SendVerdict,
     Tell,
-    Tick,
     VerdictReceived,
     choose,
 )
@@ -65,10 +62,10 @@ def test_a_secondary_account_asks_everybody_and_the_killed_ranks_node_is_named()
     """As recorded on four H200: node3 is the first to fail, node1's rank was killed before."""
     attribution = LeaderVerdict("node0")
     assert attribution.step(10.0, AccountReceived("node3", followed("node3", "node1")), OTHERS) == [
-        AskMembers(),
-        Look(),
+        PlainEffect.ASK_MEMBERS,
+        PlainEffect.LOOK,
     ]
-    assert attribution.step(10.0, LookDone(), OTHERS) == []
+    assert attribution.step(10.0, PlainEvent.LOOK_DONE, OTHERS) == []
     assert attribution.step(10.002, AccountReceived("node2", None), OTHERS) == []
     ruled = attribution.step(10.003, AccountReceived("node1", seen("node1", tp_rank=1)), OTHERS)
     assert rulings(ruled) == ["node1"]
@@ -82,11 +79,11 @@ def test_a_first_hand_account_waits_for_all_answers_within_a_bound() -> None:
     attribution = LeaderVerdict("node0")
     attribution.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
     assert attribution.step(10.01, AccountReceived("node2", None), OTHERS) == []
-    assert attribution.step(10.0 + ANSWER_S / 2, Tick(), OTHERS) == [], "node3 has not answered"
-    assert rulings(attribution.step(10.0 + ANSWER_S, Tick(), OTHERS)) == ["node1"]
+    assert attribution.step(10.0 + ANSWER_S / 2, PlainEvent.TICK, OTHERS) == [], "node3 has not answered"
+    assert rulings(attribution.step(10.0 + ANSWER_S, PlainEvent.TICK, OTHERS)) == ["node1"]
 
 
-@pytest.mark.parametrize("lost", [(MemberGone("node3"), OTHERS), (Tick(), OTHERS - {"node3"})])
+@pytest.mark.parametrize("lost", [(MemberGone("node3"), OTHERS), (PlainEvent.TICK, OTHERS - {"node3"})])
 def test_nobody_waits_for_a_node_that_is_gone(lost: Any) -> None:
     attribution = LeaderVerdict("node0")
     attribution.step(10.0, AccountReceived("node1", seen("node1")), OTHERS)
@@ -103,8 +100,8 @@ def test_without_a_first_hand_account_the_bound_is_waited_for() -> None:
             attribution.step(10.1, AccountReceived(node, followed(node, "node2") if node == "node1" else None), OTHERS)
             == []
         )
-    assert attribution.step(10.0 + SETTLE_S - 0.01, Tick(), OTHERS) == []
-    rule = only(attribution.step(10.0 + SETTLE_S, Tick(), OTHERS))
+    assert attribution.step(10.0 + SETTLE_S - 0.01, PlainEvent.TICK, OTHERS) == []
+    rule = only(attribution.step(10.0 + SETTLE_S, PlainEvent.TICK, OTHERS))
     assert rule.verdict.node == "node2" and rule.verdict.secondary
     assert rule.verdict.text == "node0 lost its connection to node2: a peer went away"
 
@@ -112,8 +109,8 @@ def test_without_a_first_hand_account_the_bound_is_waited_for() -> None:
 def test_the_leaders_own_first_hand_cause_is_its_own() -> None:
     attribution = LeaderVerdict("node0")
     own = seen("node0", tp_rank=0)
-    assert attribution.step(1.0, OwnFailure(own), frozenset()) == [AskMembers(), Look()]
-    rule = only(attribution.step(1.0, LookDone(), frozenset()))
+    assert attribution.step(1.0, OwnFailure(own), frozenset()) == [PlainEffect.ASK_MEMBERS, PlainEffect.LOOK]
+    rule = only(attribution.step(1.0, PlainEvent.LOOK_DONE, frozenset()))
     assert rule == SendVerdict(own.cause, own.cause)
 
 
@@ -122,7 +119,7 @@ def test_a_later_and_nearer_account_of_a_node_replaces_its_first() -> None:
     attribution.step(1.0, AccountReceived("node1", unsure("node1")), OTHERS)
     attribution.step(1.1, AccountReceived("node1", seen("node1", tp_rank=4)), OTHERS)
     attribution.step(1.1, AccountReceived("node1", followed("node1")), OTHERS)
-    rule = only(attribution.step(1.0 + SETTLE_S, Tick(), OTHERS))
+    rule = only(attribution.step(1.0 + SETTLE_S, PlainEvent.TICK, OTHERS))
     assert rule.verdict.tp_rank == 4
 
 
@@ -172,8 +169,8 @@ def test_a_member_without_a_word_from_its_leader_names_what_it_has() -> None:
     witness = MemberAccount("node1")
     own = followed("node1")
     witness.step(5.0, OwnFailure(own), LEADER)
-    assert witness.step(5.0 + HOLD_S - 0.1, Tick(), LEADER) == []
-    assert witness.step(5.0 + HOLD_S, Tick(), LEADER) == [Fail(own.cause)]
+    assert witness.step(5.0 + HOLD_S - 0.1, PlainEvent.TICK, LEADER) == []
+    assert witness.step(5.0 + HOLD_S, PlainEvent.TICK, LEADER) == [Fail(own.cause)]
     assert MemberAccount("node1").step(5.0, OwnFailure(own), frozenset()) == [Fail(own.cause)], "not connected"
 
 
@@ -181,24 +178,27 @@ def test_what_is_seen_after_a_connection_broke_waits_for_what_became_of_it() -> 
     """The other end's agent may have gone first, and its guardian be late to say so on a busy machine."""
     own, witness = seen("node1"), MemberAccount("node1")
     assert witness.step(5.0, OwnFailure(own), frozenset(), broken=True) == []
-    assert witness.step(6.9, Tick(), frozenset(), broken=True) == []
-    assert witness.step(6.9, Tick(), LEADER) == [Tell(own), Fail(own.cause)], "it is back"
+    assert witness.step(6.9, PlainEvent.TICK, frozenset(), broken=True) == []
+    assert witness.step(6.9, PlainEvent.TICK, LEADER) == [Tell(own), Fail(own.cause)], "it is back"
     alone = MemberAccount("node1")
     assert alone.step(5.0, OwnFailure(own), frozenset(), broken=True) == []
-    assert alone.step(7.0, Tick(), frozenset()) == [Fail(own.cause)], "nobody knows what became of it"
+    assert alone.step(7.0, PlainEvent.TICK, frozenset()) == [Fail(own.cause)], "nobody knows what became of it"
     leader = LeaderVerdict("node0")
-    assert leader.step(5.0, OwnFailure(seen("node0")), frozenset(), broken=True) == [AskMembers(), Look()]
-    assert leader.step(6.5, Tick(), frozenset(), broken=True) == []
-    assert isinstance(only(leader.step(7.0, Tick(), frozenset())), SendVerdict)
+    assert leader.step(5.0, OwnFailure(seen("node0")), frozenset(), broken=True) == [
+        PlainEffect.ASK_MEMBERS,
+        PlainEffect.LOOK,
+    ]
+    assert leader.step(6.5, PlainEvent.TICK, frozenset(), broken=True) == []
+    assert isinstance(only(leader.step(7.0, PlainEvent.TICK, frozenset())), SendVerdict)
 
 
 def test_a_member_looks_before_it_answers() -> None:
     witness = MemberAccount("node1")
-    assert witness.step(5.0, LeaderAsked(), LEADER) == [Look()]
-    assert witness.step(5.0, LookDone(), LEADER) == [Tell(None)]
+    assert witness.step(5.0, PlainEvent.LEADER_ASKED, LEADER) == [PlainEffect.LOOK]
+    assert witness.step(5.0, PlainEvent.LOOK_DONE, LEADER) == [Tell(None)]
     own = unsure("node1")
     witness.step(5.1, OwnFailure(own), LEADER)
-    assert witness.step(5.2, LookDone(), LEADER) == [Tell(own)]
+    assert witness.step(5.2, PlainEvent.LOOK_DONE, LEADER) == [Tell(own)]
 
 
 @pytest.mark.parametrize("own", [seen("a"), unsure("a", "b"), followed("a", "b", "c")])
