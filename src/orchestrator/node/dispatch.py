@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.node.failure import Failure
+from orchestrator.node.telling import tell
 
 VERBS = {
     "probe": "orchestrator.node.look.probe",
@@ -64,7 +65,7 @@ def serve(argv: Sequence[str]) -> int:
     if name in PROCESSES:
         return int(importlib.import_module(PROCESSES[name]).run(argv[1:]))
     if name not in VERBS:
-        say(answer_of(name, {}))
+        tell(answer_of(name, {}))
         return 2
     try:
         _run(name)
@@ -79,13 +80,13 @@ def _run(name: str) -> None:
         if streams(name):
             importlib.import_module(VERBS[name]).stream(request)
         else:
-            say(answer_of(name, request))
+            tell(answer_of(name, request))
     except BrokenPipeError:
         raise
     except Failure as failure:
-        say(refusal(failure))
+        tell(refusal(failure))
     except Exception as defect:
-        say(_defect(name, defect))
+        tell(_defect(name, defect))
 
 
 def streams(name: str) -> bool:
@@ -114,12 +115,6 @@ def _request() -> dict[str, Any]:
     if not isinstance(request, dict):
         raise Failure("bad-request", "stdin is not a JSON object", "stdin")
     return request
-
-
-def say(document: dict[str, Any]) -> None:
-    """One answer, one line."""
-    sys.stdout.write(json.dumps(document, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
 
 
 def refusal(failure: Failure) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lines of JSON to the controller, for as long as it listens."""
+"""Lines of JSON to whoever reads stdout (the controller, our parent), for as long as it listens."""
 
 from __future__ import annotations
 

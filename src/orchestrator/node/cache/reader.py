@@ -14,7 +14,6 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.node import below, files, kernel
 from orchestrator.node.agent.weights import INDEX
+from orchestrator.node.telling import tell
 from orchestrator.protocol import page_cache
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.staging import CacheOrder
@@ -104,18 +104,18 @@ def run(arguments: Sequence[str]) -> int:
         os.nice(19)
     order = CacheOrder.read(json.loads(arguments[1]))
     if isinstance(order, Unreadable):
-        _say(ended=str(order))
+        tell({"ended": str(order)})
         return 1
     reading = ReadCounter(int(arguments[0]))
     chosen, taken, skipped = reading.chosen(of_checkpoint(order.folder, order.first, order.last, order.stages))
-    _say(of=taken, skipped=skipped)
+    tell({"of": taken, "skipped": skipped})
     with ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = [pool.submit(reading.read, path) for path in chosen]
         while not all(job.done() for job in jobs):
             time.sleep(SAY_EVERY_S if taken > CHUNK else 0.01)
-            _say(done=reading.done, disk=from_disk())
-    _say(done=reading.done, disk=from_disk())
-    _say(ended=reading.why)
+            tell({"done": reading.done, "disk": from_disk()})
+    tell({"done": reading.done, "disk": from_disk()})
+    tell({"ended": reading.why})
     return 0
 
 
@@ -126,11 +126,6 @@ def from_disk() -> int:
             return int(dict(line.split(":", 1) for line in file)["read_bytes"])
     except (OSError, KeyError, ValueError):
         return 0
-
-
-def _say(**words: object) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
-    sys.stdout.flush()
 
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,6})\.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import select
 import selectors
@@ -20,6 +19,7 @@ import time
 from typing import Any
 
 from orchestrator.node.requests import request_of
+from orchestrator.node.telling import tell
 from orchestrator.protocol.ways import Listening, ListenRequest
 
 LONGEST_S = 60.0
@@ -41,7 +41,7 @@ def stream(request: dict[str, Any]) -> None:
             rails={each: _echo(selector, each, device) for each, device in asked.rails.items()},
             pid=os.getpid(),
         )
-        _say(opened.as_json())
+        tell({"ok": True, "value": opened.as_json()})
         try:
             _serve(selector, until)
         finally:
@@ -119,8 +119,3 @@ def _answer(echo: socket.socket) -> None:
         echo.sendto(data[:16], peer)
     except OSError:
         return
-
-
-def _say(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"ok": True, "value": value}) + "\n")
-    sys.stdout.flush()

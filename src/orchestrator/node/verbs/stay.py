@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.node import dispatch, requests
 from orchestrator.node.failure import Failure
+from orchestrator.node.telling import tell
 
 IDLE_S = 60.0
 """Whoever still watches asks every second; a connection that was cut may stay open for hours."""
@@ -33,7 +34,7 @@ def _serve(line: bytes) -> None:
         document = json.loads(line)
         which, verb, request = document["id"], str(document["verb"]), dict(document["request"])
     except (ValueError, KeyError, TypeError) as wrong:
-        dispatch.say(dispatch.refusal(Failure("bad-request", f"not a request: {wrong}", "stdin")))
+        tell(dispatch.refusal(Failure("bad-request", f"not a request: {wrong}", "stdin")))
         return
     if verb in READ_OR_WRITE_A_FEW_FILES:
         _say(which, dispatch.answer_of(verb, request))
@@ -62,7 +63,7 @@ def _serve_in_a_child(which: object, verb: str, request: dict[str, object]) -> N
 
 
 def _say(which: object, answer: dict[str, object]) -> None:
-    dispatch.say({"id": which, **answer})
+    tell({"id": which, **answer})
 
 
 def _lines() -> Iterator[bytes]:
