@@ -325,14 +325,10 @@ def _follow(
         if not any(rise.open for rise in rises):
             break
         if not any(acted):
-            time.sleep(_pause_s(views))
+            time.sleep(LOST_POLL_S if patience is GLANCE else POLL_S)
     if failures:
         raise failures[0]
     return views
-
-
-def _pause_s(views: Sequence[GangView]) -> float:
-    return LOST_POLL_S if any(view.unreachable for view in views) else POLL_S
 
 
 @dataclass

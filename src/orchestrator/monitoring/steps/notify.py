@@ -157,21 +157,13 @@ def _post(recipient: Recipient, notice: Notice, deadline_s: float) -> str:
     url = recipient.url or _secret(recipient.url_file, "the address")
     sign = _secret(recipient.sign_file, "the signing key") if recipient.sign_file else ""
     where = address(recipient.kind, url, sign=sign, at=now)
+    text = json.dumps(body(recipient.kind, notice, sign=sign, at=now), ensure_ascii=False).encode()
+    headers = {"Content-Type": "application/json; charset=utf-8"}
     try:
-        connection = http_connection.connection(where, deadline_s, most=MOST_HEARD)
+        status, said = http_connection.ask("POST", where, text, headers, deadline_s, longest=1 << 16, most=MOST_HEARD)
     except ValueError:
         return "the address is not an http(s) address"
-    try:
-        text = json.dumps(body(recipient.kind, notice, sign=sign, at=now), ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json; charset=utf-8"}
-        connection.request("POST", http_connection.target(where), text, headers)
-        answer = connection.getresponse()
-        said = answer.read(1 << 16)
-        if not 200 <= answer.status < 300:
-            return f"HTTP {answer.status}"
-        return refused(recipient.kind, parsed(said))
-    finally:
-        connection.close()
+    return refused(recipient.kind, parsed(said)) if 200 <= status < 300 else f"HTTP {status}"
 
 
 class _Smtp(smtplib.SMTP):

@@ -335,14 +335,11 @@ def _may(run: Run, path: str, mode: int) -> bool:
     """Check access as the engine's user; root does so in a child process of that user."""
     if run.engine_user is None or os.geteuid() != 0:
         return os.access(path, mode)
-    user = pwd.getpwnam(run.engine_user)
     child = os.fork()
     if child == 0:
         status = 2
         try:
-            os.initgroups(run.engine_user, user.pw_gid)
-            os.setgid(user.pw_gid)
-            os.setuid(user.pw_uid)
+            guardian.change_user(run)
             status = 0 if os.access(path, mode) else 1
         finally:
             os._exit(status)

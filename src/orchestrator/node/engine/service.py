@@ -177,17 +177,14 @@ class Service:
             return self.model
 
     def _ask(self, method: str, path: str, body: object, timeout: float) -> tuple[int, bytes]:
-        connection = http_connection.connection(self.url, timeout, self.certificate)
-        try:
-            payload = None if body is None else json.dumps(body)
-            headers = {"Authorization": self.authorization} if self.authorization else {}
-            if payload:
-                headers["Content-Type"] = "application/json"
-            connection.request(method, path, payload, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read(MOST_BYTES)
-        finally:
-            connection.close()
+        payload = None if body is None else json.dumps(body)
+        headers = {"Authorization": self.authorization} if self.authorization else {}
+        if payload:
+            headers["Content-Type"] = "application/json"
+        url = self.url.rstrip("/") + path
+        return http_connection.ask(
+            method, url, payload, headers, timeout, certificate=self.certificate, longest=MOST_BYTES
+        )
 
 
 def judge(text: str, expect_any: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import io
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,6 +67,27 @@ class _Response(http.client.HTTPResponse):
         super().__init__(sock, **more)
         self.fp.close()
         self.fp = exchange.makefile(sock)
+
+
+def ask(
+    method: str,
+    url: str,
+    body: str | bytes | None,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    *,
+    certificate: str | None = None,
+    longest: int,
+    most: int = MOST_HEARD,
+) -> tuple[int, bytes]:
+    """Status, and at most `longest` bytes of the answer. Raises as `connection` does, OSError and HTTPException."""
+    made = connection(url, timeout_s, certificate, most=most)
+    try:
+        made.request(method, target(url), body, headers)
+        answer = made.getresponse()
+        return answer.status, answer.read(longest)
+    finally:
+        made.close()
 
 
 def connection(

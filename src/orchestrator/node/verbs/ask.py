@@ -34,20 +34,16 @@ def answers(asked: GangRequest, asks: Iterable[HttpRequest]) -> tuple[HttpAnswer
 
 def _one(ask: HttpRequest, authorization: str, gang_dir: str) -> HttpAnswer:
     """Raises Failure for what is no URL of a web server; a refused connection is an answer."""
+    headers = {"Content-Type": "application/json"} if ask.body is not None else {}
+    if authorization:
+        headers["Authorization"] = authorization
+    trusted = secret_files.path(gang_dir, ask.certificate)
     try:
-        connection = http_connection.connection(ask.url, ask.timeout_s, secret_files.path(gang_dir, ask.certificate))
-    except ValueError:
-        raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request") from None
-    except OSError as error:
-        return HttpAnswer(error=f"{type(error).__name__}: {error}")
-    try:
-        headers = {"Content-Type": "application/json"} if ask.body is not None else {}
-        if authorization:
-            headers["Authorization"] = authorization
-        connection.request(ask.method, http_connection.target(ask.url), ask.body, headers)
-        answered = connection.getresponse()
-        return HttpAnswer(status=answered.status, body=answered.read(LONGEST_BODY).decode("utf-8", "replace"))
+        status, body = http_connection.ask(
+            ask.method, ask.url, ask.body, headers, ask.timeout_s, certificate=trusted, longest=LONGEST_BODY
+        )
     except (OSError, http.client.HTTPException) as error:
         return HttpAnswer(error=f"{type(error).__name__}: {error}")
-    finally:
-        connection.close()
+    except ValueError:
+        raise Failure("bad-request", f"not an HTTP URL: {ask.url!r}", "request") from None
+    return HttpAnswer(status=status, body=body.decode("utf-8", "replace"))

@@ -303,7 +303,7 @@ class _Post:
         except LockHeld as held:
             self._tell(GuardDecision(GuardAction.WAIT, f"{why}; {held.what}"))
         except DeployError as failure:
-            self._tell(GuardDecision(GuardAction.WARN, f"the restart did not help: {failure.where}: {failure.what}"))
+            self._warn(f"the restart did not help: {failure.where}: {failure.what}")
         else:
             self._tell(GuardDecision(GuardAction.NOTHING, "it has been restarted"))
             self._hook(self.request.on_ready, "ready", why)
@@ -334,9 +334,7 @@ class _Post:
         except DeployError as failure:
             if spares:  # whatever the reason was, the next start is without them
                 self._remember(spares_failed(before, spares))
-            self._tell(
-                GuardDecision(GuardAction.WARN, f"going on with {words} did not work: {failure.where}: {failure.what}")
-            )
+            self._warn(f"going on with {words} did not work: {failure.where}: {failure.what}")
 
     def _replan(self, decision: GuardDecision) -> None:
         """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
@@ -361,9 +359,7 @@ class _Post:
             self._remember(before)
             self._hold_back(decision.why, StartRefusal(error=impossible, outdated=True))
         except DeployError as failure:
-            self._tell(
-                GuardDecision(GuardAction.WARN, f"planning it anew did not help: {failure.where}: {failure.what}")
-            )
+            self._warn(f"planning it anew did not help: {failure.where}: {failure.what}")
 
     def _start_anew(self, decision: GuardDecision, there: GangSpec, words: str) -> bool:
         """By a new plan, for these nodes; words: what it is started on. False where somebody else holds the gang.
@@ -380,7 +376,7 @@ class _Post:
         self.seen = outcome.views[0]
         prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
         said = "; ".join([f"it serves at {self.seen.service_url} on {words}", *prices])
-        self._tell(GuardDecision(GuardAction.WARN, said))
+        self._warn(said)
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
         return True
 
@@ -408,19 +404,14 @@ class _Post:
             against = objection(examined, self.gang.name) or self._lost(now.missing, examined.cluster, asked)
             over_tcp = next((one for one in examined.findings if one.id in OVER_TCP), None)
             if against is not None:
-                self._tell(GuardDecision(GuardAction.WARN, f"{why}; {against.error.where}: {against.error.what}"))
+                self._warn(f"{why}; {against.error.where}: {against.error.what}")
             elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
-                self._tell(
-                    GuardDecision(GuardAction.WARN, f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}")
-                )
+                self._warn(f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}")
             elif not self.request.restores or not may_return(self.memory, self.request.policy):
                 self._say_how_to_return(why, words_to_return(self.gang, asked))
             elif not self.request.once and not has_settled(self.memory, ports := _active_ports(examined.cluster)):
-                self._tell(
-                    GuardDecision(
-                        GuardAction.WAIT, f"{why}; waiting until the RDMA ports of two looks in a row are the same"
-                    )
-                )
+                wait = f"{why}; waiting until the RDMA ports of two looks in a row are the same"
+                self._tell(GuardDecision(GuardAction.WAIT, wait))
                 self.memory = settling(self.memory, time.monotonic(), self.request.policy, ports)
                 return
             else:
@@ -431,7 +422,7 @@ class _Post:
                 self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
                 return
         except DeployError as failure:
-            self._tell(GuardDecision(GuardAction.WARN, f"{why}; not on all nodes yet: {failure.where}: {failure.what}"))
+            self._warn(f"{why}; not on all nodes yet: {failure.where}: {failure.what}")
         self.memory = not_back_yet(self.memory, time.monotonic(), self.request.policy)
 
     def _lost(self, missing: Collection[str], seen: Cluster, asked: Asked) -> StartRefusal | None:
@@ -455,12 +446,7 @@ class _Post:
         often = ""
         if self.request.restores:
             often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
-        self._tell(
-            GuardDecision(
-                GuardAction.WARN,
-                f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}",
-            )
-        )
+        self._warn(f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}")
 
     def _terms(self, why: str) -> StartTerms:
         request = self.request
@@ -529,6 +515,9 @@ class _Post:
         trouble = run_hook(hook, event, gang=self.gang.name, why=why)
         if trouble:
             self.watcher.step(self.gang.name, f"the hook for {event} failed: {trouble}")
+
+    def _warn(self, words: str) -> None:
+        self._tell(GuardDecision(GuardAction.WARN, words))
 
     def _tell(self, decision: GuardDecision) -> None:
         """Only what is new: a countdown says the same again."""

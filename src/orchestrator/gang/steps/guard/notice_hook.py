@@ -100,11 +100,6 @@ def _keep_last(stream: io.BufferedReader, last: bytearray) -> None:
 
 
 def _post(url: str, facts: dict[str, object], deadline_s: float) -> str:
-    connection = http_connection.connection(url, deadline_s)
-    try:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", http_connection.target(url), json.dumps(facts), headers)
-        status = connection.getresponse().status
-        return "" if 200 <= status < 300 else f"HTTP {status}"
-    finally:
-        connection.close()
+    headers = {"Content-Type": "application/json"}
+    status, _ = http_connection.ask("POST", url, json.dumps(facts), headers, deadline_s, longest=0)
+    return "" if 200 <= status < 300 else f"HTTP {status}"
