@@ -14,6 +14,19 @@ def add_examples(parser: argparse.ArgumentParser, *lines: str) -> None:
     parser.epilog = "\n".join(["examples:" if len(lines) > 1 else "example:", *(f"  {line}" for line in lines)])
 
 
+def add_usual(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """What most verbs have: examples, --inventory and --json."""
+    add_examples(parser, *examples)
+    add_inventory(parser)
+    add_json(parser)
+
+
+def add_usual_of_gangs(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """The same, and GANG ..."""
+    add_usual(parser, *examples)
+    add_gangs(parser)
+
+
 def add_inventory(parser: argparse.ArgumentParser) -> None:
     """--inventory FILE, an option of every verb that uses a cluster."""
     parser.add_argument(

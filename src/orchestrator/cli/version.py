@@ -6,7 +6,7 @@ import argparse
 import platform
 
 from orchestrator import __version__
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json
+from orchestrator.cli.options import add_usual_of_gangs
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.status.versions import NodeVersion, versions
 from orchestrator.loading.inventory import load_inventory
@@ -16,14 +16,11 @@ from orchestrator.model.errors import Exit, InputError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy version",
         "l40s-deploy version --json | jq '.nodes[] | select(.agent != $v)' --arg v 0.2.0",
     )
-    add_inventory(parser)
-    add_gangs(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

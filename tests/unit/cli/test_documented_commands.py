@@ -71,7 +71,7 @@ def text_of(node: ast.expr) -> str:
 
 def texts(node: ast.AST) -> Iterator[str]:
     """All strings below, without docstrings and what the help shows as examples."""
-    if isinstance(node, ast.Call) and re.search("example|in_groups", ast.unparse(node.func)):
+    if isinstance(node, ast.Call) and re.search("example|add_usual|in_groups", ast.unparse(node.func)):
         return
     if isinstance(node, ast.Assign | ast.AnnAssign) and "EXAMPLE" in ast.unparse(node).partition("=")[0]:
         return

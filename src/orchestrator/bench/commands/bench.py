@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_cluster, seconds
+from orchestrator.cli.options import add_usual, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.benchmark import FIGURES, Load
 from orchestrator.model.errors import Exit, InputError
@@ -31,7 +31,7 @@ SWEEP = (1, 4, 32, 128)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual(
         parser,
         "l40s-deploy bench",
         "l40s-deploy bench --gate --concurrency 32 --prompts 64",
@@ -41,7 +41,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy bench --markdown 20260714-101500-gang0 20260714-113000-gang0",
         "l40s-deploy bench --compare 20260714-101500-gang0 20260714-113000-gang0",
     )
-    add_inventory(parser)
     parser.add_argument(
         "gang",
         nargs="*",
@@ -80,7 +79,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also write a page with curves beside the profile's speeds; with --markdown or list: of those runs",
     )
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.options import add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, size, time_limit
 from orchestrator.gang.commands.dry_run import add_dry_run
@@ -27,7 +27,7 @@ EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `download`."""
-    add_examples(parser, *EXAMPLES)
+    add_usual(parser, *EXAMPLES)
     parser.add_argument("repo", metavar="REPO", help="OWNER/NAME, or a model whose profile names its repository")
     add_nodes(parser, "download onto this node (repeatable: one after the other; default: the first leader)")
     parser.add_argument(
@@ -54,8 +54,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_dry_run(parser, "show the hub's files and where they would go; download nothing")
     add_time_limit(parser)
-    add_inventory(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

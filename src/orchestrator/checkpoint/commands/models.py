@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.checkpoint.commands.checkpoint import inspect_at
-from orchestrator.cli.options import add_examples, add_gang_option, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_examples, add_gang_option, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.loading import resources
 from orchestrator.loading.which import choose_inventory
@@ -39,16 +39,14 @@ class _NameOrAction(dict[str, argparse.ArgumentParser]):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual(
         parser,
         "l40s-deploy models -i inventory/reference.yml",
         "l40s-deploy models GLM-4.6-FP8     # all its layouts",
         "l40s-deploy models add /workspace/GLM-4.5-Air-FP8",
     )
-    add_inventory(parser)
     add_gang_option(parser)
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="NAME | add", help="a model's layouts; or a new profile")
     adding = actions.add_parser("add", help="create a profile from a checkpoint's config.json")
     add_examples(

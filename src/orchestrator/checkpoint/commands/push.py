@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.options import add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port, rate, size, time_limit
 
@@ -24,7 +24,7 @@ EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `push`."""
-    add_examples(parser, *EXAMPLES)
+    add_usual(parser, *EXAMPLES)
     parser.add_argument("source", metavar="SRC", help="a directory on this machine, or NODE:/path; read-only")
     add_nodes(parser, "copy only to this node (repeatable; default: all)")
     parser.add_argument(
@@ -55,8 +55,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="port on which nodes listen for each other (default: any free)",
     )
-    add_inventory(parser)
-    add_json(parser)
 
 
 _REPAIR_HELP = "in an existing directory, replace only the files that differ from SRC (reads all files)"

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoint.copies import repairs
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.cli.options import add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, time_limit
 from orchestrator.model.errors import Exit
@@ -19,7 +19,7 @@ EXAMPLE = "l40s-deploy checkpoint verify DeepSeek-V3-0324-Block64x64"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of `verify`."""
-    add_examples(parser, EXAMPLE, "l40s-deploy checkpoint verify /models/DeepSeek-V3-0324 --fresh --json")
+    add_usual(parser, EXAMPLE, "l40s-deploy checkpoint verify /models/DeepSeek-V3-0324 --fresh --json")
     parser.add_argument(
         "what", metavar="DIR|MODEL", help="absolute path on the nodes, or a name below their model root"
     )
@@ -28,8 +28,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="read every byte, even where the checksum is already known"
     )
-    add_inventory(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from orchestrator.cli.options import (
-    add_all,
-    add_examples,
-    add_gangs,
-    add_inventory,
-    add_json,
-    add_timeout,
-    open_cluster,
-)
+from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
@@ -32,20 +24,17 @@ _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy down gang0        # waits for running requests",
         "l40s-deploy down gang0 --now  # immediately",
         "l40s-deploy down --all        # every gang",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     add_all(parser)
     parser.add_argument("--now", action="store_true", help="stop immediately, without draining requests")
     parser.add_argument("--force", action="store_true", help="stop even if another command holds the gang's lock")
     add_timeout(parser, "wait this long for a gang to stop; it continues to stop afterwards", STOP_S)
     add_dry_run(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

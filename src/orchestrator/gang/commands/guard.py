@@ -8,13 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from orchestrator.cli.options import (
-    add_examples,
-    add_gangs,
     add_hung_after,
     add_install,
-    add_inventory,
-    add_json,
     add_timeout,
+    add_usual_of_gangs,
     count,
     open_cluster,
     seconds,
@@ -36,15 +33,13 @@ from orchestrator.rooms import answers
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     usual = Policy()
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy guard --on-failed 'mail -s \"gang failed\" ops'",
         "l40s-deploy guard --degrade-after 10m --restore auto   # go on without a dead node",
         "l40s-deploy guard --on-ready https://example.org/hook --install",
         "l40s-deploy guard --on-failed @/etc/l40s/webhook   # an address with a secret token, read from a file",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     parser.add_argument("--once", action="store_true", help="check once, act if needed, and exit")
     parser.add_argument(
         "--limit",
@@ -98,7 +93,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     answers("options", "guard", parser)
     add_install(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

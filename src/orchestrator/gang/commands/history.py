@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.steps.status.history import GangHistory, history
@@ -18,7 +18,7 @@ from orchestrator.topology.shape import counted
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy history gang0",
         "l40s-deploy history --commands",
@@ -27,9 +27,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commands", action="store_true", help="who changed a gang, when, with which command, and how that ended"
     )
-    add_inventory(parser)
-    add_gangs(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.lock_keeping import NodeLock, locks, locks_json, release
 from orchestrator.model.errors import Exit, InputError
@@ -13,12 +13,9 @@ from orchestrator.model.errors import Exit, InputError
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy lock", "l40s-deploy lock --release --force gang0")
-    add_inventory(parser)
-    add_gangs(parser)
+    add_usual_of_gangs(parser, "l40s-deploy lock", "l40s-deploy lock --release --force gang0")
     parser.add_argument("--release", action="store_true", help="release locks whose holder is gone")
     parser.add_argument("--force", action="store_true", help="with --release: even if the holder seems to be alive")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

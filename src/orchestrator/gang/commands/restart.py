@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import (
-    add_accept,
-    add_all,
-    add_examples,
-    add_gangs,
-    add_hung_after,
-    add_inventory,
-    add_json,
-    add_timeout,
-    open_cluster,
-)
+from orchestrator.cli.options import add_accept, add_all, add_hung_after, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
@@ -41,7 +31,7 @@ from orchestrator.rooms import answers
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy restart gang0",
         "l40s-deploy restart                              # several gangs behind the router: one at a time",
@@ -49,8 +39,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy restart gang0 --maintenance          # stop, wait until every node has rebooted, start",
         "l40s-deploy restart --maintenance --run 'sh -c \"l40s-deploy prepare --node $L40S_NODE\"'",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     add_all(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for running requests")
     add_timeout(parser, "give up if a gang takes longer than this to start, or its nodes to come back")
@@ -80,7 +68,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_accept(parser)
     answers("options", "restart", parser)
     add_dry_run(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

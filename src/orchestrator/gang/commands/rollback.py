@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import (
-    add_accept,
-    add_all,
-    add_examples,
-    add_gangs,
-    add_inventory,
-    add_json,
-    add_timeout,
-    open_cluster,
-)
+from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
@@ -27,14 +18,11 @@ from orchestrator.model.chosen import refuse_unnamed
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
-    add_inventory(parser)
-    add_gangs(parser)
+    add_usual_of_gangs(parser, "l40s-deploy rollback gang0", "l40s-deploy history   # plans that you can return to")
     add_all(parser)
     add_timeout(parser)
     add_accept(parser)
     add_dry_run(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import (
-    add_examples,
-    add_gangs,
-    add_inventory,
-    add_json,
-    open_cluster,
-    open_inventory,
-)
+from orchestrator.cli.options import add_usual_of_gangs, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.status.overview import overview, overview_json
@@ -31,7 +24,7 @@ gang is unknown, else 0 (ready, starting, or stopped)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy status",
         "l40s-deploy status gang0 || echo 'gang0 needs attention'",
@@ -41,9 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy status --wide    # a row for every GPU: temperature, power, clock, memory, ECC",
     )
     parser.epilog = f"{parser.epilog}\n{_EXIT_STATUS}"
-    add_inventory(parser)
-    add_gangs(parser)
-    add_json(parser)
     parser.add_argument(
         "-w",
         "--watch",

@@ -6,16 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.cli.options import (
-    add_accept,
-    add_examples,
-    add_hung_after,
-    add_inventory,
-    add_json,
-    add_timeout,
-    open_cluster,
-    open_inventory,
-)
+from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands import dry_run as rehearsed
@@ -37,7 +28,7 @@ from orchestrator.rooms import answers
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual(
         parser,
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy up GLM-4.6-FP8                       # the same as --model GLM-4.6-FP8",
@@ -49,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy up --plan plan.json --replace        # replace the running plan of the only gang",
         "l40s-deploy up                                   # finish what an interrupted command began",
     )
-    add_inventory(parser)
     plan_options.add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="only show the plan, like `l40s-deploy plan`")
     add_timeout(parser, "give up after this time")
@@ -71,7 +61,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="on Ctrl-C, stop what was started (default: detach and leave it running)",
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

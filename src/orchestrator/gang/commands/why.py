@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.last_failure import FailureVerdict
 from orchestrator.gang.steps.router.host import GANG
@@ -16,7 +16,7 @@ from orchestrator.model.gang_state import GangState
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy why",
         "l40s-deploy why --all gang0",
@@ -25,8 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "kubectl logs --prefix -l app=engine | l40s-deploy why --log -",
         "l40s-deploy logs --around-failure",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     parser.add_argument(
         "--all", action="store_true", help="also show later errors and the events of all nodes in order"
     )
@@ -39,7 +37,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="read these logs of SGLang, vLLM or NCCL instead, of one node each, and ask no node: text or gzip, with"
         " the prefixes of journald, docker, kubectl or mpirun, NODE=FILE to name the node, - for standard input",
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

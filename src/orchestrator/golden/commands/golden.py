@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_cluster
+from orchestrator.cli.options import add_examples, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit
 
@@ -28,10 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="golden_verb", required=True, metavar="accept | check | show")
     for name, summary in _VERBS:
         verb = verbs.add_parser(name, help=summary, description=summary)
-        add_examples(verb, f"l40s-deploy golden {name}")
-        add_inventory(verb)
-        add_gangs(verb)
-        add_json(verb)
+        add_usual_of_gangs(verb, f"l40s-deploy golden {name}")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

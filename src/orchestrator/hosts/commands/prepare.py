@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_inventory
+from orchestrator.cli.options import add_timeout, add_usual, open_inventory
 from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit, InputError, Unreachable
@@ -44,8 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
     from orchestrator.hosts.steps.prepare import ON_REQUEST, TAGS
 
-    add_examples(parser, *_EXAMPLES)
-    add_inventory(parser)
+    add_usual(parser, *_EXAMPLES)
     parser.add_argument("--node", action="append", default=[], metavar="NODE", help="only this node (repeatable)")
     parser.add_argument(
         "--tags",
@@ -75,7 +74,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--remove", action="store_true", help="undo what prepare changed, as recorded on each node")
     parser.add_argument("--check", "--dry-run", action="store_true", help="show what would change; change nothing")
     add_timeout(parser, "give up after this time")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

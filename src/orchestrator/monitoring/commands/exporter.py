@@ -5,14 +5,7 @@ from __future__ import annotations
 import argparse
 import threading
 
-from orchestrator.cli.options import (
-    add_examples,
-    add_gangs,
-    add_install,
-    add_inventory,
-    add_json,
-    open_inventory,
-)
+from orchestrator.cli.options import add_install, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.units import install_unit
 from orchestrator.gang.steps.guard.unit import EXPORTER
@@ -22,17 +15,14 @@ from orchestrator.monitoring.targets import DEFAULT_PORT
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy exporter",
         "l40s-deploy exporter --listen 10.0.0.5 --install",
         f"curl -s http://127.0.0.1:{DEFAULT_PORT}/metrics | promtool check metrics",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     add_listen(parser, DEFAULT_PORT)
     add_install(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

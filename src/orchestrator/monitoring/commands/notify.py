@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.monitoring.steps.notify import keep_outcome, send, shown, trial
@@ -12,10 +12,8 @@ from orchestrator.monitoring.steps.notify import keep_outcome, send, shown, tria
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(parser, "l40s-deploy notify", "l40s-deploy notify --test")
-    add_inventory(parser)
+    add_usual(parser, "l40s-deploy notify", "l40s-deploy notify --test")
     parser.add_argument("--test", action="store_true", help="send a test message to every recipient of l40s_notify")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, add_timeout, open_inventory
+from orchestrator.cli.options import add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.grouping import who
@@ -28,15 +28,13 @@ ENOUGH_PERCENT = 80.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy nettest",
         "l40s-deploy nettest --model DeepSeek-V3-0324-Block64x64 --json",
         "l40s-deploy nettest --verify     # only whether data arrives as it was sent: seconds",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --nettest     # before every rank starts",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     parser.add_argument(
         "--model", metavar="MODEL", help="model whose decode sizes to measure (default: the last one that ran)"
     )
@@ -46,7 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="compare data between all ranks, and time nothing")
     add_nettest_min(parser)
     add_timeout(parser, "give up if the measurements of a gang take longer than this", NETTEST_S)
-    add_json(parser)
 
 
 def add_nettest_min(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, open_inventory
+from orchestrator.cli.options import add_nodes, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import no_such
@@ -39,7 +39,7 @@ _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual(
         parser,
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --sources",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --stack sglang-0.5.23 --without l40s-2",
@@ -48,7 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "l40s-deploy plan --model MiniMax-M2 --replicas      # one engine per node",
         "l40s-deploy plan --model DeepSeek-V3-0324-Block64x64 --out plan.json && l40s-deploy up --plan plan.json",
     )
-    add_inventory(parser)
     add_plan_options(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
@@ -62,7 +61,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_nodes(parser, "node for --show (repeatable; default: the leader)")
     parser.add_argument("--sources", action="store_true", help="show where every value comes from")
     parser.add_argument("--out", metavar="FILE", help="also save the plan to a file for `up --plan`")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

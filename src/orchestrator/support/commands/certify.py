@@ -7,14 +7,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from orchestrator.cli.options import (
-    add_examples,
-    add_inventory,
-    add_json,
-    add_layout,
-    add_timeout,
-    open_cluster,
-)
+from orchestrator.cli.options import add_layout, add_timeout, add_usual, open_cluster
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import counting
@@ -33,13 +26,12 @@ exit status: 0 all is right, 3 a step could not be run, 7 something is wrong, sl
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual(
         parser,
         "l40s-deploy certify --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy certify gang1 --model DeepSeek-R1-Channel-INT8 --yes --out l40s.json",
     )
     parser.epilog = f"{parser.epilog}\n{EPILOG}"
-    add_inventory(parser)
     parser.add_argument("gang", nargs="*", default=[], metavar="GANG", help="which gang, where there are several")
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: as `plan` chooses)")
@@ -49,7 +41,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="do not ask before the gang is started and a rank killed")
     add_timeout(parser, "give up if a start or a benchmark takes longer than this")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from orchestrator.cli.options import add_examples, add_gangs, add_inventory, add_json, open_inventory
+from orchestrator.cli.options import add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit
 from orchestrator.support.steps.bundle import bundle
@@ -14,18 +14,15 @@ from orchestrator.support.steps.bundle import bundle
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this verb."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy support-bundle",
         "l40s-deploy support-bundle gang0 --out report.tar.gz",
         "tar -xzOf report.tar.gz l40s-deploy-support/manifest.json   # what is in it, and what is missing",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     parser.add_argument(
         "--out", metavar="FILE", help="the archive (default: l40s-deploy-support-DATE-TIME.tar.gz in this directory)"
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from orchestrator.cli.options import (
-    add_examples,
-    add_gangs,
-    add_inventory,
-    add_json,
-    add_layout,
-    add_timeout,
-    open_inventory,
-)
+from orchestrator.cli.options import add_layout, add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
@@ -25,19 +17,16 @@ from orchestrator.tuning.steps import kernels
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Options of this word."""
-    add_examples(
+    add_usual_of_gangs(
         parser,
         "l40s-deploy stack check --model DeepSeek-V3-0324-Block64x64",
         "l40s-deploy stack check --model DeepSeek-R1-Channel-INT8 --stack sglang-0.4.4-l40s --json",
         "l40s-deploy up --model DeepSeek-V3-0324-Block64x64 --check-kernels     # before every rank starts",
     )
-    add_inventory(parser)
-    add_gangs(parser)
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
     parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: as `plan` chooses)")
     add_layout(parser)
     add_timeout(parser, "give up if the kernels of a gang take longer than this", KERNELS_S)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
