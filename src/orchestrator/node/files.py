@@ -11,8 +11,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import FULL, disk_full
+from orchestrator.node.failure import FULL, Failure, disk_full
 from orchestrator.protocol.message import M, Unreadable, parsed
 from orchestrator.protocol.verbs import GangRequest
 

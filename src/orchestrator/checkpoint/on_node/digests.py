@@ -15,8 +15,7 @@ from orchestrator.checkpoint.on_node.push.offer import listed
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.checkpoint.on_node.target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node import files
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import Digests
 from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell

@@ -27,8 +27,7 @@ from threading import Thread
 from typing import Any
 
 from orchestrator.node import itself
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.directory import Checkpoint, Fault, quantised_block, read_checkpoint
 from orchestrator.checkpoint.on_node.target import JOURNAL
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import Gravity, InspectRequest
 

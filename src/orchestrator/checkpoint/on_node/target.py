@@ -20,8 +20,7 @@ from typing import Any
 from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX
 from orchestrator.checkpoint.on_node.shard_layout import ShardLayout
 from orchestrator.checkpoint.on_node.transfer import write_at
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import DENIED, FULL, disk_full, os_failure
+from orchestrator.node.failure import DENIED, FULL, Failure, disk_full, os_failure
 
 JOURNAL = ".l40s-reblock.json"
 PARTIAL = ".part"

@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import Job, plan, reblock, survey
 from orchestrator.checkpoint.on_node.target import TargetState, standing
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import Progress, Reblocked, ReblockLine, ReblockRequest

@@ -14,8 +14,7 @@ from orchestrator.checkpoint.on_node.there import reblocked
 from orchestrator.model.deadlines import INSPECT_S
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import Failure, os_failures
 from orchestrator.planning.judgement import Judgement, judge
 from orchestrator.protocol.jobs import (
     InspectAnswer,

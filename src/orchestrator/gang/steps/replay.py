@@ -6,13 +6,15 @@ Whoever restarts need not be who started: no file of this machine is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.steps.raising import Rising
 from orchestrator.gang.steps.status.reports import where
-from orchestrator.model.errors import InputError, NodeError
+from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
+from orchestrator.model.per_node import PerNode
 from orchestrator.planning.redaction import shown_env, shown_flags
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.page_cache import WeightsAheadRequest
@@ -115,10 +117,7 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     answer.
     """
 
-    def one(session: Session) -> StagedAnswer:
-        return ask_staged(session, GangRequest(**where(session.spec, gang.name), run_id=run_id or None))
-
-    answered = fleet.on_every(one, only=[node.name for node in gang.nodes])
+    answered = _ask(fleet, gang, run_id)
     for failure in answered.failures.values():
         if isinstance(failure, NodeRefusal) and failure.kind == "no-run":
             raise _nothing(gang.name, failure.where)
@@ -127,6 +126,24 @@ def staged_plan(fleet: Fleet, gang: GangSpec, *, run_id: str = "", whole: bool =
     if whole:
         _refuse_disagreement(gang, requests)
     return Staged(gang=gang, requests=requests)
+
+
+def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
+    """What these nodes know of the gang's newest run; None where they know of none. A node that was away for a while
+    knows an older one."""
+    answers, known = _ask(fleet, gang).values, []
+    for node in gang.nodes:
+        if node.name in answers:
+            with suppress(DeployError):
+                known.append(staged_request(node, gang.name, answers[node.name]))
+    return max(known, key=lambda request: request.run_id, default=None)
+
+
+def _ask(fleet: Fleet, gang: GangSpec, run_id: str = "") -> PerNode[StagedAnswer]:
+    def one(session: Session) -> StagedAnswer:
+        return ask_staged(session, GangRequest(**where(session.spec, gang.name), run_id=run_id or None))
+
+    return fleet.on_every(one, only=[node.name for node in gang.nodes])
 
 
 def staged_request(node: NodeSpec, gang: str, answer: StagedAnswer) -> StagingRequest:

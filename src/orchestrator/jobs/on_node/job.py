@@ -32,9 +32,8 @@ from orchestrator.node.engine import engine_container, guardian, helper_process
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.engine.watch import shown
-from orchestrator.node.failure import Failure
+from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import ENGINE_LOG, REPORT_FILE
-from orchestrator.node.os_failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage

@@ -25,7 +25,7 @@ from orchestrator.jobs.on_node import job
 from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import guardian, helper_process
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import reader_is_gone, tell
 from orchestrator.node.verbs import lock

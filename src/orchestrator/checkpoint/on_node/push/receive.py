@@ -31,8 +31,7 @@ from orchestrator.checkpoint.on_node.push.giver import (
 )
 from orchestrator.checkpoint.on_node.push.target import REPAIR, FileEntry, PushTarget, entries_of
 from orchestrator.node import below, files
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import failure_of, os_failures
+from orchestrator.node.failure import Failure, failure_of, os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import CHUNK, Counted, Digests
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell

@@ -5,37 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from orchestrator.gang.steps.replay import staged_request
+from orchestrator.gang.steps.replay import newest_run
 from orchestrator.gang.steps.router.routing import say_failures, serving_router
-from orchestrator.gang.steps.status.reports import where
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.protocol.staging import StagingRequest
-from orchestrator.protocol.verbs import GangRequest, StagedAnswer
-from orchestrator.remote.asking import ask_staged
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.session import Session
-
-
-def newest_run(fleet: Fleet, gang: GangSpec) -> StagingRequest | None:
-    """What these nodes know of the gang's newest run; None where they know of none. A node that was away for a while
-    knows an older one."""
-
-    def one(session: Session) -> StagedAnswer:
-        return ask_staged(session, GangRequest(**where(session.spec, gang.name)))
-
-    answers = fleet.on_every(one, only=[node.name for node in gang.nodes])
-    known = []
-    for node in gang.nodes:
-        if node.name not in answers.values:
-            continue
-        try:
-            known.append(staged_request(node, gang.name, answers.values[node.name]))
-        except DeployError:
-            continue
-    return max(known, key=lambda request: request.run_id, default=None)
 
 
 def leave(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.failure import Failure
-from orchestrator.node.os_failure import os_failures
+from orchestrator.node.failure import Failure, os_failures
 
 
 @pytest.mark.parametrize(
