@@ -38,9 +38,10 @@ def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> Non
     for lock in found:
         if lock.error is not None:
             screen.say(f"{lock.node}: {lock.error.what}")
-    held = [lock for lock in found if lock.token]
-    if not held:
+    if not any(lock.held.token for lock in found):
         screen.out.print("no locks are held")
-    for lock in held:
-        state = "released" if given_back else "stale" if lock.stale else f"last heartbeat {lock.age_s:.0f} s ago"
-        screen.out.print(printable(f"{lock.gang} on {lock.node}: {lock.holder} with `{lock.command}`, {state}"))
+    for lock in found:
+        held = lock.held
+        state = "released" if given_back else "stale" if held.stale else f"last heartbeat {held.age_s:.0f} s ago"
+        if held.token:
+            screen.out.print(printable(f"{lock.gang} on {lock.node}: {held.name} with `{held.command}`, {state}"))

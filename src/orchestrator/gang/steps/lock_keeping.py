@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.gang.steps.holder import has_ended
@@ -16,30 +16,18 @@ from orchestrator.remote.asking import ask_lock
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 
+FREE = LockHolder(token="", who="", host="", pid=0, command="")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLock:
-    """One gang's lock on one node. token '' means that it is free.
-
-    age_s: since the holder's last sign of life, by the node's clock
-    stale: too old to count, or its process on this machine is gone: the next command takes it over by itself
-    """
+    """One gang's lock on one node. held: by whom, `FREE` by none; stale also where that process on this machine is
+    gone: the next command takes it over by itself."""
 
     gang: str
     node: str
-    token: str = ""
-    who: str = ""
-    host: str = ""
-    pid: int = 0
-    command: str = ""
-    age_s: float = 0.0
-    stale: bool = False
+    held: LockHolder = FREE
     error: DeployError | None = None
-
-    @property
-    def holder(self) -> str:
-        """'ops@desk (pid 4711)'."""
-        return LockHolder(token=self.token, who=self.who, host=self.host, pid=self.pid).name
 
 
 def locks(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeLock, ...]:
@@ -58,14 +46,14 @@ def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = 
     with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
         found = [lock for gang in chosen for lock in _look(fleet, gang)]
         for lock in found:
-            if lock.token and not (lock.stale or force):
+            if lock.held.token and not (lock.held.stale or force):
                 raise LockHeld(
-                    f"{lock.holder} holds gang {lock.gang} with `{lock.command}`, last heartbeat {lock.age_s:.0f} s"
-                    " ago",
+                    f"{lock.held.name} holds gang {lock.gang} with `{lock.held.command}`, last heartbeat"
+                    f" {lock.held.age_s:.0f} s ago",
                     where=lock.node,
                     fix="wait for it, or stop it. Use --force only if you are sure that it is not running",
                 )
-        return tuple(_give_back(fleet, lock) for lock in found if lock.token or lock.error)
+        return tuple(_give_back(fleet, lock) for lock in found if lock.held.token or lock.error)
 
 
 def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
@@ -75,13 +63,13 @@ def locks_json(found: Sequence[NodeLock]) -> dict[str, Any]:
             {
                 "gang": lock.gang,
                 "node": lock.node,
-                "held": bool(lock.token),
-                "who": lock.who,
-                "host": lock.host,
-                "pid": lock.pid,
-                "command": lock.command,
-                "age_s": round(lock.age_s, 1),
-                "stale": lock.stale,
+                "held": bool(lock.held.token),
+                "who": lock.held.who,
+                "host": lock.held.host,
+                "pid": lock.held.pid,
+                "command": lock.held.command,
+                "age_s": round(lock.held.age_s, 1),
+                "stale": lock.held.stale,
                 "error": lock.error.what if lock.error else None,
             }
             for lock in found
@@ -98,23 +86,20 @@ def _look(fleet: Fleet, gang: GangSpec) -> list[NodeLock]:
     return [
         NodeLock(gang=gang.name, node=name, error=answers.failures[name])
         if name in answers.failures
-        else _lock(gang.name, name, answers.values[name].held)
+        else NodeLock(gang=gang.name, node=name, held=_shown(answers.values[name].held))
         for name in names
     ]
 
 
-def _lock(gang: str, node: str, held: LockHolder | None) -> NodeLock:
+def _shown(held: LockHolder | None) -> LockHolder:
     if held is None:
-        return NodeLock(gang=gang, node=node)
-    return NodeLock(
-        gang=gang,
-        node=node,
-        token=held.token,
+        return FREE
+    return replace(
+        held,
         who=held.who or "unknown",
         host=held.host or "unknown",
         pid=held.pid or 0,
         command=held.command or "a lock file that can't be read",
-        age_s=held.age_s,
         stale=held.stale or has_ended(held),
     )
 
@@ -125,7 +110,7 @@ def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
         return lock
 
     def one(session: Session) -> LockAnswer:
-        return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.token))
+        return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.held.token))
 
     fleet.on_every(one, only=[lock.node]).all()
     return lock

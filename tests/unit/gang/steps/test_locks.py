@@ -256,7 +256,7 @@ def test_a_damaged_lock_file_is_told_in_words_and_given_back_by_force(local: Loc
         assert held.value.where == "node1" and "lock --release --force" in held.value.fix
         with pytest.raises(LockHeld, match="can't be read"):
             release(gang.inventory)
-        (found,) = (lock for lock in release(gang.inventory, force=True) if lock.token)
+        (found,) = (lock for lock in release(gang.inventory, force=True) if lock.held.token)
         assert found.node == "node1" and not file.exists()
         with GangLock(fleet, gang.gang, "down"):
             pass
