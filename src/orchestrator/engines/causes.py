@@ -8,7 +8,8 @@ write into a log could else make its reader stand still.
 
 from __future__ import annotations
 
-from orchestrator.engines.engine import LogCause, LogProof
+from orchestrator.engines.engine import LogProof
+from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 
 _COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
@@ -30,14 +31,14 @@ _XID = r"NVRM: Xid \(PCI:(?P<own>[0-9A-Fa-f:.]{7,16})[^)]{0,16}\): "
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
-    LogCause(
+    CausePattern(
         id="FLAG-REFUSED",
         pattern=r"error: (unrecognized arguments|ambiguous option|argument --|the following arguments are required)",
         text="the engine rejected its command line",
         fix="compare its flags (`l40s-deploy plan --show argv`) with the engine version that is installed on the node"
         " (`l40s-deploy doctor`)",
     ),
-    LogCause(
+    CausePattern(
         id="ENGINE-MISSING",
         pattern=r"No module named '?(sglang|torch|sgl_kernel|flashinfer)\b"
         r"|ImportError: \S{1,256}\.so: undefined symbol(?!: cu[A-Z])|Could not load any common_ops library",
@@ -45,7 +46,7 @@ COMMON = (
         " for another torch",
         fix="reinstall the stack: run `l40s-deploy prepare`",
     ),
-    LogCause(
+    CausePattern(
         id="MODEL-MISSING",
         pattern=r"Repo id must be in the form|is not a local folder and is not a valid model identifier"
         r"|does not appear to have a file named|Unrecognized model in .{0,512}Should have a `model_type` key"
@@ -54,20 +55,20 @@ COMMON = (
         fix="copy the checkpoint, with its config and tokenizer files, to this node's model root:"
         " `l40s-deploy checkpoint push SRC --node NODE`",
     ),
-    LogCause(
+    CausePattern(
         id="MODEL-CODE-REFUSED",
         pattern=r"[Pp]lease pass the argument `trust_remote_code=True`|consider setting `trust_remote_code=True`",
         text="the checkpoint contains code of its own, which the engine runs only if it is told to",
         fix="read that code; then set `trust_remote_code: true` in the model's profile",
     ),
-    LogCause(
+    CausePattern(
         id="MODEL-UNSUPPORTED",
         pattern=r"Model architectures \[.{0,256}\] are not supported"
         r"|but Transformers does not recognize this architecture",
         text="the stack's engine, or its Transformers, is older than the model and does not know it",
         fix="choose a newer stack (l40s_stack), or one that is patched for the model",
     ),
-    LogCause(
+    CausePattern(
         id="SHARDS-MISSING",
         pattern=r"references \d+ shard file\(s\) missing|Cannot find any model weights"
         r"|No such file or directory: '?[^']{0,512}\.safetensors",
@@ -75,28 +76,28 @@ COMMON = (
         fix="list them with `l40s-deploy checkpoint verify MODEL`, then send them with"
         " `l40s-deploy checkpoint push SRC --node NODE --repair`",
     ),
-    LogCause(
+    CausePattern(
         id="SHARD-CORRUPT",
         pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )",
         text="a weight file on this node is corrupt or truncated",
         fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with"
         " `l40s-deploy checkpoint push SRC --node NODE --repair`",
     ),
-    LogCause(
+    CausePattern(
         id="BLOCK-NOT-DIVISIBLE",
         pattern=r"is not divisible by weight quantization block_[nk] = ",
         text="split by the tensor parallel degree, a weight no longer ends on a quantisation block",
         fix="use a checkpoint with 64x64 blocks for TP32, or pipeline stages with TP16 at most (sglang issues 3345,"
         " 3491, 4791, 10641)",
     ),
-    LogCause(
+    CausePattern(
         id="LAYOUT-NOT-DIVISIBLE",
         pattern=r"AssertionError: \d+ is not divisible by \d+|tp_size must be divisible by number of nodes",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
         " number of nodes",
         fix="choose another --tp or --pp; `l40s-deploy plan` lists the layouts that the model allows",
     ),
-    LogCause(
+    CausePattern(
         id="SM89-TRITON-TILES",
         pattern=r"OutOfResources: out of resource: shared memory",
         text="a Triton kernel needs more shared memory than the GPU has (SM89: 101,376 bytes per block): its tile"
@@ -104,26 +105,26 @@ COMMON = (
         fix="use a stack with the SM89 branch in extend_attention (sglang PR 4418), and kernel configs tuned on this"
         " GPU",
     ),
-    LogCause(
+    CausePattern(
         id="SM89-INT8-GEMM",
         pattern=r"gemm executioin failed",
         text="sgl-kernel has no int8 GEMM for SM89 and used the one for SM80; the error looks like a lack of memory,"
         " but is not",
         fix="install a build of sgl-kernel with sglang PR 4418",
     ),
-    LogCause(
+    CausePattern(
         id="FP8-NOT-SUPPORTED",
         pattern=r"fp8e4nv not supported|quantization method fp8 is not supported for the current GPU",
         text="one of the GPUs is older than SM89 and does not support FP8",
         fix="remove the node with the older GPU from the gang (sglang issue 18875)",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-MEMORY-UNBALANCED",
         pattern=r"The memory capacity is unbalanced|Free memory on device .{0,64}is less than desired GPU memory",
         text="a GPU has much less free memory than others, or than the engine wants: another process uses it",
         fix="find the process with `nvidia-smi` on the node: if it is another gang's, give each gang its own GPUs",
     ),
-    LogCause(
+    CausePattern(
         id="WEIGHTS-EXCEED-MEMORY",
         pattern=r"Not enough memory(?:\. Please try to increase --mem-fraction-static| to allocate KV cache)"
         r"|No available memory for the cache blocks",
@@ -131,7 +132,7 @@ COMMON = (
         " --gpu-memory-utilization)",
         fix="use more GPUs, or increase --mem-fraction-static as far as `l40s-deploy plan` allows",
     ),
-    LogCause(
+    CausePattern(
         id="KV-CACHE-FULL",
         pattern=r"(?:Prefill out|Decode out|^(?:RuntimeError: )?Out) of memory\. Try to lower your batch size"
         r"|larger than the (?:available KV cache memory|maximum number of tokens that can be stored in KV cache)",
@@ -139,7 +140,7 @@ COMMON = (
         fix="set --context-length and --max-running-requests by the KV tokens that `l40s-deploy plan` shows, or choose"
         " a layout with more of them",
     ),
-    LogCause(
+    CausePattern(
         id="KERNEL-COMPILE",
         pattern=rf"PassManager::run failed|{_CAPTURE_FAILED}: "
         r"(?:\w{1,64}\.){0,8}(?:InductorError|SubprocException|LoweringException|BackendCompilerFailed)\b",
@@ -148,13 +149,13 @@ COMMON = (
         " `l40s-deploy plan --show argv` shows it; otherwise find the kernel with"
         " `l40s-deploy logs --around-failure`",
     ),
-    LogCause(
+    CausePattern(
         id="GRAPH-CAPTURE",
         pattern=rf"{_CAPTURE_FAILED}.{{0,256}}(?:[Oo]ut of memory|OutOfMemory)",
         text="CUDA graph capture failed for lack of memory",
         fix="reduce cuda_graph_max_bs, or max_bs and sizes of `graphs`, in the model profile, or --mem-fraction-static",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-OUT-OF-MEMORY",
         pattern=r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|cudaErrorMemoryAllocation"
         r"|CUDA_ERROR_OUT_OF_MEMORY"
@@ -164,7 +165,7 @@ COMMON = (
         fix="reduce --mem-fraction-static or the CUDA graph batch size; check for other processes on the GPU with"
         " `nvidia-smi`",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-KERNEL-FAULT",
         pattern=rf"(?:CUDA error: |Cuda failure (?:\d{{1,4}} )?'){_GPU_FAULT}",
         text="a GPU kernel failed while it ran (illegal access, assertion): a bug in it, or a faulty GPU",
@@ -172,21 +173,21 @@ COMMON = (
         " replace that GPU; otherwise try the stack without CUDA graphs",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="GPU-DUPLICATE",
         pattern=r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
         text="two ranks were given the same GPU",
         fix="give each rank a GPU of its own: compare l40s_gpus, CUDA_VISIBLE_DEVICES and the number of ranks on the"
         " node (`l40s-deploy plan --show env`)",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-PEERS-EXCEEDED",
         pattern=r"peer mapping resources exhausted|cudaErrorTooManyPeers|GPU peer-mapping \(BAR1 P2P\) resources",
         text="more GPUs of one node map each other's memory than CUDA allows: 8 at once over PCIe",
         fix="give the gang at most 8 GPUs of a node (l40s_gpus), or try NCCL_CUMEM_ENABLE=0 and NCCL_P2P_DISABLE=1"
         " (nccl issue 1874)",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-P2P-REFUSED",
         pattern=r"(?:Error: CUDA error: |Cuda failure (?:\d{1,4} )?'|Cuda error \S{1,128} ')"
         r"peer access is not supported",
@@ -194,7 +195,7 @@ COMMON = (
         fix="see which pairs can: `nvidia-smi topo -p2p r`; without P2P between them set NCCL_P2P_DISABLE=1 and"
         " --disable-custom-all-reduce",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-ARCH",
         pattern=r"no kernel image is available for execution|Cuda failure (?:\d{1,4} )?'invalid device function'"
         r"|CUDA error: invalid device function|ptxas fatal {1,8}: Value 'sm_\w{1,8}' is not defined",
@@ -202,14 +203,14 @@ COMMON = (
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-DRIVER-MISSING",
         pattern=r"Found no NVIDIA driver on your system|Error: libcuda\.so\.1: cannot open shared object"
         r"|could not select device driver .{0,32}\[\[gpu\]\]|nvidia-container-cli: initialization error",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all and the NVIDIA container toolkit",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-DRIVER",
         pattern=r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
         r"|forward compatibility was attempted on non supported HW|[Dd]river/library version mismatch"
@@ -218,13 +219,13 @@ COMMON = (
         text="the node's NVIDIA driver is too old for the stack's CUDA libraries, or its versions do not match",
         fix="update the driver and reboot, or choose a stack that supports the installed driver",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-ECC",
         pattern=r"uncorrectable ECC error",
         text="a GPU's memory has an uncorrectable ECC error",
         fix=XIDS[48].fix,
     ),
-    LogCause(
+    CausePattern(
         id="GPU-LOST",
         pattern=r"GPU is lost|fallen off the bus|Unable to determine the device handle"
         r"|no CUDA-capable device is detected|No CUDA GPUs are available"
@@ -233,21 +234,21 @@ COMMON = (
         fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node, and l40s_gpus or"
         " CUDA_VISIBLE_DEVICES against the number of ranks",
     ),
-    LogCause(
+    CausePattern(
         id="PORT-IN-USE",
         pattern=r"ZMQ(?:Error|BindError): Address already in use",
         text="two of the engine's own processes, or two engines of this node, took the same port for a queue",
         fix="start it again with `l40s-deploy restart GANG`: these ports are chosen anew. If it comes back,"
         " look for a second engine with `ss -ltnp`",
     ),
-    LogCause(
+    CausePattern(
         id="PORT-IN-USE",
         pattern=r"EADDRINUSE|[Aa]ddress already in use|Port is already in use|[Pp]ort \d+ is (already )?in use",
         text="a port that the engine needs is in use on this node",
         fix="find the listener with `ss -ltnp`: if it is another gang's, or you don't know whose, choose other ports in"
         " the inventory",
     ),
-    LogCause(
+    CausePattern(
         id="ADDRESS-NOT-HERE",
         pattern=r"ZMQ(?:Error|BindError): Cannot assign requested address|failed to bind to .{0,128}errno: 99\b"
         r"|while attempting to bind on address .{0,128}: cannot assign requested address"
@@ -255,14 +256,14 @@ COMMON = (
         text="the engine is to listen on an address that this node does not have",
         fix="correct l40s_address in the inventory: compare it with `ip -brief address` on the node",
     ),
-    LogCause(
+    CausePattern(
         id="NAME-UNRESOLVED",
         pattern=r"IPv4 network addresses of \((?P<peer>[^,)]{1,128}), \d{1,5}\) cannot be retrieved \(gai error",
         text="this node can't resolve the name of another one",
         fix="give addresses in the inventory (l40s_address), or add the name to DNS or /etc/hosts on every node",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="NO-INTERFACE",
         pattern=r"no socket interface found|Unable to find (interface|address) for|No usable listening interface found"
         r"|NET/Socket : no interface found|NET/IB : No IP interface found|verify NCCL_OOB_NET_IFNAME"
@@ -270,7 +271,7 @@ COMMON = (
         text="the network interface set for NCCL or Gloo does not exist, or has no address",
         fix="compare NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME with the node's interfaces (sglang issues 836, 958)",
     ),
-    LogCause(
+    CausePattern(
         id="WRONG-INTERFACE",
         pattern=rf"[Cc]onnect(?: to)? (?P<peer>{_LOCAL_ONLY}\S{{0,128}}) ?(?:failed|returned|[A-Z])"
         rf"|remote=(?P<peer_of_gloo>{_LOCAL_ONLY}\S{{0,128}})"
@@ -281,7 +282,7 @@ COMMON = (
         " (`l40s-deploy plan --show env`; nccl issue 975)",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="PORT-BLOCKED",
         pattern=rf"[Cc]onnect to (?P<peer>\S{{1,128}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
         rf"|connect (?:returned|failed ?:) {_NO_WAY}|socket(?:Start|Poll)Connect: exceeded timeouts"
@@ -292,14 +293,14 @@ COMMON = (
         " groups); `l40s-deploy doctor` tries them (nccl issue 1105, sglang issue 3820)",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="IB-MEMLOCK",
         pattern=r"ibv_(reg_\w{1,16}|create_cq|create_qp|alloc_pd) failed"
         r"(?:\s{0,8}$|.{0,256}(?:Cannot allocate memory|\b12\b))",
         text="the RDMA driver can't lock memory: the engine's memlock limit is too low",
         fix="set memlock to unlimited for the engine's service or user: run `l40s-deploy prepare --tags limits`",
     ),
-    LogCause(
+    CausePattern(
         id="GDR-REFUSED",
         pattern=rf"{_COMPLETION}4{_CARD}"
         r"|ibv_reg_\w{1,16} failed.{0,64}(?:Bad address|Operation not (?:supported|permitted)|\b(?:14|95)\b)",
@@ -309,7 +310,7 @@ COMMON = (
         " slowly"
         " (nccl issues 214, 928, 1999)",
     ),
-    LogCause(
+    CausePattern(
         id="GDR-REFUSED",
         pattern=rf"{_COMPLETION}1[01]{_CARD}|ACS is enabled, which breaks the GPU Direct RDMA",
         text="the other end's card could not use GPU memory that was registered for GPUDirect RDMA: an IOMMU that"
@@ -319,19 +320,19 @@ COMMON = (
         " (nccl issues 214, 928, 1999)",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="RDMA-PORT-DOWN",
         pattern=r"NET/IB\w{0,16} ?: (?:(?P<own>\S{1,64}) )?[Gg]ot (?:non-fatal )?async (?:error )?event ?: port error",
         text="this node lost the link of an RDMA port",
         fix="check cable, transceiver and the switch's port; `l40s-deploy doctor` shows which port is down",
     ),
-    LogCause(
+    CausePattern(
         id="RDMA-CARD-FAILED",
         pattern=r"async (?:fatal )?event ?: local catastrophic error",
         text="a network card of this node has failed, or was reset",
         fix="check the kernel log (`dmesg -T | grep -i mlx5`) and the card's firmware; power-cycle the machine",
     ),
-    LogCause(
+    CausePattern(
         id="IB-GID",
         pattern=r"ibv_modify_qp failed with (error )?(?:(?:22|61)\b|Invalid argument|No data available)"
         r"|ibv_modify_qp failed.{0,256}local GID ::(?:[,\s]|$)|Call to ibv_query_gid failed",
@@ -340,7 +341,7 @@ COMMON = (
         " and up,"
         " look whether its interface still has its address",
     ),
-    LogCause(
+    CausePattern(
         id="IB-UNREACHABLE",
         pattern=rf"{_COMPLETION}12{_CARD}"
         rf"|ibv_modify_qp failed with (?:error )?(?:(?:101|110|113)\b|{_NO_WAY})|NICs (?:are not cross-rail connected"
@@ -349,7 +350,7 @@ COMMON = (
         fix="test the two ports with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issues 2013, 2397)",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="IB-DENIED",
         pattern=r"/dev/infiniband/\S{0,32}.{0,16}Permission denied|NET/IB : Unable to open device \S"
         r"|Call to ibv_open_device failed",
@@ -357,26 +358,26 @@ COMMON = (
         fix="check the owner and mode of /dev/infiniband/uverbs* against the engine's user (rdma-core's udev rules give"
         " 0666); in a container --device /dev/infiniband",
     ),
-    LogCause(
+    CausePattern(
         id="IB-MISSING",
         pattern=r"Failed to initialize any NET plugin|Error: network IB not found"
         r"|libibverbs\.so\S{0,8}: cannot open shared object",
         text="NCCL is set to use RDMA, but finds no usable RDMA device or no libibverbs on this node",
         fix="install libibverbs1 and ibverbs-providers; check with `ibv_devinfo` that the ports are ACTIVE",
     ),
-    LogCause(
+    CausePattern(
         id="RAIL-LINK-LAYER",
         pattern=r"different link_layer|(?:merge|connect) incompatible devices|device is incompatible with the local",
         text="NCCL was given InfiniBand and RoCE ports together, and can't connect one to the other",
         fix="name ports of one link type in NCCL_IB_HCA, the same on all nodes (`l40s-deploy plan --show env`)",
     ),
-    LogCause(
+    CausePattern(
         id="NCCL-DIFFERS",
         pattern=r"Mismatched NCCL (?:git )?versions? detected|NCCL version mismatch with remote peer",
         text="the nodes of the gang have different versions of NCCL",
         fix="install one stack on all nodes: `l40s-deploy prepare`; `l40s-deploy doctor` compares them",
     ),
-    LogCause(
+    CausePattern(
         id="RANKS-DIFFER",
         pattern=r"Bootstrap Root : (?:mismatch in (?:info|rank count) from procs"
         r"|rank \d{1,6} of \d{1,6} ranks has already)"
@@ -387,7 +388,7 @@ COMMON = (
         " of an earlier start in `nvidia-smi`",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="SHM-TOO-SMALL",
         pattern=r"posix_fallocate failed ?: No space left|/dev/shm.{0,256}No space left"
         r"|Error while creating shared memory segment \S{1,256} \(size -?\d{1,20}\)(?:\s{0,8}$|, error: No space left)"
@@ -399,7 +400,7 @@ COMMON = (
         " delete"
         " leftover files in it",
     ),
-    LogCause(
+    CausePattern(
         id="SHM-GONE",
         pattern=r"Error while attaching to shared memory segment"
         r"|shm(?:utils)?\.(?:cc|h):\d{1,6} NCCL WARN Call to open failed ?: No such file",
@@ -410,7 +411,7 @@ COMMON = (
         " another version of NCCL (nccl issues 1589, 2190)",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="COMPILER-MISSING",
         pattern=rf"Failed to find C compiler|No working C\+\+ compiler|Ninja is required to load"
         r"|fatal error: (?:Python|cuda\w{0,32}|cu\w{0,32}|std\w{0,16}|nv\w{0,32})\.h(?:pp)?: No such file"
@@ -424,27 +425,27 @@ COMMON = (
         " toolkit's"
         " nvcc on every node (sglang issue 30122)",
     ),
-    LogCause(
+    CausePattern(
         id="DISK-FULL",
         pattern=r"No space left on device|Disk quota exceeded",
         text="a disk on this node is full, or what its user may use of it",
         fix="free space in the state directory and the caches; `l40s-deploy doctor` shows which file system is full,"
         " and `quota -s` the quota",
     ),
-    LogCause(
+    CausePattern(
         id="HOST-OUT-OF-MEMORY",
         pattern=r"DefaultCPUAllocator: can't allocate memory|\bMemoryError\b|Cannot allocate memory"
         r"|Failed to malloc \d",
         text="the node ran out of main memory",
         fix="find what else uses memory on the node (`ps aux --sort -rss`) and stop it",
     ),
-    LogCause(
+    CausePattern(
         id="OPEN-FILES-LIMIT",
         pattern=r"Too many open files",
         text="the engine's limit of open files (ulimit -n) is too low",
         fix="raise nofile for the engine's service or user: run `l40s-deploy prepare --tags limits`",
     ),
-    LogCause(
+    CausePattern(
         id="PROCESS-LIMIT",
         pattern=r"can't start new thread|(?:pthread_create failed.{0,64}|thread: )Resource temporarily unavailable",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
@@ -452,7 +453,7 @@ COMMON = (
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
         " `ps -eLf | wc -l`",
     ),
-    LogCause(
+    CausePattern(
         id="RANK-DIED-STARTING",
         pattern=r"scheduler died during initialization \(exit code: -9\)|^(?:\[[^\]]{1,40}\] )?Exit code: -9$",
         text="a rank's process was killed while the engine started, which usually means the kernel's OOM killer",
@@ -460,14 +461,14 @@ COMMON = (
         " memory",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="RANK-DIED-STARTING",
         pattern=r"scheduler died during initialization \(exit code: -\d{1,2}\)",
         text="a rank's process crashed while the engine started (-11: SIGSEGV, -7: SIGBUS, -6: SIGABRT)",
         fix="read that rank's last lines with `l40s-deploy logs --around-failure`, and the kernel log (`dmesg -T`)",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="ENGINE-WATCHDOG",
         pattern=r"[Ww]atchdog timeout \(",
         text="a forward pass took longer than the engine's watchdog allows (300 s by default)",
@@ -475,7 +476,7 @@ COMMON = (
         " `l40s-deploy logs`",
         weak=True,
     ),
-    LogCause(
+    CausePattern(
         id="LOADING-LATE",
         pattern=r"could finish the model loading, but there are other ranks",
         text="another rank did not finish loading within the engine's 480 s: its disk is slow, its memory is full, or"
@@ -484,7 +485,7 @@ COMMON = (
         " `cat MODEL/*.safetensors >/dev/null` (sglang issue 5457)",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="PEER-MISSING",
         pattern=r"waiting for clients\. \d+/\d+ clients joined|The client socket has (timed out|failed to connect)"
         r"|wait timeout after \d{1,9}ms, keys: ",
@@ -493,7 +494,7 @@ COMMON = (
         " (`l40s-deploy doctor`)",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="COLLECTIVE-TIMEOUT",
         pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang"
         r"|Timed out waiting \d+ms for (recv|send) operation",
@@ -501,7 +502,7 @@ COMMON = (
         fix="check the rank that failed or went silent first (sglang issues 3368, 3932)",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="PEER-LOST",
         pattern=r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by (remote )?peer"
         r"|remote process exited or there was a network error|NCCL communicator was aborted"
@@ -512,7 +513,7 @@ COMMON = (
         fix="check the node that failed first",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="CHILD-FAILED",
         pattern=r"Received sigquit from a child process|crashed with exit code|scheduler died during initialization"
         r"|[Ee]ngine core initialization failed|WorkerProc initialization failed|EngineDeadError",
@@ -520,7 +521,7 @@ COMMON = (
         fix="read its last log lines: `l40s-deploy logs --around-failure`",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="WARM-UP",
         pattern=r"Initialization failed\. warmup error",
         text="the engine's own warm-up request got no answer",
@@ -531,7 +532,7 @@ COMMON = (
 """What both families of versions write."""
 
 KERNEL = (
-    LogCause(
+    CausePattern(
         id="HOST-OUT-OF-MEMORY",
         pattern=r"[Oo]ut of memory: Killed process|oom-kill:constraint=|\bOOM ?Killed\b|\boom_kill event"
         r"|unit has been killed by the OOM killer"
@@ -540,31 +541,31 @@ KERNEL = (
         " memory",
         fix="find what else uses memory on the node (`ps aux --sort -rss`), or raise the limit of the container or job",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-DRIVER",
         pattern=r"NVRM: API mismatch",
         text="the NVIDIA driver's kernel module and its libraries have different versions",
         fix="reboot, or reload the module that belongs to the installed driver",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-BAR1-SMALL",
         pattern=r"NVRM: .{0,64}PCI I/O region assigned to your NVIDIA device is invalid",
         text="the firmware gave a GPU no memory window (BAR), so the driver can't use it",
         fix="enable Above 4G Decoding (and SR-IOV's MMIO size) in the BIOS, or boot with pci=realloc",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-LOST",
         pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed",
         text="a GPU did not come up under its driver",
         fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
     ),
-    LogCause(
+    CausePattern(
         id="GPU-ECC",
         pattern=rf"{_XID}94\b",
         text="a GPU's memory has an uncorrectable ECC error, which ended the process that used it",
         fix=XIDS[48].fix,
     ),
-    LogCause(
+    CausePattern(
         id="GPU-KERNEL-FAULT",
         pattern=rf"{_XID}(?:13|31)\b",
         text="a GPU kernel made an illegal memory access: a bug in it, or a faulty GPU",
@@ -572,7 +573,7 @@ KERNEL = (
         weak=True,
     ),
     *(
-        LogCause(
+        CausePattern(
             id="GPU-LOST" if number == 79 else xid.id,
             pattern=rf"{_XID}{number}\b",
             text=f"a GPU {xid.what}",
@@ -584,13 +585,13 @@ KERNEL = (
 """What the kernel, or who runs a container or job, writes; people paste it together with the engine's lines."""
 
 REMARKS = (
-    LogCause(
+    CausePattern(
         id="MOE-UNTUNED",
         pattern=r"Using default MoE (kernel )?config|Config file not found at \S+\.? Fallback to triton",
         text="there is no tuned MoE kernel config for this GPU, shape and Triton version",
         fix="find one with `l40s-deploy tuning run --model NAME FILE`, or copy an existing one with `tuning push`",
     ),
-    LogCause(
+    CausePattern(
         id="FP8-GEMM-UNTUNED",
         pattern=r"Using default W8A8 Block (FP8|INT8) kernel config",
         text="there is no tuned block GEMM kernel config for this GPU and shape",
@@ -600,7 +601,7 @@ REMARKS = (
 """Lines that cost speed and end nothing; never shown as the cause of a failure."""
 
 PCIE_IPC = (
-    LogCause(
+    CausePattern(
         id="PCIE-IPC-OFF",
         pattern=r"PCIE_IPC_ALLREDUCE is set but this FlashInfer"
         r"|FlashInfer PCIe-IPC (?:workspace \(max_numel=\d{1,12}\) failed|all-reduce serves bf16 only)"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
@@ -35,24 +34,17 @@ HARMLESS = (
 )
 """The port of NCCL's own monitor, RAS (ras/client_support.cc: every other of its sockets takes any free port), is
 taken on every node with two jobs; torch's store warns of each address that it can't take, and fails if it gets none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogCause:
-    """One failure signature in an engine's log.
-
-    pattern:   searched in each log line; its groups, where there are any: peer, the other end; own, this one
-    text, fix: plain words for the operator
-    secondary: the line shows only that another rank or node had failed
-    weak:      another primary cause goes before it, since the other end, or what was said before, may be the reason
-    """
-
-    id: str
-    pattern: str
-    text: str
-    fix: str
-    secondary: bool = False
-    weak: bool = False
+PROBE = ProbeOrder(
+    answer_s=20,
+    answer_env="SGLANG_HEALTH_CHECK_TIMEOUT",
+    probes=3,
+    log=r"\b(?:Prefill|Decode) batch\b",
+    counters=r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
+    # model_executor/model_runner and layers/deep_gemm_wrapper/compile_utils, which says 10 to 20 minutes
+    pause=r"Update engine weights online from disk begin|DeepGEMM JIT (?:Pre-Compile session|Compiling for)",
+    pause_s=1200,
+    resumed=r"Update weights end\.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +187,8 @@ class Engine:
     ours: Mapping[str, str] = field(default_factory=lambda: OURS)
     launch: tuple[str, ...] = LAUNCH
     phases: tuple[tuple[str, str], ...]
-    causes: tuple[LogCause, ...]
-    remarks: tuple[LogCause, ...]
+    causes: tuple[CausePattern, ...]
+    remarks: tuple[CausePattern, ...]
     http: Mapping[str, str]
     variables: Mapping[str, str]
     tuned: Lookup
@@ -208,7 +200,7 @@ class Engine:
     bench_flags: tuple[str, ...] = ()
     compiles: bool = True
     shared_names: tuple[str, ...] = ()
-    stop: Mapping[str, Any]
+    stop: StopOrder
     barrier_s: float
     """How long a rank that has its weights waits for the others (UNBALANCED_MODEL_LOADING_TIMEOUT_S, can't be set)."""
     rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
@@ -225,19 +217,7 @@ class Engine:
         r"NCCL INFO (?:Bootstrap ?: Using |NET/IB\w{0,16} : Using.{0,1024}; OOB )"
         r"(?P<interface>[^\s:]{1,32}):(?P<address>[^\s<]{1,64})"
     )
-    probe: Mapping[str, Any] = field(
-        default_factory=lambda: {
-            "answer_s": 20,
-            "answer_env": "SGLANG_HEALTH_CHECK_TIMEOUT",
-            "probes": 3,
-            "log": r"\b(?:Prefill|Decode) batch\b",
-            "counters": r"^sglang[:_](?:prompt|generation)_tokens_total\b.*$",
-            # model_executor/model_runner and layers/deep_gemm_wrapper/compile_utils, which says 10 to 20 minutes
-            "pause": r"Update engine weights online from disk begin|DeepGEMM JIT (?:Pre-Compile session|Compiling for)",
-            "pause_s": 1200,
-            "resumed": r"Update weights end\.",
-        }
-    )
+    probe: ProbeOrder = PROBE
     """How to tell a hung engine from a busy one: the probe's time limit, and what shows that it works on requests."""
 
     @property
@@ -415,16 +395,16 @@ class Engine:
             requests=self.requests,
             harmless=self.harmless,
             own=self.own,
-            causes=tuple(CausePattern(**asdict(cause)) for cause in self.causes),
-            remarks=tuple(CausePattern(**asdict(remark)) for remark in self.remarks),
+            causes=self.causes,
+            remarks=self.remarks,
             proofs=tuple(
                 CausePattern(id=one.id, pattern=one.pattern, text=one.text)
                 for one in self.proofs
                 if env is None or env.get(one.variable) == "1"
             ),
             http=self.http,
-            probe=ProbeOrder(**self.probe),
-            stop=StopOrder(**self.stop),
+            probe=self.probe,
+            stop=self.stop,
             barrier_s=self.barrier_s,
             shared_names=self.shared_names,
         )

@@ -10,6 +10,7 @@ from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Na
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
 from orchestrator.engines.serving import METRICS
 from orchestrator.engines.tuned_files import Lookup
+from orchestrator.protocol.staging import StopOrder
 
 NAME = "sglang-0.4.4"
 
@@ -82,7 +83,7 @@ def _engine(version: str) -> Engine:
         attention=AttentionGroups(flag="--dp-size", switch="--enable-dp-attention", reduces=2),
         # A worker has no handler: SIGTERM ends its launcher at once (and leaves its ranks in post1, which have no
         # PDEATHSIG yet), so only the leader is told, and what is left is ended by the agents.
-        stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": 10, "worker_signal": None},
+        stop=StopOrder(drain_s=30, shutdown_s=10),
         barrier_s=300,
     )
 

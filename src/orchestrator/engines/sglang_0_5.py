@@ -14,6 +14,7 @@ from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Na
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
 from orchestrator.engines.serving import METRICS
 from orchestrator.engines.tuned_files import Lookup
+from orchestrator.protocol.staging import StopOrder
 
 NAME = "sglang-0.5"
 
@@ -185,7 +186,7 @@ def _engine(version: str) -> Engine:
         memory=partial(_memory, version),
         request_table=_request_table,
         attention=_ATTENTION.at(version),
-        stop={"leader_signal": "TERM", "drain_s": 30, "shutdown_s": _SHUTDOWN_S.at(version), "worker_signal": None},
+        stop=StopOrder(drain_s=30, shutdown_s=_SHUTDOWN_S.at(version)),
         barrier_s=480,
     )
 

@@ -16,12 +16,13 @@ from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
 from orchestrator.engines.dialect import Dialect
-from orchestrator.engines.engine import HARMLESS, Engine, Intent, LogCause, Names, Option
+from orchestrator.engines.engine import HARMLESS, Engine, Intent, Names, Option
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.serving import METRICS
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
+from orchestrator.protocol.staging import CausePattern, ProbeOrder, StopOrder
 
 NAME = "vllm-0.3x"
 PRODUCT = "vLLM"
@@ -72,39 +73,39 @@ _SAID = (
 """What the common causes call by SGLang's name."""
 
 _OWN = (
-    LogCause(
+    CausePattern(
         id="ENGINE-MISSING",
         pattern=r"No module named '?vllm\b|No package metadata was found for vllm",
         text="vLLM is not installed in the stack's environment on this node",
         fix="reinstall the stack: run `l40s-deploy prepare`",
     ),
-    LogCause(
+    CausePattern(
         id="FLAG-REFUSED",
         pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b",
         text="vLLM refuses a combination of its options, or the model's configuration; the lines below say which",
         fix="compare its flags (`l40s-deploy plan --show argv`) with those lines",
     ),
-    LogCause(
+    CausePattern(
         id="MODEL-UNSUPPORTED",
         pattern=r"Head dimension \d{1,6} is not supported by|No valid attention backend found",
         text="vLLM has no attention kernel for this model's head size on this device",
         fix="use another stack (`l40s-deploy models NAME`), or another model",
     ),
-    LogCause(
+    CausePattern(
         id="LOADING-LATE",
         pattern=r"Timed out waiting for engine core processes to start",
         text="the engine's ranks were not ready within VLLM_ENGINE_READY_TIMEOUT_S: a slow disk, or a rank that waits",
         fix="compare the nodes' disks and the ranks' phases; set VLLM_ENGINE_READY_TIMEOUT_S higher with l40s_env",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="COLLECTIVE-TIMEOUT",
         pattern=r"RPC call to \w{1,64} timed out",
         text="a rank did not answer the engine core in time: it waits for another rank, hangs or is dead",
         fix="check the rank that failed or went silent first",
         secondary=True,
     ),
-    LogCause(
+    CausePattern(
         id="CHILD-FAILED",
         pattern=r"Worker proc \S{1,64} died unexpectedly|[Ee]ngine core proc\w{0,8} .{0,64}died unexpectedly"
         r"|WorkerProc (?:failed|was terminated)|EngineCore (?:failed to start|encountered a fatal error)",
@@ -237,7 +238,7 @@ def _engine(version: str) -> Engine:
         compiles=False,
         memory=_memory,
         request_table=None,
-        stop={"leader_signal": "TERM", "drain_s": _DRAIN_S + 5, "shutdown_s": 15, "worker_signal": None},
+        stop=StopOrder(drain_s=_DRAIN_S + 5, shutdown_s=15),
         barrier_s=0,
         # utils/system_utils.py (set_process_title), multiproc_executor.py (setup_proc_title_and_log_prefix)
         rank_title=r"^VLLM::Worker(?:_(?!TP)[A-Z]+\d+)*(?:_TP(?P<tp>\d+))?",
@@ -249,19 +250,19 @@ def _engine(version: str) -> Engine:
         ),
         # said at each start where the limit can not be raised: "can cause fd limit errors like ... Too many open files"
         harmless=rf"{HARMLESS}|Found ulimit of \d",
-        probe={
-            "answer_s": 20,
-            "probes": 3,
-            "log": r"Avg prompt throughput: (?!0\.0 tokens/s, Avg generation throughput: 0\.0 )",
-            "counters": r"^vllm:(?:prompt|generation)_tokens_total\b.*$",
-            "pause": r"Compiling a graph for|torch\.compile takes|Start compiling function",
-            "pause_s": 1200,
-            "resumed": r"init engine \(profile",
-        },
+        probe=ProbeOrder(
+            answer_s=20,
+            probes=3,
+            log=r"Avg prompt throughput: (?!0\.0 tokens/s, Avg generation throughput: 0\.0 )",
+            counters=r"^vllm:(?:prompt|generation)_tokens_total\b.*$",
+            pause=r"Compiling a graph for|torch\.compile takes|Start compiling function",
+            pause_s=1200,
+            resumed=r"init engine \(profile",
+        ),
     )
 
 
-def _worded(cause: LogCause) -> LogCause:
+def _worded(cause: CausePattern) -> CausePattern:
     text, fix = cause.text, cause.fix
     for theirs, ours in _SAID:
         text, fix = text.replace(theirs, ours), fix.replace(theirs, ours)

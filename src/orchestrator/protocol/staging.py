@@ -26,7 +26,13 @@ class PhasePattern(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausePattern(Message):
-    """A log line that explains a failure. secondary, weak: as in engines/engine.py, LogCause"""
+    """A log line that explains a failure.
+
+    pattern:   searched in each log line; its groups, where there are any: peer, the other end; own, this one
+    text, fix: plain words for the operator
+    secondary: the line shows only that another rank or node had failed
+    weak:      another primary cause goes before it, since the other end, or what was said before, may be the reason
+    """
 
     id: str = ""
     pattern: str

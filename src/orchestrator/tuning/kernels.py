@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from orchestrator.engines.engine import LogCause
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.engines.tuned_shapes import linears
 from orchestrator.engines.tuned_wanted import wanted_files
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.layout import head_dim
 from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.staging import CausePattern
 from orchestrator.tuning.messages import KernelCase, KernelLine, TuneJob
 from orchestrator.tuning.search import jobs_of
 
@@ -52,7 +52,7 @@ class KernelResult:
     error: float | None = None
     us: float | None = None
     text: str = ""
-    cause: LogCause | None = None
+    cause: CausePattern | None = None
     shared: int = 0
 
     @property
@@ -147,7 +147,7 @@ def dtype_words(case: KernelCase) -> str:
 
 
 def judged(
-    cases: Sequence[KernelCase], lines: Iterable[KernelLine], causes: Sequence[LogCause], *, limit: int = 0
+    cases: Sequence[KernelCase], lines: Iterable[KernelLine], causes: Sequence[CausePattern], *, limit: int = 0
 ) -> tuple[KernelResult, ...]:
     """What a node's lines say of each kernel. limit: bytes of shared memory that a block may have
 
@@ -160,7 +160,7 @@ def judged(
     return tuple(_judged(case, told[case.id], causes, limit) for case in cases)
 
 
-def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[LogCause], limit: int) -> KernelResult:
+def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[CausePattern], limit: int) -> KernelResult:
     merged = (KernelVerdict.FAILS, KernelVerdict.WRONG, KernelVerdict.RIGHT)
     by_verdict = {line.verdict: line for line in lines}
     verdict = next((one for one in merged if one.value in by_verdict), KernelVerdict.NOT_RUN)
@@ -181,7 +181,7 @@ def _judged(case: KernelCase, lines: Sequence[KernelLine], causes: Sequence[LogC
     )
 
 
-def _cause(text: str, causes: Sequence[LogCause]) -> LogCause | None:
+def _cause(text: str, causes: Sequence[CausePattern]) -> CausePattern | None:
     return next((one for one in causes if not one.secondary and re.search(one.pattern, text)), None)
 
 

@@ -91,7 +91,7 @@ def test_folders_and_names_of_tuned_configs(version: str) -> None:
 @EVERY
 def test_variables(version: str) -> None:
     known, there = engine(version), set(GATHERED[version]["variables"])
-    meant = {*known.variables.values(), known.probe["answer_env"], *filter(None, [known.tuned.variable])}
+    meant = {*known.variables.values(), known.probe.answer_env, *filter(None, [known.tuned.variable])}
     assert meant == there
 
 
@@ -128,7 +128,7 @@ def test_the_barrier_the_benches_and_who_waits_for_rank_0(version: str) -> None:
     newest = [path for path in said["bench"] if path.startswith("sglang/benchmark/")]
     assert all(module.startswith("sglang.benchmark.") for module in known.bench.values()) == bool(newest)
     waits = "SIGTERM received on node_rank" in said["wordings"]
-    assert (known.stop["shutdown_s"] > 15) == waits  # rank 0 gives all ranks 15 s
+    assert (known.stop.shutdown_s > 15) == waits  # rank 0 gives all ranks 15 s
 
 
 @EVERY

@@ -130,7 +130,7 @@ def test_paths_variables_titles_and_counters_are_in_the_wheel(version: str) -> N
     assert found is not None and found.cache_used == 1.0
     assert (found.running, found.queued, found.prompt_tokens, found.generation_tokens) == (1, 1, 2.0, 2.0)
     assert (running_requests(metrics), finished_requests(metrics)) == (2, 2)
-    assert len(re.findall(known.probe["counters"], metrics, re.MULTILINE)) == 2
+    assert len(re.findall(known.probe.counters, metrics, re.MULTILINE)) == 2
 
 
 @EVERY
@@ -151,7 +151,7 @@ def test_each_phase_and_cause_has_a_wording_of_the_version(version: str) -> None
     shown = [f"{line}: 1%|x| 1/2 rank=1 in world size 2 is assigned as" for line in plain]
     for phase, pattern in known.phases:
         assert phase == "ready" or any(re.search(pattern, line) for line in shown), phase
-    assert sum(bool(re.search(known.probe["log"], line)) for line in plain) == 1
+    assert sum(bool(re.search(known.probe.log, line)) for line in plain) == 1
 
 
 @pytest.mark.parametrize(

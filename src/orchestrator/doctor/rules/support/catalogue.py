@@ -13,7 +13,6 @@ from typing import Literal
 
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.engines import causes, router
-from orchestrator.engines.engine import LogCause
 from orchestrator.protocol.page_cache import KEPT
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
@@ -186,7 +185,7 @@ def catalogue() -> Mapping[str, FindingEntry]:
 def _of_causes() -> Iterator[FindingEntry]:
     tables = [value for value in vars(causes).values() if isinstance(value, tuple)]
     for cause in (*(one for table in tables for one in table), *router.WATCH.causes):
-        if isinstance(cause, (LogCause, CausePattern)):
+        if isinstance(cause, CausePattern):
             yield FindingEntry(
                 cause.id, "cause", cause.text, f"Fix: {cause.fix}" if cause.fix else cause.text,
                 ("lines of the engine's log",), "engines/causes.py: messages of the engine, NCCL and Gloo",
