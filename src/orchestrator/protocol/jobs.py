@@ -154,9 +154,10 @@ class Gravity(str, Enum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFault(Message):
-    """One thing that is wrong with a checkpoint. where: the file."""
+@dataclass(frozen=True, slots=True)
+class Fault(Message):
+    """One thing that is wrong with a checkpoint. where: the file; severity: STOP where a loader refuses it or loads
+    wrong weights."""
 
     id: str
     severity: Gravity
@@ -177,7 +178,7 @@ class InspectAnswer(Message):
     tensors: TensorCounts
     layers: Mapping[str, int] = field(default_factory=dict)
     experts: Mapping[str, int] = field(default_factory=dict)
-    faults: tuple[CheckpointFault, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

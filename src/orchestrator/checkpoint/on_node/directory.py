@@ -27,7 +27,7 @@ from orchestrator.checkpoint.on_node.header import (
 from orchestrator.node.below import plain_path
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import opened
-from orchestrator.protocol.jobs import Gravity
+from orchestrator.protocol.jobs import Fault, Gravity
 from orchestrator.protocol.staging import repair
 
 CONFIG = "config.json"
@@ -39,17 +39,6 @@ LARGEST_BLOCK = 65536
 LONGEST_NAME = 255
 """Bytes: NAME_MAX of the file systems that hold checkpoints."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something wrong. severity: STOP where a loader refuses or loads wrong weights."""
-
-    id: str
-    severity: Gravity
-    where: str
-    what: str
-    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.directory import Checkpoint, Fault, quantised_block, read_checkpoint
+from orchestrator.checkpoint.on_node.directory import Checkpoint, quantised_block, read_checkpoint
 from orchestrator.checkpoint.on_node.target import JOURNAL
 from orchestrator.node.failure import os_failures
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.jobs import Gravity, InspectRequest
+from orchestrator.protocol.jobs import Fault, Gravity, InspectRequest
 
 _LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.]+\.experts\.(\d{1,9})\.)?")
 """A tensor of the language model's layer; vision towers name theirs otherwise."""
@@ -53,7 +52,7 @@ def look(directory: Path) -> dict[str, Any]:
         "tensors": _by_dtype(checkpoint),
         "layers": layers,
         "experts": experts,
-        "faults": [asdict(fault) for fault in (*_unfinished(directory), *checkpoint.faults)],
+        "faults": [fault.as_json() for fault in (*_unfinished(directory), *checkpoint.faults)],
     }
 
 
