@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from orchestrator.engines.registry import load_paths
 from orchestrator.engines.serving import finished_requests
 from orchestrator.gang.steps.router.routing import requests_left
-from orchestrator.gang.steps.status.reports import where
+from orchestrator.gang.steps.status.reports import see, where
+from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec
@@ -23,6 +24,18 @@ WARMING, PROBE_S = 2, 4.0
 """Requests that a client sends before it measures, at most, and how often an agent or a router may probe the engine by
 generating a token (an agent does every 5 s): SGLang does not count those of /health_generate (io_struct.py,
 log_metrics), but may count others."""
+
+
+def serving_view(fleet: Fleet, gang: GangSpec, *, why: str) -> GangView:
+    """A gang that serves. Raises InputError for any other. why: what is in vain then"""
+    (view,) = see(fleet, [gang])
+    if not view.serves:
+        raise InputError(
+            f"it is {view.state.value} and serves no requests, so {why}",
+            where=f"gang {gang.name}",
+            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
+        )
+    return view
 
 
 def refuse_busy(fleet: Fleet, gang: GangSpec, url: str, *, why: str) -> None:

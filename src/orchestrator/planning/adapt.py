@@ -45,7 +45,7 @@ def _candidates(
             candidate = named.laid_out(profile, one.name, stack)
         except InputError:
             continue  # of another engine version
-        yield candidate, named.degrees_named(one)
+        yield candidate, layout.degrees_of(one)
     for degrees in layout.working(profile, gpus=gpus, nodes=nodes, able=able):
         candidate = replace(
             profile,

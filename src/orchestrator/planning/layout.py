@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import ModelProfile, Part
+from orchestrator.model.profile import ModelProfile, NamedLayout, Part
 from orchestrator.planning.parallel import DENSE, MOE, Cut, cuts
 from orchestrator.protocol.layout import Layout, degrees_words
 
@@ -57,7 +57,7 @@ class Abilities:
     attention: bool = True
 
 
-def degrees_of(layout: Layout) -> Degrees:
+def degrees_of(layout: Layout | NamedLayout) -> Degrees:
     """A layout's degrees."""
     return Degrees(
         layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel, layout.attention_data_parallel

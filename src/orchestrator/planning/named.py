@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
-from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout, Stack
+from orchestrator.model.profile import ModelProfile, ModelRefusal, Stack
 from orchestrator.model.topology import Gpu
-from orchestrator.planning.layout import Degrees
+from orchestrator.planning.layout import Degrees, degrees_of
 from orchestrator.topology.gpus import capability
 
 
@@ -59,14 +59,7 @@ def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
 def name_of(profile: ModelProfile, degrees: Degrees) -> str:
     """The name that the profile gives these degrees alone, without flags or environment beside them; '' for none."""
     plain = (each for each in profile.layouts if not each.flags and not each.env)
-    return next((each.name for each in plain if degrees_named(each) == degrees), "")
-
-
-def degrees_named(layout: NamedLayout) -> Degrees:
-    """A named layout's degrees."""
-    return Degrees(
-        layout.tensor_parallel, layout.pipeline_parallel, layout.expert_parallel, layout.attention_data_parallel
-    )
+    return next((each.name for each in plain if degrees_of(each) == degrees), "")
 
 
 def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> ModelRefusal | None:

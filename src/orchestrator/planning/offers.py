@@ -156,7 +156,7 @@ def _degrees(
     if stack.device == "cuda":
         found = layout.with_attention_a_node(profile, found, gpus_per_node=gpus_per_node, able=able)
     own = (
-        named.degrees_named(one)
+        layout.degrees_of(one)
         for one in profile.layouts
         if stack.engine_version.startswith(one.versions) and not one.flags and not one.env
     )

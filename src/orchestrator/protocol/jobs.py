@@ -303,16 +303,12 @@ class OfferRequest(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiveRequest(Message):
-    """One link of the chain. files: [path, source, bytes] of each, judged by the room's on_node/push/target.py;
-    bytes_per_s: 0 for no limit; repair: replace what differs."""
+class ReceiveRequest(OfferRequest):
+    """One link of the chain, which gives on what it receives. files: [path, source, bytes] of each, judged by the
+    room's on_node/push/target.py; bytes_per_s: 0 for no limit; repair: replace what differs."""
 
-    state_dir: str | None = None
-    directory: str
     files: Any
     upstream: Giving
-    address: str
-    port: int = 0
     streams: int = 1
     bytes_per_s: int = 0
     repair: bool = False

@@ -113,7 +113,7 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     gang = the_one_gang(inventory, order.gangs, command="bench")
     with Fleet(gang.nodes) as fleet:
         (gang,) = as_they_run(fleet, [gang])
-        view = _serving(fleet, gang)
+        view = quiet.serving_view(fleet, gang, why="there is no speed to measure")
         request = staged_plan(fleet, gang).requests[gang.leader.name]
         quiet.refuse_busy(fleet, gang, view.service_url, why=SLOWED)
         looked = look(fleet, gang.nodes)
@@ -285,17 +285,6 @@ def _causes(
         wrong=looks_like_wrong_wiring(record["serving"], entries),
         duration_s=record["serving"]["duration_s"],
     )
-
-
-def _serving(fleet: Fleet, gang: GangSpec) -> GangView:
-    (view,) = see(fleet, [gang])
-    if not view.serves:
-        raise InputError(
-            f"it is {view.state.value} and serves no requests, so there is no speed to measure",
-            where=f"gang {gang.name}",
-            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
-        )
-    return view
 
 
 def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:

@@ -10,12 +10,12 @@ from http import HTTPStatus
 from typing import Any
 
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.status.reports import as_they_run, see, where
+from orchestrator.gang.steps.status.reports import as_they_run, where
 from orchestrator.golden import document, greedy
 from orchestrator.golden.compare import Answer, AnswerComparison, GoldenVerdict, accept, compare, overall
 from orchestrator.golden.document import MAX_TOKENS, PROMPTS, Baseline, Prompt, Subject
 from orchestrator.golden.store import baseline_file, read_baseline
-from orchestrator.jobs.quiet import refuse_busy
+from orchestrator.jobs.quiet import refuse_busy, serving_view
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, PROMPT_S
 from orchestrator.model.errors import InputError, NodeError
@@ -78,7 +78,7 @@ def check_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     baseline = _baseline(subject)
     if baseline is None:
         return Golden(gang=gang.name, subject=subject, file=str(_file(subject)), verdict=GoldenVerdict.NONE)
-    url = _url(fleet, gang)
+    url = serving_view(fleet, gang, why="there is no text to check").service_url
     prompts = [prompt for prompt in PROMPTS if prompt.id in baseline.prompts]
     compared = _compared(fleet, gang, url, prompts, baseline, progress)
     return Golden(
@@ -119,7 +119,7 @@ def _asked(
 
 def _accept(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     subject = _subject(fleet, gang)
-    url = _url(fleet, gang)
+    url = serving_view(fleet, gang, why="there is no text to check").service_url
     refuse_busy(fleet, gang, url, why="other requests change the batch, and with it the last digits of the answers")
     answers: dict[str, list[Answer]] = {prompt.id: [] for prompt in PROMPTS}
     for _ in range(REPEATS):
@@ -187,17 +187,6 @@ def _baseline(subject: Subject) -> Baseline | None:
         raise InputError(
             str(wrong), where=str(_file(subject)), fix="accept new answers with `l40s-deploy golden accept`"
         ) from None
-
-
-def _url(fleet: Fleet, gang: GangSpec) -> str:
-    (view,) = see(fleet, [gang])
-    if not view.serves:
-        raise InputError(
-            f"it is {view.state.value} and serves no requests, so there is no text to check",
-            where=f"gang {gang.name}",
-            fix=f"check `l40s-deploy status`; start it with `l40s-deploy up --model NAME --gang {gang.name}`",
-        )
-    return view.service_url
 
 
 def _too_long(gang: GangSpec, prompt: Prompt) -> NodeError:
