@@ -206,6 +206,7 @@ class Engine:
     rank_title: str = r"^sglang::scheduler(?:_(?!TP)[A-Z_]+\d+)*(?:_TP(?P<tp>\d+))?"
     other_titles: tuple[str, ...] = (r"^sglang::",)
     rank_prefix: str = r"^\[[^\]]{0,128}\bTP(?P<tp>\d{1,6})\b"
+    record: str = ""
     requests: str = (
         r"^(?:\[[\d :-]{19}\] )?(?:\x1b\[\d{1,3}m)?INFO(?:\x1b\[\d{0,3}m)?: {1,16}\S{0,64} - \""
         r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"
@@ -392,6 +393,7 @@ class Engine:
             other_titles=self.other_titles,
             phases=tuple(PhasePattern(phase=phase, pattern=pattern) for phase, pattern in self.phases),
             rank_prefix=self.rank_prefix,
+            record=self.record,
             requests=self.requests,
             harmless=self.harmless,
             own=self.own,

@@ -108,7 +108,8 @@ _OWN = (
     CausePattern(
         id="CHILD-FAILED",
         pattern=r"Worker proc \S{1,64} died unexpectedly|[Ee]ngine core proc\w{0,8} .{0,64}died unexpectedly"
-        r"|WorkerProc (?:failed|was terminated)|EngineCore (?:failed to start|encountered a fatal error)",
+        r"|WorkerProc (?:failed|was terminated)|EngineCore (?:failed to start|encountered a(?: fatal error|n issue))"
+        r"|(?:WorkerProc|Engine core) initialization failed",
         text="one of vLLM's processes on this node ended",
         fix="read its last log lines: `l40s-deploy logs --around-failure`",
         secondary=True,
@@ -244,6 +245,8 @@ def _engine(version: str) -> Engine:
         rank_title=r"^VLLM::Worker(?:_(?!TP)[A-Z]+\d+)*(?:_TP(?P<tp>\d+))?",
         other_titles=(r"^VLLM::EngineCore", r"^VLLM::APIServer"),
         rank_prefix=r"^\(Worker(?:_(?!TP)[A-Z]{1,8}\d{1,6}){0,4}_TP(?P<tp>\d{1,6})(?:_[A-Z]{1,8}\d{1,6}){0,4} pid=",
+        # vllm/logging_utils/formatter.py, system_utils.py (decorate_logs)
+        record=r"^(?P<speaker>\(\w{1,64} pid=\d{1,9}\) )ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?",
         requests=(
             r"^(?:\(\w{1,64} pid=\d{1,9}\) )?INFO: {1,16}\S{0,64} - \""
             r"|HTTP/\d(?:\.\d)?\" \d{3}(?: [A-Za-z' -]{0,40})?$"

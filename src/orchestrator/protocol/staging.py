@@ -82,6 +82,7 @@ class Watch(Message):
     """What an agent must know of its engine's dialect, since it knows no engine.
 
     rank_title:   pattern of a rank's process title, its group `tp` is the rank; rank_prefix: the same of a log line
+    record:       pattern of what a logger writes before every line of a traceback too, its group `speaker` is who
     requests:     pattern of log lines that hold what a client wrote: they are no evidence
     harmless:     pattern of log lines that look like a cause and end nothing
     own:          pattern of the line that tells how this node's ranks connect; its groups: interface, address
@@ -97,6 +98,7 @@ class Watch(Message):
     other_titles: tuple[str, ...] = ()
     phases: tuple[PhasePattern, ...] = ()
     rank_prefix: str = ""
+    record: str = ""
     requests: str = ""
     harmless: str = ""
     own: str = ""

@@ -43,9 +43,14 @@ class Tracebacks:
     _chained: bool = False
     _owner: int | None = None
     _file: str = ""
+    _speaker: str = ""
 
-    def feed(self, line: str, tp_rank: int | None, now: float) -> int | None:
-        """Take a line; tp_rank: from its own prefix. Returns the rank that the line belongs to."""
+    def feed(self, line: str, tp_rank: int | None, now: float, speaker: str = "") -> int | None:
+        """Take a line; tp_rank: from its own prefix; speaker: who marks each of its lines, which are not mixed with
+        those of others. Returns the rank that the line belongs to."""
+        if speaker != self._speaker and _BEGIN not in line:
+            return tp_rank
+        self._speaker = speaker
         if _BEGIN in line:
             if tp_rank is not None or not (self._open or self._chained):
                 self._owner = tp_rank

@@ -55,6 +55,7 @@ class LogWatch:
     proofs: Sequence[tuple[re.Pattern[str], CausePattern]] = ()
     """Features that the plan asks for and that the log has neither confirmed nor denied yet."""
     rank_prefix: re.Pattern[str] | None = None
+    record: re.Pattern[str] | None = None
     requests: re.Pattern[str] | None = None
     harmless: re.Pattern[str] | None = None
     own: re.Pattern[str] | None = None
@@ -84,6 +85,7 @@ class LogWatch:
             remarks=[(_compiled(entry.pattern), entry) for entry in watch.remarks],
             proofs=[(_compiled(entry.pattern), entry) for entry in watch.proofs],
             rank_prefix=_compiled(watch.rank_prefix) if watch.rank_prefix else None,
+            record=_compiled(watch.record) if watch.record else None,
             requests=_compiled(watch.requests) if watch.requests else None,
             harmless=_compiled(watch.harmless) if watch.harmless else None,
             own=_compiled(watch.own) if watch.own else None,
@@ -108,7 +110,9 @@ class LogWatch:
         if self._is_a_clients(line):
             return False
         line = shown(line)
-        owner = self.tracebacks.feed(line, self._rank_of(line), now)
+        record = self.record.match(line) if self.record else None
+        said, speaker = (line[record.end() :], record["speaker"]) if record else (line, "")
+        owner = self.tracebacks.feed(said, self._rank_of(line), now, speaker)
         self._recent.append((owner, line))
         self._look_for_remarks(line)
         self._look_for_proofs(line)

@@ -96,7 +96,7 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
     """Lines by the file's name, which is the node's where the lines don't tell it. Any text is read; never raises."""
     texts = {name: [line[:_LONGEST] for line in lines] for name, lines in files.items()}
     engine, version, nccl = _written_by(texts)
-    streams = list(_streams(texts, _dialects_engine(version if engine == "sglang" else "")))
+    streams = list(_streams(texts, _dialects_engine(engine, version)))
     nodes = {address: stream.node for stream in streams for address in stream.addresses}
     told = [_statement(stream, seen, nodes) for stream in streams if (seen := stream.watch.suspect(0.0))]
     cause, exception = _first(told, streams)
@@ -129,9 +129,10 @@ def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
     return engine, version, nccl
 
 
-def _dialects_engine(version: str) -> Engine:
-    """version: SGLang's, '' where another engine's or none is told"""
-    dialect = next((one for one in dialects().values() if version and one.lists(version)), newest())
+def _dialects_engine(product: str, version: str) -> Engine:
+    """Of the newest where none is told."""
+    family = [one for one in dialects().values() if one.product.lower() == product] or [newest()]
+    dialect = next((one for one in family if version and one.lists(version)), family[-1])
     return dialect.engine(version or dialect.versions[-1])
 
 
