@@ -87,8 +87,7 @@ class _Stream:
             self.nccl.append(line.partition("NCCL INFO ")[2])
         if self.watch.own is not None and (match := self.watch.own.search(line)):
             self.addresses.add(match["address"])
-        self.watch.feed(line, 0.0)
-        if self.watch.phase.name == "ready":
+        if self.watch.feed(line, 0.0) and self.watch.phase.name == "ready":
             self.watch.finish(float("inf"))
 
 
