@@ -217,7 +217,8 @@ def test_a_part_of_the_whole_gpu(version: str) -> None:
 
 
 LOGS = Path(__file__).parent / "logs/vllm-0.32.0-cpu"
-"""The real 0.32.0 on CPU, two nodes with one rank each; paths shortened, warnings of packages and routes left out."""
+"""The real 0.32.0 on CPU, `worker-killed` two nodes with one rank each, the others one node; paths shortened, warnings
+of packages and routes left out."""
 
 
 def watched(name: str) -> tuple[LogWatch, list[str]]:
@@ -248,6 +249,11 @@ def test_the_phases_of_a_real_life(name: str, phases: list[str]) -> None:
     [
         ("worker-killed.leader.log", None),  # it notices nothing, and /health stays 200
         ("worker-killed.worker.log", ("CHILD-FAILED", True)),
+        ("core-killed.log", ("CHILD-FAILED", True)),
+        ("flag-unknown.log", ("FLAG-REFUSED", False)),
+        ("flag-refused.log", ("FLAG-REFUSED", False)),  # a length that the model does not have
+        ("flag-value.log", ("EXCEPTION", False)),  # its own words name the values
+        ("port-taken.log", ("PORT-IN-USE", False)),
     ],
 )
 def test_what_a_real_log_says_of_a_failure(name: str, cause: tuple[str, bool] | None) -> None:
