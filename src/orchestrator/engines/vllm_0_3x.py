@@ -81,7 +81,7 @@ _OWN = (
     ),
     CausePattern(
         id="FLAG-REFUSED",
-        pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b",
+        pattern=r"\bvalidation errors? for \w{1,64}(?:Config|Args)\b|ValueError: Unknown attention backend: ",
         text="vLLM refuses a combination of its options, or the model's configuration; the lines below say which",
         fix="compare its flags (`l40s-deploy plan --show argv`) with those lines",
     ),

@@ -252,7 +252,7 @@ def test_the_phases_of_a_real_life(name: str, phases: list[str]) -> None:
         ("core-killed.log", ("CHILD-FAILED", True)),
         ("flag-unknown.log", ("FLAG-REFUSED", False)),
         ("flag-refused.log", ("FLAG-REFUSED", False)),  # a length that the model does not have
-        ("flag-value.log", ("EXCEPTION", False)),  # its own words name the values
+        ("flag-value.log", ("FLAG-REFUSED", False)),
         ("port-taken.log", ("PORT-IN-USE", False)),
     ],
 )
