@@ -254,8 +254,28 @@ def test_the_phases_of_a_real_life(name: str, phases: list[str]) -> None:
         ("flag-refused.log", ("FLAG-REFUSED", False)),  # a length that the model does not have
         ("flag-value.log", ("FLAG-REFUSED", False)),
         ("port-taken.log", ("PORT-IN-USE", False)),
+        ("file-cut.log", ("SHARD-CORRUPT", False)),
     ],
 )
 def test_what_a_real_log_says_of_a_failure(name: str, cause: tuple[str, bool] | None) -> None:
     found = watched(name)[0].suspect(0.0)
     assert (found and (found.id, found.secondary)) == cause
+
+
+def test_whose_exception_it_is_where_every_line_of_a_traceback_is_marked() -> None:
+    said = "({} pid={}) ERROR 11-26 11:56:11 [multiproc_executor.py:953] {}"
+    log = [
+        ("Worker_TP1", 2, "Traceback (most recent call last):"),
+        ("Worker_TP0", 1, "Note: not of this traceback"),
+        ("Worker_TP1", 2, '  File "/v/a.py", line 3, in load'),
+        ("EngineCore", 3, '  File "/v/b.py", line 4, in wait'),
+        ("Worker_TP1", 2, "OddError: no such thing"),
+        ("EngineCore", 3, "Traceback (most recent call last):"),
+        ("EngineCore", 3, "Exception: WorkerProc initialization failed due to an exception in a background process."),
+    ]
+    watch = LogWatch.of(engine("0.32.0").watch())
+    for who, pid, words in log:
+        watch.feed(said.format(who, pid, words), 0.0)
+    found = watch.suspect(0.0)
+    assert found is not None and (found.id, found.tp_rank) == ("EXCEPTION", 1)
+    assert found.text == "engine process exited: OddError: no such thing (/v/a.py:3)"

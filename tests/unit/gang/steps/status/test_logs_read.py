@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.gang.steps.status.logs_read import LogsSummary, read_logs
 
 LOGS = Path(__file__).parent / "logs"
+RECORDED = Path(__file__).parents[3] / "engines/logs"
 CASES = sorted(path.stem for path in LOGS.glob("*.expected"))
 
 
@@ -53,6 +54,26 @@ def test_a_log_is_taken_for_what_it_shows(name: str) -> None:
 
 def test_every_log_is_a_case() -> None:
     assert {path.stem for path in LOGS.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("sglang-0.5.23-cpu/worker-killed.leader", ("", ["PEER-LOST"], "RuntimeError: ")),  # hours after it was ready
+        ("vllm-0.32.0-cpu/core-killed", ("", ["CHILD-FAILED"], "vllm.v1.engine.exceptions.EngineDeadError: ")),
+        ("vllm-0.32.0-cpu/file-cut", ("SHARD-CORRUPT", ["CHILD-FAILED"], "")),
+        ("vllm-0.32.0-cpu/flag-refused", ("FLAG-REFUSED", [], "")),
+        ("vllm-0.32.0-cpu/flag-value", ("FLAG-REFUSED", [], "")),
+        ("vllm-0.32.0-cpu/port-taken", ("PORT-IN-USE", [], "")),
+        ("vllm-0.32.0-cpu/worker-killed.leader", ("", [], "")),
+    ],
+)
+def test_what_was_recorded_is_read_with_its_own_engines_words(name: str, wanted: tuple[str, list[str], str]) -> None:
+    seen = read_logs({"node0": (RECORDED / f"{name}.log").read_text("utf-8").splitlines()})
+    cause = seen.cause.signature if seen.cause else ""
+    assert (cause, [one.signature for one in seen.secondary]) == wanted[:2]
+    assert seen.engine == name.partition("-")[0]
+    assert cause or seen.exception.startswith(wanted[2])
 
 
 def test_a_cause_names_both_ends_its_lines_and_a_fix() -> None:
