@@ -1,6 +1,7 @@
-"""`python -m tests.contract [SCENARIO ...]`: play scenarios on both engines; all of them also write contract.md.
+"""`python -m tests.contract [SCENARIO or ENGINE ...]`: play scenarios on every engine that plays them.
 
-Exits with 1 if anything was seen that the contract does not say.
+Without words all are played, and contract.md is written. Exits with 1 if anything was seen that the contract does not
+say.
 """
 
 from __future__ import annotations
@@ -11,26 +12,25 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.contract.contract import REAL, STAND_IN, Scenario, differences, observe
+from tests.contract.contract import ENGINES, REAL, VLLM, Scenario, differences, observe
 from tests.contract.document import PAGE, page
 from tests.contract.scenarios.all import SCENARIOS
-from tests.contract.under_test import EngineUnderTest, real, stand_in
+from tests.contract.under_test import EngineUnderTest, Maker, real, stand_in, vllm
 
 from l40s_lab.engine.environment import ensure_engine, ensure_model
 
 
 def main(names: list[str]) -> int:
     known = {scenario.name for scenario in SCENARIOS}
-    if unknown := set(names) - known:
+    if unknown := set(names) - known - {*ENGINES}:
         print(f"no such scenario: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}", file=sys.stderr)
         return 2
-    chosen = [scenario for scenario in SCENARIOS if not names or scenario.name in names]
+    chosen = [one for one in SCENARIOS if one.name in (known & {*names} or known)]
+    engines = {*ENGINES} & {*names} or {*ENGINES}
     seen: dict[tuple[str, str], dict[str, str]] = {}
     problems: list[str] = []
     for scenario in chosen:
-        for engine in (STAND_IN, REAL):
-            if engine == REAL and not scenario.here:
-                continue
+        for engine in filter(engines.__contains__, scenario.engines):
             began = time.monotonic()
             try:
                 seen[scenario.name, engine] = answers = _play(scenario, engine)
@@ -48,10 +48,16 @@ def main(names: list[str]) -> int:
 def _play(scenario: Scenario, engine: str) -> dict[str, str]:
     """The observations; the folder with the logs is kept if the scenario could not be played to its end."""
     folder = Path(tempfile.mkdtemp(prefix=f"contract-{scenario.name}-"))
-    maker = real(ensure_engine(print)) if engine == REAL else stand_in(folder, scenario.pace)
+    maker = _maker(engine, folder, scenario.pace)
     seen = observe(scenario, EngineUnderTest(maker, folder, ensure_model(), plays=scenario.plays))
     shutil.rmtree(folder)
     return seen
+
+
+def _maker(engine: str, folder: Path, pace: float) -> Maker:
+    if engine == VLLM:
+        return vllm()
+    return real(ensure_engine(print)) if engine == REAL else stand_in(folder, pace)
 
 
 if __name__ == "__main__":

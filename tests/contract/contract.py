@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tests.contract.under_test import EngineUnderTest
 
-REAL, STAND_IN = "real", "stand-in"
+ENGINES = REAL, STAND_IN, VLLM = "real", "stand-in", "vLLM"
 See = Callable[[str, object], None]
 """Records an observation for a row."""
 
@@ -22,6 +22,7 @@ class Row:
     answer:   what the real engine shows; for a version that is never run here, what its source says; if it needs a
               GPU, what was seen there
     stand_in: what the stand-in shows, None if it is the same
+    vllm:     what vLLM shows where it is played too, None if it is the same
     why:      why the stand-in's answer differs; given exactly then
     source:   where the answer was taken from, if the real engine is not run here
     """
@@ -31,6 +32,7 @@ class Row:
     answer: str
     _: KW_ONLY
     stand_in: str | None = None
+    vllm: str | None = None
     why: str = ""
     source: str = ""
 
@@ -39,8 +41,9 @@ class Row:
         return self.stand_in is None or self.stand_in == self.answer
 
     def answer_of(self, engine: str) -> str:
-        """The expected observation, of the real engine or of the stand-in."""
-        return self.answer if engine == REAL or self.stand_in is None else self.stand_in
+        """The expected observation of an engine."""
+        own = {STAND_IN: self.stand_in, VLLM: self.vllm}.get(engine)
+        return self.answer if own is None else own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Scenario:
     runs: `always` for what every run of the test suite plays with the real engine, `full` for what only
           `make contract` plays with it, `lab` for what only `make contract` plays, with either engine in a lab that
           needs root, `never` for a version that can't run here, `gpu` for what takes a GPU
+    vllm: the real vLLM plays it too
     pace: multiplies the length of the stand-in's phases and pauses
     """
 
@@ -60,6 +64,7 @@ class Scenario:
     play: Callable[[EngineUnderTest, See], None]
     runs: Literal["always", "full", "lab", "never", "gpu"] = "full"
     plays: str = "0.5.23"
+    vllm: bool = False
     pace: float = 0.02
 
     @property
@@ -67,8 +72,13 @@ class Scenario:
         """The real engine can be played on any machine."""
         return self.runs not in ("never", "gpu")
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Who can be played on any machine."""
+        return (STAND_IN, *((REAL,) if self.here else ()), *((VLLM,) if self.vllm else ()))
+
     def answers(self, engine: str) -> dict[str, str]:
-        """The expected observations, of the real engine or of the stand-in."""
+        """The expected observations of an engine."""
         return {row.name: row.answer_of(engine) for row in self.rows}
 
 

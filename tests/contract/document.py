@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.contract.contract import REAL, STAND_IN, Row, Scenario
+from tests.contract.contract import ENGINES, Row, Scenario
 
 PAGE = Path(__file__).with_name("contract.md")
 NOT_SEEN = "not seen"
@@ -18,8 +18,9 @@ _HEAD = """\
 
 The lab's stand-in imitates SGLang without a model and without GPUs. This page shows how accurately: each row is one
 observable behaviour, checked in the same way on the real SGLang 0.5.23 (on CPU, a tiny DeepSeek-V3) and on the
-stand-in. The rows are in `tests/contract/scenarios`; `make contract` runs all of them on both engines and writes
-this page; `make test` runs all but the lab's on the stand-in, and those marked accordingly on the real engine.
+stand-in. The rows are in `tests/contract/scenarios`; `make contract` runs all of them on both engines, those of
+`gang` on the real vLLM 0.32.0 (on CPU, a tiny Qwen3 MoE) too, and writes this page; `make test` runs all but the lab's
+on the stand-in, and those marked accordingly on the real engine.
 
 Neither SGLang 0.4.4 nor a GPU is ever used here: such rows are based on the source that they name, and only the
 stand-in is checked.
@@ -27,7 +28,7 @@ stand-in is checked.
 _RUNS = {
     "always": "Run with the real engine by every `make test`.",
     "full": "Run with the real engine by `make contract`.",
-    "lab": "Run with both engines by `make contract` only, as root.",
+    "lab": "Run with every engine by `make contract` only, as root.",
     "never": "Version 0.4.4, never run here.",
     "gpu": "It needs a GPU, and is not run here.",
 }
@@ -35,7 +36,7 @@ _RUNS = {
 
 def claimed(scenarios: Sequence[Scenario]) -> Seen:
     """The observations that the rows expect."""
-    return {(scenario.name, engine): scenario.answers(engine) for scenario in scenarios for engine in (REAL, STAND_IN)}
+    return {(scenario.name, engine): scenario.answers(engine) for scenario in scenarios for engine in ENGINES}
 
 
 def page(scenarios: Sequence[Scenario], seen: Seen) -> str:
@@ -54,16 +55,16 @@ def _summary(scenarios: Sequence[Scenario]) -> str:
 def _section(scenario: Scenario, seen: Seen) -> Iterator[str]:
     yield f"## {scenario.name}\n"
     yield f"{scenario.told} {_RUNS[scenario.runs]}\n"
-    if not scenario.here:
-        yield "| row | what is checked | by its source | stand-in | source |"
-    else:
-        yield "| row | what is checked | real | stand-in | equal |"
-    yield "|---|---|---|---|---|"
-    real, stand_in = (seen.get((scenario.name, engine), {}) for engine in (REAL, STAND_IN))
+    played = ("real", "stand-in", *("vLLM",) * scenario.vllm, "equal")
+    heads = played if scenario.here else ("by its source", "stand-in", "source")
+    yield f"| row | what is checked | {' | '.join(heads)} |"
+    yield "|---" * (len(heads) + 2) + "|"
+    real, stand_in, vllm = (seen.get((scenario.name, engine), {}) for engine in ENGINES)
     for row in scenario.rows:
         first = row.answer if not scenario.here else real.get(row.name, NOT_SEEN)
         second = stand_in.get(row.name, NOT_SEEN)
-        cells = (row.name, row.asks, first, second, row.source or _verdict(row, first, second))
+        third = (vllm.get(row.name, NOT_SEEN),) * scenario.vllm
+        cells = (row.name, row.asks, first, second, *third, row.source or _verdict(row, first, second))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
 

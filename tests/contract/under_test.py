@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.contract.contract import REAL
+from tests.contract.contract import REAL, VLLM
+from tests.support.load import Stream
 from tests.support.ports import free_port
 from tests.support.sources import LAB
 from tests.support.waiting import until
@@ -195,49 +195,12 @@ class Node:
         return "none" if found is None else found.id + (" (secondary)" if found.secondary else "")
 
 
-class Request(threading.Thread):
-    """A generation in the background: its result, as `Node.ask` gives it."""
+class Request(Stream):
+    """A generation in the background, by SGLang's own endpoint: its result, as `Node.ask` gives it."""
 
     def __init__(self, node: Node, tokens: int) -> None:
-        super().__init__(daemon=True)
-        self._node, self._tokens = node, tokens
-        self._begun = threading.Event()
-        self._ended = ""
-        self._gone = False
-        self.start()
-
-    def run(self) -> None:
-        link = http.client.HTTPConnection(self._node.address, self._node.port, timeout=self._node.patience)
-        body = {"text": "abcdef", "stream": True, "sampling_params": _sampling(self._tokens)}
-        try:
-            link.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
-            answer = link.getresponse()
-            received = b""
-            while not self._gone and (more := answer.read1(4096)):
-                received += more
-                self._begun.set()
-            self._ended = f"{answer.status}, whole" if b"[DONE]" in received else "cut"
-        except TimeoutError:
-            self._ended = "no answer"
-        except (OSError, http.client.HTTPException):
-            self._ended = "cut"
-        finally:
-            self._begun.set()
-            link.close()
-
-    def under_way(self) -> Request:
-        """Wait for its first token."""
-        assert self._begun.wait(self._node.patience), "a generation's first token"
-        return self
-
-    def abandon(self) -> None:
-        """Disconnect abruptly, at the next token."""
-        self._gone = True
-        self.join(self._node.patience)
-
-    def ended(self) -> str:
-        self.join(self._node.patience)
-        return self._ended or "no answer"
+        body = {"text": "abcdef", "stream": True, "sampling_params": _sampling(tokens)}
+        super().__init__(f"http://{node.address}:{node.port}/generate", body, node.patience)
 
 
 def generation(tokens: int) -> dict[str, Any]:
@@ -370,6 +333,11 @@ def real(venv: Path) -> Maker:
     """SGLang 0.5.23 on CPU, started as its stack says."""
     python = str(venv / "bin" / "python3")
     return Maker(name=REAL, command=lambda _: (python, "-m", "sglang.launch_server"), venv=str(venv), patience=300.0)
+
+
+def vllm() -> Maker:
+    """The real vLLM on CPU, of a lab alone: its nodes are never launched without one."""
+    return Maker(name=VLLM, command=lambda _: (), venv="", patience=300.0)
 
 
 def title(pid: int) -> str:

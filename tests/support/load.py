@@ -9,6 +9,7 @@ import time
 import urllib.request
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 60.0
@@ -20,6 +21,57 @@ def complete(url: str, model: str, prompt: str, tokens: int) -> str:
     request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         return str(json.load(answer)["choices"][0]["text"])
+
+
+class Stream(threading.Thread):
+    """One streamed answer in the background. patience: time limit of each wait for it, in seconds."""
+
+    def __init__(self, url: str, body: dict[str, Any], patience: float = TIMEOUT_S) -> None:
+        super().__init__(daemon=True)
+        self._url, self._body, self._patience = urlsplit(url), body, patience
+        self._begun = threading.Event()
+        self._ended = ""
+        self._gone = False
+        self.start()
+
+    @classmethod
+    def of(cls, url: str, model: str, tokens: int) -> Stream:
+        """A completion of exactly so many tokens."""
+        body = {"model": model, "prompt": "abcdef", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        return cls(f"{url}/v1/completions", body | {"stream": True})
+
+    def run(self) -> None:
+        link = http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=self._patience)
+        try:
+            link.request("POST", self._url.path, json.dumps(self._body), {"Content-Type": "application/json"})
+            answer = link.getresponse()
+            received = b""
+            while not self._gone and (more := answer.read1(4096)):
+                received += more
+                self._begun.set()
+            self._ended = f"{answer.status}, whole" if b"[DONE]" in received else "cut"
+        except TimeoutError:
+            self._ended = "no answer"
+        except (OSError, http.client.HTTPException):
+            self._ended = "cut"
+        finally:
+            self._begun.set()
+            link.close()
+
+    def under_way(self) -> Self:
+        """Wait for its first token."""
+        assert self._begun.wait(self._patience), "a generation's first token"
+        return self
+
+    def abandon(self) -> None:
+        """Disconnect abruptly, at the next token."""
+        self._gone = True
+        self.join(self._patience)
+
+    def ended(self) -> str:
+        """`200, whole`, `cut` or `no answer`."""
+        self.join(self._patience)
+        return self._ended or "no answer"
 
 
 @dataclass

@@ -1,0 +1,210 @@
+"""A gang of two nodes in a lab, through its troubles: what an operator sees must not depend on the engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.contract.contract import REAL, STAND_IN, VLLM, Row, Scenario, See
+from tests.contract.under_test import EngineUnderTest
+from tests.support.load import Stream, complete
+from tests.support.small_lab import SmallLab, small_lab
+from tests.support.waiting import until
+
+from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT
+
+_FAIL_S = 60.0
+"""From a process's death to a gang without a process."""
+_HUNG_S = 300.0
+"""Several probes of a leader that does not answer."""
+_WRONG = {"flag-unknown": ("--no-such-flag",), "flag-value": ("--attention-backend", "nonsense")}
+_LISTENER = 'import socket, time; held = socket.create_server(("", 8000)); time.sleep(600)'
+_STREAMS = 2
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How an engine is told from outside.
+
+    lab:    as `lab up --engine` calls it
+    rank:   pgrep's pattern of a rank's title
+    between: the same of the process between clients and ranks, on the leader
+    tokens: of a generation that outlasts a kill, and the checks before a restart, but not the drain
+    """
+
+    lab: str
+    rank: str
+    between: str
+    tokens: int
+
+    def launcher(self, lab: SmallLab, node: str) -> int:
+        """Whoever started the others: their parent."""
+        first = self.between if node == "node0" else self.rank
+        return int(lab.on(node, f"ps -o ppid= -p $(pgrep -of '{first}')"))
+
+
+_SGLANG = _Family("sglang", "^sglang::scheduler_TP", "^sglang::detokenizer", 400)
+_FAMILIES = {
+    STAND_IN: replace(_SGLANG, lab="standin", tokens=1500),
+    REAL: _SGLANG,
+    VLLM: _Family("vllm", "^VLLM::Worker", "^VLLM::EngineCore", 300),
+}
+_VICTIMS: dict[str, tuple[str, Callable[[_Family, SmallLab], int], bool]] = {
+    "rank-worker": ("node1", lambda _, lab: lab.rank(1)[1], False),
+    "rank-leader": ("node0", lambda _, lab: lab.rank(0)[1], True),
+    "launcher-leader": ("node0", lambda family, lab: family.launcher(lab, "node0"), False),
+    "launcher-worker": ("node1", lambda family, lab: family.launcher(lab, "node1"), True),
+    "between": ("node0", lambda family, lab: int(lab.on("node0", f"pgrep -of '{family.between}'")), False),
+}
+"""Name -> its node, its process id, and whether requests run when it is killed."""
+
+
+def _play(engine: EngineUnderTest, see: See) -> None:
+    family = _FAMILIES[engine.maker.name]
+    with small_lab("gang-contract", engine=family.lab, gpus=1) as lab:
+        _refused(lab, see)
+        lab.serve()
+        _served(lab, see)
+        for name, (node, find, busy) in _VICTIMS.items():
+            _killed(lab, f"kill-{name}", node, find(family, lab), family.tokens * busy, see)
+            if name != "between":
+                lab.serve()
+        _guarded(lab, see)
+        _hung(lab, see)
+        _drained(lab, family.tokens, see)
+        lab.deploy("down")
+        see("left", lab.engine_processes() or "nothing")
+
+
+def _refused(lab: SmallLab, see: See) -> None:
+    """Before anything starts."""
+    for name, words in _WRONG.items():
+        done = lab.deploy("up", "--model", lab.model, "--", *words, check=False)
+        cause = lab.gang()["cause"] or {"signature": "nothing started"}
+        see(name, f"exit code {done.returncode}, {cause['signature']}")
+    holder = lab.on("node0", f"setsid python3 -c '{_LISTENER}' </dev/null >/dev/null 2>&1 & echo $!").strip()
+    until(lambda: lab.on("node0", "ss -Hltn sport = :8000"), _FAIL_S, "the port is taken")
+    taken = lab.deploy("up", "--model", lab.model, check=False, timeout=_HUNG_S)
+    see("port-taken", f"exit code {taken.returncode}, {lab.engine_processes() or 'nothing started'}")
+    lab.on("node0", f"kill {holder}")
+
+
+def _served(lab: SmallLab, see: See) -> None:
+    gang = lab.gang()
+    see("up", gang["state"])
+    see("ranks", ", ".join(_rank(node["name"], rank) for node in gang["nodes"] for rank in node["ranks"]))
+    see("phases", " > ".join(gang["start"]["phases"]))
+    see("text", complete(gang["service"]["url"], lab.model, CANARY_PROMPT, len(CANARY_TEXT)))
+
+
+def _rank(node: str, rank: dict[str, Any]) -> str:
+    return f"{node} TP{rank['tp_rank']} {rank['state']}"
+
+
+def _killed(lab: SmallLab, name: str, node: str, pid: int, tokens: int, see: See) -> None:
+    running = _requests(lab, tokens) if tokens else []
+    lab.on(node, f"kill -KILL {pid}")
+    gang = until(lambda: (seen := lab.gang())["state"] == "failed" and seen, _FAIL_S, "the gang counts as failed")
+    until(lambda: not lab.engine_processes(), _FAIL_S, "no process of the engine is left")
+    cause = gang["cause"]
+    who = re.sub(r" \(pid \d+\)", "", cause["text"]) if cause["tp_rank"] is None else f"TP{cause['tp_rank']}"
+    see(name, f"{cause['node']}, {who}, signal {cause['signal']}")
+    for one in running:
+        one.ended()
+
+
+def _requests(lab: SmallLab, tokens: int) -> list[Stream]:
+    """Long ones, under way."""
+    url = str(lab.gang()["service"]["url"])
+    return [Stream.of(url, lab.model, tokens).under_way() for _ in range(_STREAMS)]
+
+
+def _guarded(lab: SmallLab, see: See) -> None:
+    done = lab.deploy("guard", "--once", check=False, timeout=_HUNG_S)
+    see("guard", f"exit code {done.returncode}, {lab.gang()['state']}")
+
+
+def _hung(lab: SmallLab, see: See) -> None:
+    """A rank stands still while requests come."""
+    node, pid = lab.rank(1)
+    lab.on(node, f"kill -STOP {pid}")
+    until(lambda: "TP1 stopped" in _states(lab), _FAIL_S, "TP1 is stopped")
+    see("stopped", "node1 TP1 stopped")
+    until(lambda: lab.gang()["trouble"] == "hung", _HUNG_S, "the gang counts as hung")
+    see("hung", "hung")
+    done = lab.deploy("guard", "--once", check=False, timeout=_HUNG_S)
+    gang = lab.gang()
+    see(
+        "hung-guard", f"exit code {done.returncode}, {gang['state']}, {'same' if lab.rank(1)[1] == pid else 'new'} rank"
+    )
+
+
+def _states(lab: SmallLab) -> str:
+    return ", ".join(_rank(node["name"], rank) for node in lab.gang()["nodes"] for rank in node["ranks"])
+
+
+def _drained(lab: SmallLab, tokens: int, see: See) -> None:
+    before, running = lab.gang(), _requests(lab, tokens)
+    done = lab.deploy("restart", check=False, timeout=_HUNG_S)
+    gang = lab.gang()
+    see("restart", f"exit code {done.returncode}, {gang['state']}, new run {gang['run_id'] != before['run_id']}")
+    see("drain", ", ".join(one.ended() for one in running))
+
+
+_PARENT = "the engine's parent process was killed by signal 9 (SIGKILL)"
+
+ROWS = (
+    Row("flag-unknown", "`up` with a flag that the engine does not have", "exit code 2, nothing started"),
+    Row(
+        "flag-value",
+        "`up` with a value that the engine does not take",
+        "exit code 2, nothing started",
+        vllm="exit code 5, FLAG-REFUSED",
+    ),
+    Row("port-taken", "`up` while another process has the HTTP port", "exit code 3, nothing started"),
+    Row("up", "the gang's state after `up`", "ready"),
+    Row("ranks", "`status`: the ranks", "node0 TP0 alive, node1 TP1 alive"),
+    Row(
+        "phases",
+        "phases of the start",
+        "rendezvous > weights > kv-cache > warm-up",
+        stand_in="rendezvous > nccl > weights > kv-cache > graphs > warm-up",
+        why="its nodes have GPUs, emulated ones",
+        vllm="rendezvous > nccl > weights > kv-cache > warm-up",
+    ),
+    Row(
+        "text",
+        "a completion: the text after abcdef",
+        CANARY_TEXT,
+        stand_in="[stand-in: no model loaded] The prompt had",
+        why="its text says that no model is loaded, so that it is not mistaken for an answer",
+    ),
+    Row("kill-rank-worker", "the worker's rank is killed: node, what, signal", "node1, TP1, signal 9"),
+    Row("kill-rank-leader", "the leader's rank is killed under load", "node0, TP0, signal 9"),
+    Row("kill-launcher-leader", "the leader's launcher is killed", f"node0, {_PARENT}, signal 9"),
+    Row("kill-launcher-worker", "the worker's launcher is killed under load", f"node1, {_PARENT}, signal 9"),
+    Row(
+        "kill-between",
+        "the detokenizer, or vLLM's engine core, is killed",
+        "node0, the engine's process sglang::detokenizer was killed by signal 9 (SIGKILL), signal 9",
+        vllm="node0, the engine's process VLLM::EngineCore was killed by signal 9 (SIGKILL), signal 9",
+    ),
+    Row("guard", "`guard --once` afterwards", "exit code 0, ready"),
+    Row("stopped", "a rank stands still: `status`", "node1 TP1 stopped"),
+    Row("hung", "later: the gang's trouble", "hung"),
+    Row("hung-guard", "`guard --once` afterwards", "exit code 0, ready, new rank"),
+    Row("restart", "`restart` while two generations run", "exit code 0, ready, new run True"),
+    Row("drain", "these generations", "200, whole, 200, whole"),
+    Row("left", "processes of an engine after `down`", "nothing"),
+)
+
+GANG = Scenario(
+    name="gang",
+    told="Two nodes of one rank in a lab: refused starts, five kinds of killed processes, a guard, a hang, a drain.",
+    rows=ROWS,
+    play=_play,
+    runs="lab",
+    vllm=True,
+)
