@@ -13,7 +13,7 @@ from markupsafe import Markup
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import HIDDEN
-from orchestrator.protocol.staging import ENDS_WITH_STDIN
+from orchestrator.protocol.staging import ENDS_WITH_STDIN, OF_THE_PLAN
 
 
 def launch_template(node: NodePlan) -> str:
@@ -34,6 +34,7 @@ def launch_script(node: NodePlan, gang: GangPlan, plan_id: str, template: str) -
         settings=[(name, value, sources.get(name, "")) for name, value in node.env],
         command=node.command,
         flags=[(words, sources.get(words[0], "")) for words in node.flags],
+        of_the_plan=OF_THE_PLAN,
         watched=ENDS_WITH_STDIN,
         cuda=bool(node.container and node.container.gpus),
     )

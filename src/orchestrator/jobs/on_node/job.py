@@ -39,7 +39,7 @@ from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
+from orchestrator.protocol.staging import ENDS_WITH_STDIN, OF_THE_PLAN, ContainerOrder
 
 MOST_BYTES = 64 << 20
 """Of a result, and of a program's lines; 256 answers of 200 tokens take about a megabyte."""
@@ -48,8 +48,6 @@ KEPT_NCCL = 1 << 20
 """NCCL says some 30 KiB a rank."""
 MOST_ROWS, ROWS_AT_ONCE = 4096, 256
 """Lines of the engine's log: one in 40 steps, so that a run of half an hour has some hundreds."""
-_OF_THE_PLAN = ("NCCL_", "GLOO_", "TORCH_", "CUDA_", "SGLANG_", "LD_PRELOAD")
-"""Variables that only the plan may set, as in its launch script."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[a-z]+)?")
 _SHELL = ("/bin/sh", "-c", f'exec "$@" {RESULTS}>&1 1>&2', "l40s-job")
 """Results by standard output, whatever the program prints by standard error: a container has no other pipes."""
@@ -176,8 +174,8 @@ def _begin(order: JobOrder, run: Run, folder: pathlib.Path) -> tuple[subprocess.
         inside = {**engine_container.of_the_image(run.env), **environment}
         words = [*_container(order, run, run.container, name, folder, inside), *words]
         return _popen(words, "/", {**os.environ, **inside}, partial(helper_process.die_with, os.getpid())), remove
-    session = guardian.engine_environment(run)
-    kept = {name: value for name, value in session.items() if name in run.env or not name.startswith(_OF_THE_PLAN)}
+    session, foreign = guardian.engine_environment(run), (*OF_THE_PLAN, "LD_PRELOAD")
+    kept = {name: value for name, value in session.items() if name in run.env or not name.startswith(foreign)}
     become = partial(helper_process.become, run, os.getpid())
     return _popen([*_SHELL, run.venv_python, *words], str(folder), {**kept, **environment}, become), lambda: None
 
