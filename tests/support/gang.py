@@ -20,6 +20,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 from orchestrator.node import itself, processes, supervision
+from orchestrator.node.engine import scratch
 from orchestrator.node.verbs import go, report, stage, stop
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -259,3 +260,5 @@ class Cluster:
                 supervision.send(pid, start, signal.SIGKILL)
         for pid in self.engine_processes():
             supervision.send(pid, processes.start_of(pid), signal.SIGKILL)
+        for rank in range(self.nodes):
+            scratch.remove(str(Path(self.state_dir(rank), "gangs/gang0/runs", self.run_id)))
