@@ -169,7 +169,7 @@ def test_perftest_measures_every_pair_of_ports(rxe: Machines) -> None:
     pairs = {(link.start.node, link.end.node, link.start.port) for link in measured.links}
     assert measured.note.startswith("measurements between different rails given up") and "separate" in measured.note
     assert len(pairs) == COUNT * (COUNT - 1) * RAILS, measured
-    assert all(link.gbps and link.best > 0 for link in measured.links), measured.links
+    assert [link for link in measured.links if not link.gbps or link.best <= 0] == []
     Path(FIGURES).write_text(json.dumps({"machines": COUNT, "ports": COUNT * RAILS, "pairs": len(pairs)}))
 
 
