@@ -169,12 +169,12 @@ class Cluster:
         self.stage()
         answers = self.arm_all()
         assert all(answer["ok"] for answer in answers), answers
-        until(lambda: self.states() == ["armed"] * self.nodes, 10.0, f"armed: {self.states()}")
+        until(lambda: self.states() == ["armed"] * self.nodes, 10.0, lambda: f"armed: {self.states()}")
 
     def ready(self, deadline_s: float = 15.0) -> None:
         """Start and wait until every node is ready."""
         self.start()
-        until(lambda: self.states() == ["ready"] * self.nodes, deadline_s, f"ready: {self.states()}")
+        until(lambda: self.states() == ["ready"] * self.nodes, deadline_s, lambda: f"ready: {self.states()}")
 
     def report(self, rank: int) -> dict[str, Any]:
         return report.of_gang(self.state_dir(rank), "gang0")

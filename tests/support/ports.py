@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import socket
+from collections import deque
 
-_LOWEST, _HIGHEST = 20000, 32000  # below Linux's ephemeral range (ip_local_port_range starts at 32768)
-_WORKERS = 16
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
-_MINE = list(range(_LOWEST + _WORKER, _HIGHEST, _WORKERS))
-"""This worker's own range; no other worker of the run uses it."""
-random.Random(os.getpid()).shuffle(_MINE)
-_NEXT = itertools.cycle(_MINE)
+_PORTS = list(range(20000, 32000))  # below Linux's ephemeral range (ip_local_port_range starts at 32768)
+random.shuffle(_PORTS)
+_NEXT = itertools.cycle(_PORTS)
+_CLAIMS: deque[socket.socket] = deque(maxlen=64)
+"""Of the ports returned last, whose callers may not listen on them yet: no other process of the tests takes these."""
 
 
 def free_port(*addresses: str) -> int:
-    """A TCP port that is free on all of these addresses (default 127.0.0.1), and not the port returned last:
-    its caller may not listen on it yet."""
-    for port in itertools.islice(_NEXT, len(_MINE)):
-        if all(_is_free(address, port) for address in addresses or ("127.0.0.1",)):
+    """A TCP port that is free on all of these addresses (default 127.0.0.1), and not one returned before."""
+    for port in itertools.islice(_NEXT, len(_PORTS)):
+        if all(_is_free(address, port) for address in addresses or ("127.0.0.1",)) and _claimed(port):
             return port
     raise AssertionError("no free port")
+
+
+def _claimed(port: int) -> bool:
+    """By an abstract socket's name (unix(7)), which ends with its process."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0l40s-deploy-test-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _CLAIMS.append(claim)
+    return True
 
 
 def _is_free(address: str, port: int) -> bool:
