@@ -5,11 +5,8 @@
 set -eu
 
 # What the calling shell has set for the engine and its libraries would mix with the plan.
-for name in $(env | sed -n -e 's/^\(NCCL_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(GLOO_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(SGLANG_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(SGL_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(TORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(CUDA_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(PYTORCH_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(FLASHINFER_[A-Za-z0-9_]*\)=.*/\1/p' \
-    -e 's/^\(TRITON_[A-Za-z0-9_]*\)=.*/\1/p' -e 's/^\(VLLM_[A-Za-z0-9_]*\)=.*/\1/p'); do
+for name in $(env | sed -nE \
+    's/^((NCCL_|GLOO_|SGLANG_|SGL_|VLLM_|TORCH_|PYTORCH_|CUDA_|FLASHINFER_|TRITON_)[A-Za-z0-9_]*)=.*/\1/p'); do
     unset "$name"
 done
 unset LD_PRELOAD PYTHONPATH
