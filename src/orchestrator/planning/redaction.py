@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from orchestrator.model.secret_text import HIDDEN, without_secrets
+from orchestrator.protocol.variables import OF_THE_PLAN
 
 if TYPE_CHECKING:  # a command line is looked through without any plan
     from orchestrator.model.plan import NodePlan, Plan
@@ -22,8 +23,8 @@ _NAMES = re.compile(
 )
 _URL_WITH_USER = re.compile(r"://\S*@")
 _PUBLIC = re.compile(
-    r"(?:NCCL|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVSHMEM|UCX|GLOO|PYTORCH|TRITON|FLASHINFER|SGLANG|SGL|VLLM|DG|L40S|OMP"
-    r"|KMP|MKL|TOKENIZERS|TRANSFORMERS|TIKTOKEN|HF_HUB|LC)_\w+|(?:TORCH|PYTHON)\w+|PATH|HOME|LANG|TZ|TMPDIR|LD_PRELOAD"
+    rf"(?:{'|'.join(OF_THE_PLAN)}|(?:CUBLAS|CUBLASLT|CUDNN|NVIDIA|NVSHMEM|UCX|DG|L40S|OMP|KMP|MKL|TOKENIZERS"
+    r"|TRANSFORMERS|TIKTOKEN|HF_HUB|LC)_)\w+|(?:TORCH|PYTHON)\w+|PATH|HOME|LANG|TZ|TMPDIR|LD_PRELOAD"
     r"|LD_LIBRARY_PATH|XDG_CACHE_HOME|HF_HOME|HF_ENDPOINT|(?i:https?_proxy|all_proxy|no_proxy)"
 )
 """Names that the engine, its libraries, the system or we document: what they hold is for every reader of a plan."""

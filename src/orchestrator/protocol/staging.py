@@ -152,9 +152,6 @@ class CanaryOrder(Message):
     expect_any: tuple[str, ...] = ()
 
 
-OF_THE_PLAN = ("NCCL_", "GLOO_", "SGLANG_", "SGL_", "VLLM_", "TORCH_", "PYTORCH_", "CUDA_", "FLASHINFER_", "TRITON_")
-"""How the variables of engines and their libraries begin: only the plan sets these, whatever a shell or session has."""
-
 ENDS_WITH_STDIN = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <&3 & ); exec "$@" </dev/null 3<&-'
 """What /bin/sh does inside a container: $$ is itself and the program that it becomes, which is killed when the standard
 input of whoever started the container closes (docs/decisions/0005)."""

@@ -39,7 +39,8 @@ from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.message import parsed
 from orchestrator.protocol.report import AgentState, Report
-from orchestrator.protocol.staging import ENDS_WITH_STDIN, OF_THE_PLAN, ContainerOrder
+from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
+from orchestrator.protocol.variables import OF_THE_PLAN
 
 MOST_BYTES = 64 << 20
 """Of a result, and of a program's lines; 256 answers of 200 tokens take about a megabyte."""
