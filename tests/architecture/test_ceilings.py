@@ -15,15 +15,15 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.every_parser import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 76_320,
-    "statements of the product": 46_910,
-    "lines of the lab": 13_550,
+    "lines of the product": 75_840,
+    "statements of the product": 46_670,
+    "lines of the lab": 13_500,
     "lines of tests": 73_265,
-    "lines that `up` imports": 20_750,
-    "lines that `status` imports": 7_135,
-    "class names with several homes": 2,
+    "lines that `up` imports": 20_660,
+    "lines that `status` imports": 7_000,
+    "class names with several homes": 0,
     "commands": 46,
-    "options": 317,
+    "options": 310,
     "words of docs and README": 23_280,
 }
 """Not more than this. Lower a number when the figure has fallen."""
