@@ -9,7 +9,7 @@ import time
 import urllib.request
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT_S = 60.0
@@ -58,7 +58,7 @@ class Stream(threading.Thread):
             self._begun.set()
             link.close()
 
-    def under_way(self) -> Self:
+    def under_way(self) -> Stream:
         """Wait for its first token."""
         assert self._begun.wait(self._patience), "a generation's first token"
         return self

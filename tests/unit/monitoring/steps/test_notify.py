@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import queue
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 from tests.support.hostile import HOSTILE, talker
 from tests.support.receiver import receiver
-from tests.support.waiting import until
 
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
@@ -174,10 +174,10 @@ def test_a_receiver_that_is_no_longer_named_is_forgotten(tmp_path: Path) -> None
 
 def test_for_a_receiver_that_takes_none_only_so_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, good = (Recipient(kind=ReceiverKind.SLACK, url=f"http://{host}") for host in ("held", "good"))
-    freed, heard, troubles = threading.Event(), list[str](), list[str]()
+    freed, heard, troubles = threading.Event(), queue.SimpleQueue[str](), list[str]()
 
     def slow(recipient: Recipient, notice: Notice) -> str:
-        freed.wait(60) if recipient is held else heard.append(notice.subject)
+        freed.wait(60) if recipient is held else heard.put(notice.subject)
         return ""
 
     monkeypatch.setattr(notify, "send", slow)
@@ -185,9 +185,8 @@ def test_for_a_receiver_that_takes_none_only_so_many_wait(tmp_path: Path, monkey
     with Notifier([held, good], str(tmp_path / "hosts.yml"), troubles.append) as notifier:
         for number in range(10):
             notifier.tell(Notice(event=Event.GIVEN_UP, subject=f"g{number}", text="3 restarts"))
-            until(lambda wanted=number + 1: len(heard) == wanted, 10.0, "the other has heard it")
+            assert heard.get(timeout=30) == f"g{number}"
         freed.set()
-    assert heard == [f"g{number}" for number in range(10)]
     assert [one.partition(";")[0] for one in troubles] == ["3 notifications wait for slack at held"] * 6, troubles
     assert troubles[-1].endswith("dropped: g9: the guard gave up")
 
