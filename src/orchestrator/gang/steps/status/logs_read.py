@@ -117,15 +117,16 @@ def read_logs(files: Mapping[str, Iterable[str]]) -> LogsSummary:
 
 
 def _written_by(texts: Mapping[str, list[str]]) -> tuple[str, str, str]:
-    """(engine, its version, NCCL's)."""
-    engine = version = nccl = ""
+    """(engine, its version, NCCL's). SGLang has parts of vLLM in its tracebacks: who tells its version is believed."""
+    nccl, versions = "", dict[str, str]()
     for line in (line for lines in texts.values() for line in lines):
         for name, pattern in (("vllm", _VLLM), ("sglang", _SGLANG)):
-            if engine in ("", name) and not version and (match := pattern.search(line)):
-                engine, version = name, next(filter(None, match.groups()), "")
+            if not versions.get(name) and (match := pattern.search(line)):
+                versions[name] = next(filter(None, match.groups()), "")
         if not nccl and (match := _NCCL.search(line)):
             nccl = (match[1] or match[2]).rstrip(".")
-    return engine, version, nccl
+    engine = max(versions, key=lambda name: (versions[name] != "", name == "sglang"), default="")
+    return engine, versions.get(engine, ""), nccl
 
 
 def _dialects_engine(product: str, version: str) -> Engine:

@@ -76,6 +76,20 @@ def test_what_was_recorded_is_read_with_its_own_engines_words(name: str, wanted:
     assert cause or seen.exception.startswith(wanted[2])
 
 
+@pytest.mark.parametrize(
+    ("lines", "engine"),
+    [
+        (['  File "/v/vllm/_custom_ops.py", line 3', "server_args=ServerArgs(model_path='/m')"], "sglang "),
+        (['  File "/v/site-packages/vllm/v1/engine/core.py", line 3'], "vllm "),
+        (["vLLM API server version 0.32.0", "pip list: sglang"], "vllm 0.32.0"),
+        (["ready"], " "),
+    ],
+)
+def test_whose_log_it_is(lines: list[str], engine: str) -> None:
+    seen = read_logs({"a": lines})
+    assert f"{seen.engine} {seen.version}" == engine
+
+
 def test_a_cause_names_both_ends_its_lines_and_a_fix() -> None:
     cause = told("bootstrap-no-route").cause
     assert cause is not None and "(bond0 10.0.0.3 to 10.0.0.4<56849>)" in cause.text
