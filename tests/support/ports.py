@@ -10,7 +10,8 @@ from collections import deque
 _PORTS = list(range(20000, 32000))  # below Linux's ephemeral range (ip_local_port_range starts at 32768)
 random.shuffle(_PORTS)
 _NEXT = itertools.cycle(_PORTS)
-_CLAIMS: deque[socket.socket] = deque(maxlen=64)
+_CLAIMS: deque[socket.socket] = deque()
+_MOST = 64
 """Of the ports returned last, whose callers may not listen on them yet: no other process of the tests takes these."""
 
 
@@ -31,6 +32,8 @@ def _claimed(port: int) -> bool:
         claim.close()
         return False
     _CLAIMS.append(claim)
+    if len(_CLAIMS) > _MOST:
+        _CLAIMS.popleft().close()
     return True
 
 
