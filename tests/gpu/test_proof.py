@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 ROOT = Path(__file__).resolve().parents[2]
 NCCL = """<system version="1"><cpu numaid="-1" arch="x86_64">
 <pci busid="0000:00:06.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="0">

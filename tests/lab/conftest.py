@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import yaml
 from tests.support import preloaded
 from tests.support.preloaded import L40S_DEPLOY
+from tests.support.router import NotInstalled, router_environment, router_group
+from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import slack
 
 
@@ -87,7 +90,7 @@ class RunningLab:
         return done.stdout.decode()
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="level 1 needs root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="emulated nodes need root")
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +106,18 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], R
     yield make
     for lab in made:
         lab.run("down")
+
+
+@contextmanager
+def routed_lab(name: str, port: int, **shape: Any) -> Iterator[SmallLab]:
+    """A lab with the router on this machine, which is taken down first; skips the test where it can't be installed."""
+    try:
+        environment = router_environment()
+    except NotInstalled as why:
+        pytest.skip(str(why))
+    with small_lab(name, **shape) as made:
+        made.write_inventory(router=router_group(environment, made.folder / "router", port))
+        try:
+            yield made
+        finally:
+            made.deploy("router", "down", check=False)

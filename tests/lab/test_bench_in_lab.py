@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,9 @@ import yaml
 from tests.support.small_lab import MODEL, SmallLab, small_lab
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, needs_root]
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
 WORDS = [word for name, value in LOAD.items() for word in (f"--{name}", str(value))]

@@ -12,11 +12,9 @@ from tests.support.small_lab import small_lab
 
 from orchestrator.support.certificate import STEPS
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
 
 
 def test_the_stand_in_is_certified_as_what_it_is(tmp_path: Path) -> None:

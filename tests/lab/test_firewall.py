@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +12,9 @@ from tests.support.small_lab import SmallLab, small_lab
 
 from orchestrator.loading.inventory import load_inventory
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
 TABLE = "nft list table inet l40s_deploy 2>/dev/null || echo none"
 OURS = "find /etc -name '*l40s-deploy*' | sort"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ from tests.support.small_lab import SmallLab, small_lab
 
 from l40s_lab.standin.answers import NOTICE
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, needs_root]
 
 
 @pytest.fixture(scope="module")

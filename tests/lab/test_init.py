@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -16,11 +15,9 @@ from tests.support.small_lab import SmallLab, small_lab
 
 from orchestrator.loading.inventory import load_inventory
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,18 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
+from tests.support.load import Load
+from tests.support.preloaded import L40S_DEPLOY, preloaded
+from tests.support.small_lab import MODEL, SmallLab
+from tests.support.waiting import slack, until
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-if TYPE_CHECKING:
-    from tests.support.small_lab import SmallLab
+from .conftest import needs_root, routed_lab
 
 MOMENTS = int(os.environ.get("MOMENTS", "1"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
@@ -37,31 +36,14 @@ NOTHING_LEFT = "no interrupted command has left anything"
 STOPPED_BY_HAND = "is stopped; start it again"
 SIGNALS = (signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(300 + 120 * MOMENTS),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + 120 * MOMENTS), needs_root]
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    from tests.support.router import NotInstalled, router_environment, router_group
-    from tests.support.small_lab import SmallLab, small_lab
-
-    try:
-        environment = router_environment()
-    except NotInstalled as why:
-        pytest.skip(str(why))
-    name = f"interrupted{WORKER}"
-    described = SmallLab(name, gangs=3, nodes=1)
-    with small_lab(name, of=described) as made:
-        made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
+    with routed_lab(f"interrupted{WORKER}", PORT, gangs=3, nodes=1) as made:
         made.serve()
-        try:
-            yield made
-        finally:
-            made.deploy("router", "down", check=False)
+        yield made
 
 
 def words(lab: SmallLab, what: str, turn: int) -> list[str]:
@@ -88,9 +70,6 @@ def finish(lab: SmallLab, how: str) -> None:
 
 def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) -> str:
     """Start a command and send it a signal; returns its output up to then."""
-    from tests.support.preloaded import preloaded
-    from tests.support.waiting import slack
-
     out = lab.folder / "interrupted.out"
     running = preloaded().start(command, out, out, lab.environment)
     end = time.monotonic() + after_s
@@ -103,8 +82,6 @@ def interrupt(lab: SmallLab, command: list[str], number: int, after_s: float) ->
 
 def places(lab: SmallLab) -> dict[str, Any]:
     """State and place behind the router; `status` waits two seconds for a busy router and then says null."""
-    from tests.support.waiting import until
-
     seen: dict[str, Any] = {}
 
     def router_answers() -> bool:
@@ -126,9 +103,6 @@ WELL = {f"gang{number}": ("ready", "in") for number in range(3)}
 def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behind_the_router(
     lab: SmallLab, share: int
 ) -> None:
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     seed = SEED + share
     chance = random.Random(seed)
     print(f"SEED={seed} MOMENTS={MOMENTS // SHARES}")
@@ -159,9 +133,6 @@ def test_whatever_comes_after_a_killed_restart_ends_with_every_gang_serving_behi
 
 
 def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
-    from tests.support.preloaded import preloaded
-    from tests.support.waiting import until
-
     out = lab.folder / "killed.out"
     out.touch()
     running = preloaded().start(["restart", "--rolling"], out, out, lab.environment)
@@ -185,8 +156,6 @@ def test_status_names_the_command_that_finishes_it(lab: SmallLab) -> None:
 
 @pytest.mark.long
 def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
-    from tests.support.preloaded import L40S_DEPLOY
-
     typed = f"{' '.join(L40S_DEPLOY)} restart --rolling 2>&1 | head -n 3"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", typed], env=lab.environment, capture_output=True, timeout=120, check=False
@@ -198,8 +167,6 @@ def test_a_reader_that_goes_away_detaches_as_ctrl_c_does(lab: SmallLab) -> None:
 
 
 def test_a_listing_that_is_cut_short_is_nobodys_defect(lab: SmallLab) -> None:
-    from tests.support.preloaded import L40S_DEPLOY
-
     for verb in ("discover", "status --json", "plan --model " + lab.model):
         typed = f"{' '.join(L40S_DEPLOY)} {verb} | head -n 1; exit ${{PIPESTATUS[0]}}"
         done = subprocess.run(["bash", "-c", typed], env=lab.environment, capture_output=True, timeout=60, check=False)

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import SmallLab, small_lab
+from tests.support.terminal import COLUMNS, LINES, rendered
+from tests.support.waiting import until
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from .conftest import needs_root
 
-if TYPE_CHECKING:
-    from tests.support.small_lab import SmallLab
-
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+pytestmark = [pytest.mark.lab, needs_root]
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    from tests.support.small_lab import small_lab
-
     with small_lab("operator", nodes=4) as made:
         made.serve()
         yield made
 
 
 def test_a_restart_ends_with_the_table_of_four_ready_nodes(lab: SmallLab) -> None:
-    from tests.support.preloaded import L40S_DEPLOY
-    from tests.support.terminal import COLUMNS, LINES, rendered
-
     typed = f"stty cols {COLUMNS} rows {LINES}; {shlex.join([*L40S_DEPLOY, 'restart'])}"
     done = subprocess.run(
         ["script", "-qec", typed, "/dev/null"],
@@ -53,8 +41,6 @@ def test_a_restart_ends_with_the_table_of_four_ready_nodes(lab: SmallLab) -> Non
 
 
 def test_status_tells_a_script_of_a_killed_rank(lab: SmallLab) -> None:
-    from tests.support.waiting import until
-
     assert lab.deploy("status", check=False).returncode == 0
     lab.deploy("lab", "break", "node2", "kill-rank", "5", "--name", lab.name)
     try:

@@ -21,11 +21,9 @@ from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import slack
 from tests.support.wheels import small_stack, wheel
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500), needs_root]
 
 NODES = ("node0", "node1")
 HOST_SETTING = Path("/proc/sys/kernel/numa_balancing")

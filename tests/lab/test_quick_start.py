@@ -7,7 +7,6 @@ packages and the checkpoint are those that the lab brings.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -22,12 +21,9 @@ from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import ENVIRONMENT, SmallLab, small_lab
 from tests.support.waiting import slack
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.long,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(1800), needs_root]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 QUICK_START = README.partition("## Quick start")[2].partition("\nAfterwards:")[0]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.load import Load
+from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from tests.support.small_lab import SmallLab
+from .conftest import needs_root, routed_lab
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+pytestmark = [pytest.mark.lab, needs_root]
 PORT = 30280
 ROUTER = f"http://127.0.0.1:{PORT}"
 NAMES = [f"gang0-{rank}" for rank in range(4)]
@@ -25,19 +21,8 @@ NAMES = [f"gang0-{rank}" for rank in range(4)]
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    from tests.support.router import NotInstalled, router_environment, router_group
-    from tests.support.small_lab import small_lab
-
-    try:
-        environment = router_environment()
-    except NotInstalled as why:
-        pytest.skip(str(why))
-    with small_lab("replicas", nodes=4) as made:
-        made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
-        try:
-            yield made
-        finally:
-            made.deploy("router", "down", check=False)
+    with routed_lab("replicas", PORT, nodes=4) as made:
+        yield made
 
 
 def gangs(lab: SmallLab) -> dict[str, dict[str, Any]]:
@@ -53,9 +38,6 @@ def workers(lab: SmallLab) -> int:
 
 
 def test_four_engines_are_found_by_every_verb_and_one_that_dies_takes_no_other_with_it(lab: SmallLab) -> None:
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     assert list(states(lab)) == ["gang0"]
     lab.serve("--replicas")
     found = gangs(lab)

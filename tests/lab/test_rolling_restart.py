@@ -11,40 +11,30 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from tests.support.certificates import certified_key
+from tests.support.guarding import guarding
+from tests.support.load import Load
+from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import slack, until
 
-if TYPE_CHECKING:
-    from tests.support.small_lab import SmallLab
+from l40s_lab.processes import wait_until
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root"),
-]
+from .conftest import needs_root, routed_lab
+
+pytestmark = [pytest.mark.lab, needs_root]
 PORT = 30180
 ROUTER = f"http://127.0.0.1:{PORT}"
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SmallLab]:
-    from tests.support.router import NotInstalled, router_environment, router_group
-    from tests.support.small_lab import small_lab
-
-    try:
-        environment = router_environment()
-    except NotInstalled as why:
-        pytest.skip(str(why))
-    with small_lab("rolling", gangs=3, nodes=1) as made:
-        made.write_inventory(router=router_group(environment, made.folder / "router", PORT))
+    with routed_lab("rolling", PORT, gangs=3, nodes=1) as made:
         made.serve()
-        try:
-            yield made
-        finally:
-            made.deploy("router", "down", check=False)
+        yield made
 
 
 def workers(lab: SmallLab) -> list[str]:
@@ -52,9 +42,6 @@ def workers(lab: SmallLab) -> list[str]:
 
 
 def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
     assert len(workers(lab)) == 3  # `up` has put them there
     for verb, would in (("up", "is running and would be left unchanged; no gang"), ("down", "would be stopped on")):
@@ -79,9 +66,6 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
 
 
 def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallLab) -> None:
-    from tests.support.guarding import guarding
-    from tests.support.preloaded import L40S_DEPLOY
-
     def answers() -> bool:
         try:
             urllib.request.urlopen(f"{ROUTER}/liveness", timeout=2).close()
@@ -119,8 +103,6 @@ def lab_run(lab: SmallLab) -> str:
 
 def forget(lab: SmallLab, gang: str) -> None:
     """Remove this gang from the router, as after a restart that ignored the router."""
-    from l40s_lab.processes import wait_until
-
     (url,) = [one["service"]["url"] for one in lab.json("status")["gangs"] if one["name"] == gang]
     admin = {"Authorization": f"Bearer {admin_key(lab)}"}
     with urllib.request.urlopen(urllib.request.Request(f"{ROUTER}/workers", headers=admin), timeout=10) as answer:
@@ -146,9 +128,6 @@ def plan_for(lab: SmallLab, **env: str) -> None:
 
 
 def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab: SmallLab) -> None:
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     before = {gang["plan_id"] for gang in lab.json("status")["gangs"]}
     plan_for(lab, NCCL_MIN_CTAS="8")
     with Load(ROUTER, MODEL, clients=3, pause_s=0.1) as load:
@@ -163,9 +142,6 @@ def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab
 
 
 def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: SmallLab) -> None:
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     before = lab.json("status")["gangs"]
     plan_for(lab, STANDIN_FAIL="rank=1,phase=weights,how=oom")
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
@@ -183,10 +159,6 @@ def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: Small
 
 
 def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_serve(lab: SmallLab) -> None:
-    from tests.support.load import Load
-    from tests.support.preloaded import L40S_DEPLOY
-    from tests.support.small_lab import MODEL
-
     before = lab.json("status")["gangs"]
     lab_verb = " ".join([*L40S_DEPLOY, "lab"])
     cycle = lab.folder / "power-cycle"
@@ -212,9 +184,6 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     ids=lambda fault: fault[0],
 )
 def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     last, clients = lab.gang(1)["run_id"], 6
     with Load(ROUTER, MODEL, clients=clients, pause_s=0.02) as load:
         until(lambda: load.good > 10 * clients, 60 * slack(), lambda: str(load.bad))
@@ -231,9 +200,6 @@ def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fau
 
 def test_what_would_refuse_a_start_refuses_the_stop_while_all_serve(lab: SmallLab) -> None:
     """Of the second gang too, before the first one is stopped."""
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     before = [gang["run_id"] for gang in lab.json("status")["gangs"]]
     lab.on("node1", f"mv /workspace/{MODEL} /workspace/away")
     try:
@@ -265,9 +231,6 @@ def test_what_would_refuse_a_start_refuses_the_stop_while_all_serve(lab: SmallLa
 
 def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
     """The model is lost once the gang's turn has begun."""
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     last = lab.gang(2)["run_id"]
     with Load(ROUTER, MODEL, clients=2, pause_s=0.05) as load:
         running = lab.start("restart", "--rolling", "gang1", "gang2")
@@ -293,9 +256,6 @@ def test_down_takes_a_gang_out_before_it_stops(lab: SmallLab) -> None:
 
 
 def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang(lab: SmallLab, tmp_path: Path) -> None:
-    from tests.support.certificates import certified_key
-    from tests.support.small_lab import MODEL
-
     def private(name: str, text: str) -> str:
         path = tmp_path / name
         path.write_text(text)
@@ -346,9 +306,6 @@ def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang
 @pytest.mark.long
 def test_no_request_fails_while_gangs_restart_over_lines_that_lose_and_delay(lab: SmallLab) -> None:
     """The controller's, the router's, and those between the two nodes of a gang."""
-    from tests.support.load import Load
-    from tests.support.small_lab import MODEL
-
     lab.deploy("down", "--all")
     lab.deploy("router", "down")
     document = yaml.safe_load(lab.inventory.read_text())

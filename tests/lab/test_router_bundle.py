@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from orchestrator.engines.router import VERSION
 from orchestrator.hosts.steps.bundle import write_bundle
 from orchestrator.hosts.steps.stack import ROUTER_STACK
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="emulated nodes need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
 
 
 def test_the_router_s_host_is_prepared_from_its_bundle(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +11,9 @@ import yaml
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="nodes that boot systemd need root"),
-]
+from .conftest import needs_root
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
 
 
 @pytest.fixture(scope="module")
