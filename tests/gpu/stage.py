@@ -301,7 +301,7 @@ class Stage:
         """Every process of an engine, of one gang or of all."""
         nodes = list(self.lab.hosts()) if gang is None else self.nodes_of(gang)
         found = [process for node in nodes for process in find_node_in(self.lab, node).processes()]
-        return [process for process in found if any(word in _command(process.pid) for word in _ENGINE)]
+        return [process for process in found if any(word in command_of(process.pid) for word in _ENGINE)]
 
     def failed(self, gang: str, deadline_s: float = 45.0) -> tuple[dict[str, Any], float]:
         """(`status` of the gang that failed and has a cause, seconds until it said so)."""
@@ -411,7 +411,8 @@ def _pid_inside(pid: int) -> int | None:
     return next((int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:")), None)
 
 
-def _command(pid: int) -> bytes:
+def command_of(pid: int) -> bytes:
+    """A process's command line; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -29,6 +28,7 @@ from tests.gpu.stage import (
     Otherwise,
     Shape,
     Stage,
+    command_of,
     engine_python,
     find_node_in,
     with_what_was_seen,
@@ -358,17 +358,10 @@ def foreign(stage: Stage, gang: str = "gang0") -> tuple[str, dict[str, Any]]:
                 raise Otherwise(f"{len(left)} processes left", **figures)
         finally:
             for process in find_node_in(stage.lab, node).processes():
-                if b"torch.zeros" in _command_line(process.pid):
+                if b"torch.zeros" in command_of(process.pid):
                     process.kill()
             holder.kill()
     return "3 GiB held by another process: `up` refuses, names the process, and starts nothing", figures
-
-
-def _command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def restart(stage: Stage, _: Record) -> tuple[str, dict[str, Any]]:

@@ -142,6 +142,19 @@ def test_nothing_is_left_on_a_machine_of_our_own(tmp_path: Path, victim: str) ->
     expect_spotless(tmp_path, "1", victim)
 
 
+def expect_console_of_root(lab: RunningLab) -> None:
+    """On a node without its network too."""
+    lab.console("exec", "node1", "ip", "link", "set", "bond0", "down")
+    done = lab.console("exec", "node1", "--", "sh", "-c", "hostname; pwd; id -un; cat; exit 7", stdin="said\n")
+    assert (done.returncode, done.stdout.split()) == (7, ["node1", "/root", "root", "said"])
+    lab.console("exec", "node1", "ip", "link", "set", "bond0", "up")
+    assert lab.console("exec", "node1", "--", "sh", "-c", "kill -9 $$").returncode == 137
+    assert lab.console("exec", "node1", "--", "no-such-program").returncode == 127
+    done = lab.console("shell", "node1", stdin="hostname; exit 5\n")
+    assert (done.returncode, done.stdout) == (5, "node1\n")
+    assert "there is no node 'node9'" in lab.console("exec", "node9", "true").stderr
+
+
 def expect_spotless(tmp_path: Path, level: str, victim: str) -> None:
     """In namespaces without other users: links, mounts, processes, namespaces and files are equal before and after."""
     script = Path(__file__).with_name("spotless.py")

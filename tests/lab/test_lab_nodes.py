@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from .conftest import RunningLab, needs_root
+from .test_lab_life import expect_console_of_root
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -185,12 +186,4 @@ def test_wrong_wiring_replaces_the_right_one(labs: Callable[[str], RunningLab]) 
 
 
 def test_the_console_is_root_and_needs_no_network(lab: RunningLab) -> None:
-    lab.console("exec", "node1", "ip", "link", "set", "bond0", "down")
-    done = lab.console("exec", "node1", "--", "sh", "-c", "hostname; pwd; id -un; cat; exit 7", stdin="said\n")
-    assert (done.returncode, done.stdout.split()) == (7, ["node1", "/root", "root", "said"])
-    lab.console("exec", "node1", "ip", "link", "set", "bond0", "up")
-    assert lab.console("exec", "node1", "--", "sh", "-c", "kill -9 $$").returncode == 137
-    assert lab.console("exec", "node1", "--", "no-such-program").returncode == 127
-    done = lab.console("shell", "node1", stdin="hostname; exit 5\n")
-    assert (done.returncode, done.stdout) == (5, "node1\n")
-    assert "there is no node 'node9'" in lab.console("exec", "node9", "true").stderr
+    expect_console_of_root(lab)

@@ -14,7 +14,7 @@ import pytest
 from l40s_lab.processes import wait_until
 
 from .conftest import RunningLab, needs_root
-from .test_lab_life import control_groups_of, expect_spotless, node_pids, supervisor_of
+from .test_lab_life import control_groups_of, expect_console_of_root, expect_spotless, node_pids, supervisor_of
 
 pytestmark = [pytest.mark.lab, needs_root]
 
@@ -140,12 +140,4 @@ def test_nothing_is_left_on_a_machine_of_our_own(lab: RunningLab, tmp_path: Path
 
 
 def test_the_console_is_root_and_needs_no_network(lab: RunningLab) -> None:
-    lab.console("exec", "node1", "ip", "link", "set", "bond0", "down")
-    done = lab.console("exec", "node1", "--", "sh", "-c", "hostname; pwd; id -un; cat; exit 7", stdin="said\n")
-    assert (done.returncode, done.stdout.split()) == (7, ["node1", "/root", "root", "said"])
-    lab.console("exec", "node1", "ip", "link", "set", "bond0", "up")
-    assert lab.console("exec", "node1", "--", "sh", "-c", "kill -9 $$").returncode == 137
-    assert lab.console("exec", "node1", "--", "no-such-program").returncode == 127
-    done = lab.console("shell", "node1", stdin="hostname; exit 5\n")
-    assert (done.returncode, done.stdout) == (5, "node1\n")
-    assert "there is no node 'node9'" in lab.console("exec", "node9", "true").stderr
+    expect_console_of_root(lab)

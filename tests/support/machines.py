@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.support.healthy_cluster import HealthyNode, dressed
-from tests.support.machine_files import MachineFiles
+from tests.support.machine_files import PEX_GEN4, MachineFiles
 
 SUB = ("0x10b5", "0x8796", "0x060400", "0x8796")
 """Another make than the machine's own switches, used on GPU cards."""
@@ -45,6 +45,34 @@ def gpus_alone_behind_their_own_switch(name: str = "node0", number: int = 0) -> 
         rdma_card(machine, machine.root_port(0xC0 + 0x10 * half, 3, numa=half), 0xC1 + 0x10 * half, half, number)
     main_card(machine, number)
     return dressed(machine)
+
+
+def on_root_ports(
+    name: str = "node0", number: int = 0, *, link_layer: str = "Ethernet", storage: bool = False
+) -> HealthyNode:
+    """Eight GPUs and two RDMA cards, each on a root port of its own. storage: beside an Ethernet card for storage."""
+    machine = MachineFiles(name)
+    machine.processors()
+    for index in range(8):
+        machine.gpu(machine.root_port(0x40 + 4 * index, numa=index // 4), 0x41 + 4 * index, numa=index // 4)
+    for half in (0, 1):
+        bus = 0xC0 + 0x10 * half
+        rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number, link_layer=link_layer)
+    if storage:
+        storage_card(machine, number=number)
+    main_card(machine, number)
+    return dressed(machine)
+
+
+def two_sub_switches() -> MachineFiles:
+    """Two GPUs, each behind a sub-switch of its own of one Broadcom switch."""
+    machine = MachineFiles()
+    top = machine.switch(machine.root_port(0x10), 0x11, ids=PEX_GEN4)
+    for index in range(2):
+        bus = 0x20 + 0x10 * index
+        sub = machine.switch(machine.downstream(top, 0x12, 4 * index), bus, ids=PEX_GEN4)
+        machine.gpu(machine.downstream(sub, bus + 1, 0), bus + 2)
+    return machine
 
 
 def rdma_card(

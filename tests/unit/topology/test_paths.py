@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.machine_files import PEX_GEN4, MachineFiles, reference_machine
-from tests.support.machines import nested_node
+from tests.support.machine_files import MachineFiles, reference_machine
+from tests.support.machines import nested_node, two_sub_switches
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.recordings import save_snapshots
@@ -70,13 +70,7 @@ def test_a_gpu_of_no_domain_is_near_to_all(domains: int, cpus: str, nodes: str) 
 
 
 def test_the_matrix_counts_every_switch_where_nccl_merges_them() -> None:
-    machine = MachineFiles()
-    top = machine.switch(machine.root_port(0x10), 0x11, ids=PEX_GEN4)
-    for index in range(2):
-        bus = 0x20 + 0x10 * index
-        sub = machine.switch(machine.downstream(top, 0x12, 4 * index), bus, ids=PEX_GEN4)
-        machine.gpu(machine.downstream(sub, bus + 1, 0), bus + 2)
-    topology = build(machine.snapshot())
+    topology = build(two_sub_switches().snapshot())
     assert table(matrix(topology))["GPU0", "GPU1"] == "PXB"
     assert [pair.type.name for pair in paths(topology) if pair.type] == ["PIX"]
 

@@ -6,7 +6,8 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from tests.support.machine_files import PEX_GEN4, MachineFiles, reference_machine
+from tests.support.machine_files import MachineFiles, reference_machine
+from tests.support.machines import two_sub_switches
 
 from orchestrator.model.topology import CpuModel, PathType, Topology
 from orchestrator.topology.bandwidth import between_sockets_gbs
@@ -21,18 +22,8 @@ def between(topology: Topology) -> PathType:
     return Distances(topology).path_type(one.key, other.key)
 
 
-def with_sub_switches() -> MachineFiles:
-    machine = MachineFiles()
-    top = machine.switch(machine.root_port(0x10), 0x11, ids=PEX_GEN4)
-    for index in range(2):
-        bus = 0x20 + 0x10 * index
-        sub = machine.switch(machine.downstream(top, 0x12, 4 * index), bus, ids=PEX_GEN4)
-        machine.gpu(machine.downstream(sub, bus + 1, 0), bus + 2)
-    return machine
-
-
 def test_parts_of_one_broadcom_switch_are_merged_when_read() -> None:
-    topology = build(with_sub_switches().snapshot())
+    topology = build(two_sub_switches().snapshot())
     text = nccl_xml(topology)
     assert len(re.findall(r'<pci [^>]*class="0x060400"', text)) == 3, "as NCCL dumps it, before it merges"
     again = topology_of_xml(text, "node0")

@@ -12,6 +12,9 @@ import pytest
 import safetensors
 from numpy.typing import NDArray
 
+from orchestrator.checkpoint.on_node.reblock import plan, reblock
+from orchestrator.protocol.jobs import Progress
+
 Raw = tuple[str, tuple[int, ...], bytes]
 """dtype as safetensors writes it, shape, bytes."""
 
@@ -238,3 +241,18 @@ SMALL = {
 def small() -> dict[str, Raw]:
     """A checkpoint of less than a megabyte."""
     return deepseek(seed=3, weights=SMALL)
+
+
+@pytest.fixture
+def source(small: dict[str, Raw], tmp_path: Path) -> Path:
+    """That checkpoint, written."""
+    return write(tmp_path / "a", small)
+
+
+def silent(_: Progress) -> None:
+    """A progress watcher that does nothing."""
+
+
+def make(source: Path, target: Path, block: int = 64) -> Progress:
+    """Write the source with finer blocks."""
+    return reblock(plan(source, block), target, jobs=2, report=silent)

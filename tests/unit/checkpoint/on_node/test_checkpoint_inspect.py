@@ -21,12 +21,6 @@ SHARD = "model-00001-of-000002.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-@pytest.fixture
-def source(maker: Any, small: Any, tmp_path: Path) -> Path:
-    made: Path = maker.write(tmp_path / "a", small)
-    return made
-
-
 def faults(directory: Path) -> list[tuple[str, str]]:
     return [(fault["id"], fault["severity"]) for fault in look(directory)["faults"]]
 

@@ -16,9 +16,7 @@ from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
-
-def silent(_: Progress) -> None:
-    """A progress watcher that does nothing."""
+from .conftest import silent
 
 
 @pytest.fixture

@@ -14,13 +14,7 @@ from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
-
-def silent(_: Progress) -> None:
-    """A progress watcher that does nothing."""
-
-
-def make(source: Path, target: Path, block: int = 64) -> Progress:
-    return reblock(plan(source, block), target, jobs=2, report=silent)
+from .conftest import make, silent
 
 
 @pytest.mark.parametrize("order", ["official", "weight first", "scale first", "reversed", "shuffled"])

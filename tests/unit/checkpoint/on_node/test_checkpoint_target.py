@@ -22,15 +22,8 @@ from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.target import JOURNAL, check_space, target_failures, write_file
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Progress
 
-
-def silent(_: Progress) -> None:
-    """A progress watcher that does nothing."""
-
-
-def make(source: Path, target: Path, block: int = 64) -> Progress:
-    return reblock(plan(source, block), target, jobs=2, report=silent)
+from .conftest import make, silent
 
 
 def refusal(source: Path, target: Path, block: int = 64) -> Failure:
@@ -38,12 +31,6 @@ def refusal(source: Path, target: Path, block: int = 64) -> Failure:
         make(source, target, block)
     assert refused.value.fix
     return refused.value
-
-
-@pytest.fixture
-def source(maker: Any, small: Any, tmp_path: Path) -> Path:
-    made: Path = maker.write(tmp_path / "a", small)
-    return made
 
 
 @pytest.mark.parametrize("below", [".", "inside", "inside/deeper", ".."])

@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.support.healthy_cluster import HealthyNode, cluster_of, dressed, healthy_node
-from tests.support.machine_files import MachineFiles
-from tests.support.machines import main_card, nested_node, rdma_card
+from tests.support.healthy_cluster import HealthyNode, cluster_of, healthy_node
+from tests.support.machines import nested_node, on_root_ports
 
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Overrides
-
-
-def on_root_ports(name: str = "node0", number: int = 0) -> HealthyNode:
-    """Eight GPUs and two cards, each on a root port of its own."""
-    machine = MachineFiles(name)
-    machine.processors()
-    for index in range(8):
-        machine.gpu(machine.root_port(0x40 + 4 * index, numa=index // 4), 0x41 + 4 * index, numa=index // 4)
-    for half in (0, 1):
-        bus = 0xC0 + 0x10 * half
-        rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number)
-    main_card(machine, number)
-    return dressed(machine)
 
 
 def fast_sockets(name: str = "node0", number: int = 0) -> HealthyNode:

@@ -16,7 +16,7 @@ from tests.support.healthy_cluster import (
     tuned,
 )  # fmt: skip
 from tests.support.machine_files import MachineFiles
-from tests.support.machines import SUB, main_card, rdma_card, storage_card, virtual_functions
+from tests.support.machines import SUB, main_card, on_root_ports, virtual_functions
 from tests.support.variants import bonded_rails
 
 from orchestrator.doctor.rules.support.registry import run_rules
@@ -35,16 +35,7 @@ def bad(findings: tuple[Finding, ...]) -> list[Finding]:
 
 def with_infiniband_rails(name: str, number: int) -> HealthyNode:
     """GPUs and two InfiniBand cards on root ports, beside an Ethernet card for storage."""
-    machine = MachineFiles(name)
-    machine.processors()
-    for index in range(8):
-        machine.gpu(machine.root_port(0x40 + 4 * index, numa=index // 4), 0x41 + 4 * index, numa=index // 4)
-    for half in (0, 1):
-        bus = 0xC0 + 0x10 * half
-        rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number, link_layer="InfiniBand")
-    storage_card(machine, number=number)
-    main_card(machine, number)
-    return dressed(machine)
+    return on_root_ports(name, number, link_layer="InfiniBand", storage=True)
 
 
 def test_infiniband_rails_beside_an_ethernet_storage_card_are_no_fault() -> None:

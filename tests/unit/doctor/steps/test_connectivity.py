@@ -22,6 +22,7 @@ from orchestrator.model.deadlines import UNHEARD_TRY_S
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.model.reach import Trial
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.ways import Listening
 from orchestrator.remote import node_app
@@ -89,14 +90,19 @@ def fleet(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
             child.wait(10)
 
 
-def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) -> None:
+def ways_of(fleet: Nodes) -> tuple[Trial, ...]:
+    """What is tried on a node without an RDMA port."""
     cluster = SimpleNamespace(
         tcp={"a": SimpleNamespace(address=HERE)},
         nodes=(SimpleNamespace(name="a", usable=(), interfaces={}),),
         specs={"a": fleet.nodes["a"].spec},
         topologies={"a": SimpleNamespace(interfaces=())},
     )
-    assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
+    return try_ways(fleet, cluster)  # type: ignore[arg-type]
+
+
+def test_its_listeners_have_ended_when_the_trials_have(fleet: Nodes, port: int) -> None:
+    assert ways_of(fleet) == ()
     assert fleet.nodes["a"].children
     with socket.socket() as mine:
         mine.bind((HERE, port))  # EADDRINUSE where one still listens
@@ -163,13 +169,7 @@ def test_an_odd_answer_is_that_nodes_failure(
         monkeypatch.setattr(node_app, "stream", lambda *_: iter([json.dumps({"ok": True, "value": odd}).encode()]))
     else:
         monkeypatch.setattr(node_app, "call", lambda *_, **__: odd)
-    cluster = SimpleNamespace(
-        tcp={"a": SimpleNamespace(address=HERE)},
-        nodes=(SimpleNamespace(name="a", usable=(), interfaces={}),),
-        specs={"a": fleet.nodes["a"].spec},
-        topologies={"a": SimpleNamespace(interfaces=())},
-    )
-    assert try_ways(fleet, cluster) == ()  # type: ignore[arg-type]
+    assert ways_of(fleet) == ()
     assert [failure.where for failure in said if isinstance(failure, NodeError)] == ["a"]
     assert verb in str(said[0])
 
