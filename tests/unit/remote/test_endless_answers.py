@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,8 +10,7 @@ from orchestrator.model.errors import NodeError
 from orchestrator.remote import session
 from orchestrator.remote.ssh_session import SshConversation, SshSession, open_session
 
-if TYPE_CHECKING:
-    from tests.unit.remote.conftest import Sshd
+from .conftest import Sshd
 
 MOST = 1 << 20
 pytestmark = pytest.mark.processes

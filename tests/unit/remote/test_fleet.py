@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 from tests.support.waiting import until
@@ -16,8 +16,7 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.remote.fleet import Fleet, StragglerWait, take
 from orchestrator.remote.session import Connection, Session
 
-if TYPE_CHECKING:
-    from tests.unit.remote.conftest import Sshd
+from .conftest import Sshd
 
 
 def local(name: str) -> NodeSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.hostile import NOISES
@@ -15,8 +14,7 @@ from orchestrator.remote import ssh_session
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
-if TYPE_CHECKING:
-    from tests.unit.remote.conftest import Sshd
+from .conftest import Sshd
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paramiko
 import pytest
@@ -30,8 +30,7 @@ from orchestrator.remote.node_app import App
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
-if TYPE_CHECKING:
-    from tests.unit.remote.conftest import Sshd
+from .conftest import Sshd
 
 NOEXEC = Path("/usr/libexec/sudo/sudo_noexec.so")
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 from tests.support.waiting import slack
@@ -27,10 +27,9 @@ from orchestrator.remote.session import CommandFailed, CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 from orchestrator.remote.ssh_way import Heartbeat
 
-if TYPE_CHECKING:
-    from tests.unit.remote.conftest import Sshd
+from .conftest import Sshd
 
-Start = Callable[..., "Sshd"]
+Start = Callable[..., Sshd]
 
 
 @pytest.fixture(scope="module")
@@ -269,31 +268,33 @@ def test_what_is_no_ssh_server_is_told(greeting: bytes, sshd: Sshd) -> None:
         thread.join()
 
 
-def test_a_name_without_an_address_is_told(sshd: Sshd) -> None:
-    with pytest.raises(Unreachable, match="has no address"):
-        connect(sshd.spec(host="no-such-node.invalid"), deadline_s=20)
+@pytest.mark.parametrize(
+    ("reach", "words"),
+    [
+        pytest.param({"host": "no-such-node.invalid"}, "has no address", id="a name without an address"),
+        pytest.param({"user": "nobody-here"}, "for the user nobody-here", id="an unknown user is a refused key"),
+        pytest.param({"key_file": None}, "no SSH key is available", id="no key at all"),
+        pytest.param({"ssh_options": (("proxycommand", "true"),)}, "closes the connection", id="a proxy that ends"),
+    ],
+)
+def test_what_keeps_it_from_connecting_is_told(sshd: Sshd, reach: dict[str, Any], words: str) -> None:
+    with pytest.raises(Unreachable, match=words):
+        connect(sshd.spec(**reach), deadline_s=20)
 
 
-def test_a_refused_key_names_user_and_key(sshd: Sshd, keys: Path) -> None:
-    with pytest.raises(Unreachable, match=r"does not accept .*/other for the user") as caught:
-        connect(sshd.spec(key_file=str(keys / "other")), deadline_s=20)
-    assert "ansible_user" in caught.value.fix
-
-
-def test_an_unknown_user_is_a_refused_key(sshd: Sshd) -> None:
-    with pytest.raises(Unreachable, match="for the user nobody-here"):
-        connect(sshd.spec(user="nobody-here"), deadline_s=20)
-
-
-def test_no_key_at_all_is_told(sshd: Sshd) -> None:
-    with pytest.raises(Unreachable, match="no SSH key is available"):
-        connect(sshd.spec(key_file=None), deadline_s=20)
-
-
-def test_a_key_with_a_passphrase_and_no_agent_is_told(sshd: Sshd, keys: Path) -> None:
-    with pytest.raises(Unreachable, match="no SSH key is available") as caught:
-        connect(sshd.spec(key_file=str(keys / "locked")), deadline_s=20)
-    assert "ssh-add" in caught.value.fix
+@pytest.mark.parametrize(
+    ("key", "words", "fix"),
+    [
+        pytest.param("other", r"does not accept .*/other for the user", "ansible_user", id="refused"),
+        pytest.param("locked", "no SSH key is available", "ssh-add", id="a passphrase and no agent"),
+    ],
+)
+def test_a_key_that_opens_nothing_is_told_with_the_way_out(
+    sshd: Sshd, keys: Path, key: str, words: str, fix: str
+) -> None:
+    with pytest.raises(Unreachable, match=words) as caught:
+        connect(sshd.spec(key_file=str(keys / key)), deadline_s=20)
+    assert fix in caught.value.fix
 
 
 @pytest.fixture
@@ -524,11 +525,6 @@ def test_through_a_proxy_command(sshd: Sshd) -> None:
     assert session.run("echo through", deadline_s=20).out == b"through\n"
     session.close()
     assert not session.alive
-
-
-def test_a_proxy_command_that_ends_is_told(sshd: Sshd) -> None:
-    with pytest.raises(Unreachable, match="closes the connection"):
-        connect(sshd.spec(ssh_options=(("proxycommand", "true"),)), deadline_s=20)
 
 
 def test_sudo_that_refuses_is_told(start_sshd: Start, tmp_path: Path) -> None:
