@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,10 +171,11 @@ class Cluster:
         assert all(answer["ok"] for answer in answers), answers
         until(lambda: self.states() == ["armed"] * self.nodes, 10.0, lambda: f"armed: {self.states()}")
 
-    def ready(self, deadline_s: float = 15.0) -> None:
-        """Start and wait until every node is ready."""
+    def ready(self, deadline_s: float = 15.0) -> Cluster:
+        """Start and wait until every node is ready; returns itself."""
         self.start()
         until(lambda: self.states() == ["ready"] * self.nodes, deadline_s, lambda: f"ready: {self.states()}")
+        return self
 
     def report(self, rank: int) -> dict[str, Any]:
         return report.of_gang(self.state_dir(rank), "gang0")
@@ -262,3 +263,7 @@ class Cluster:
             supervision.send(pid, processes.start_of(pid), signal.SIGKILL)
         for rank in range(self.nodes):
             scratch.remove(str(Path(self.state_dir(rank), "gangs/gang0/runs", self.run_id)))
+
+
+Gang = Callable[..., Cluster]
+"""Makes one, in the words of `Cluster`."""

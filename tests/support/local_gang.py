@@ -135,3 +135,7 @@ class LocalGang(Cluster):
         if current.exists():
             self.run_id = current.read_text().strip()
         return super().agent(rank)
+
+
+Local = Callable[..., LocalGang]
+"""Makes one, in the words of `LocalGang`."""

@@ -56,3 +56,11 @@ def local(
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def serving(local: Callable[..., LocalGang]) -> LocalGang:
+    """A gang of two nodes on this machine that serves `plan1`."""
+    gang = local()
+    gang.up()
+    return gang

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, LocalGang
 from tests.unit.gang.steps.test_restart import Told
 from tests.unit.gang.steps.test_up import up, with_env
 
@@ -27,10 +28,6 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.node.agent import weights
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
-Local = Callable[..., "LocalGang"]
 Verb = Callable[["LocalGang", pytest.MonkeyPatch], object]
 ECC = Finding(
     id="GPU-HEALTH", severity=Severity.STOP, node="node1", title="has 2 uncorrectable memory errors", fix="look"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, Notes
+from tests.support.waiting import until
 
 from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import locks, raising
@@ -24,16 +25,10 @@ from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
 pytestmark = pytest.mark.processes
-Local = Callable[..., "LocalGang"]
 
 
 def test_it_is_renewed_by_itself_and_given_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.support.waiting import until
-
     monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
     gang = local()
     files = [Path(gang.state_dir(rank), "gangs/gang0/lock") for rank in range(2)]
@@ -102,8 +97,6 @@ OTHER = LockHolder(who="ann", host="h", pid=7, command="up", token="x")
     ],
 )
 def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: LockAnswer, words: str) -> None:
-    from tests.support.waiting import until
-
     fleet = Fleet(GANG.nodes)
     with GangLock(fleet, GANG, "restart") as lock:
         still_ours(fleet, [GANG])
@@ -119,8 +112,6 @@ def test_a_lost_lock_is_noticed_and_told(nodes: Nodes, answer: LockAnswer, words
 
 @pytest.mark.parametrize("trouble", [LOST, ZeroDivisionError("our own")])
 def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, trouble: Exception) -> None:
-    from tests.support.waiting import until
-
     with GangLock(Fleet(GANG.nodes), GANG, "restart") as lock:
         nodes.answers["b"] = trouble
         before = nodes.asked
@@ -130,8 +121,6 @@ def test_what_keeps_it_from_being_renewed_is_no_loss_and_no_end(nodes: Nodes, tr
 
 
 def test_a_node_that_was_never_locked_is_not_lost(nodes: Nodes) -> None:
-    from tests.support.waiting import until
-
     nodes.answers["b"] = LOST
     with GangLock(Fleet(GANG.nodes), GANG, "down", partial=True) as lock:
         nodes.answers["b"] = LockAnswer()
@@ -183,9 +172,6 @@ def test_a_node_that_is_down_costs_a_holder_no_second_question(nodes: Nodes, mon
 def test_without_its_lock_a_restart_stops_nothing_and_an_up_starts_nothing(
     local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.local_gang import Notes
-    from tests.support.waiting import until
-
     monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.1)
     gang = local()
     gang.up()

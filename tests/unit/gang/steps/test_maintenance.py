@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import LocalGang
+from tests.unit.gang.steps.test_restart import Told
 
 from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.returning import Boot
@@ -22,27 +24,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
 from orchestrator.remote.fleet import Fleet
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
 pytestmark = pytest.mark.processes
-Local = Callable[..., "LocalGang"]
-
-
-class Told:
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self.on_step: Callable[[str], None] = lambda _: None
-
-    def planned(self, plan: object) -> None:
-        raise AssertionError("nothing is planned anew")
-
-    def step(self, gang: str, words: str) -> None:
-        self.words.append(words)
-        self.on_step(words)
-
-    def seen(self, views: object) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -69,13 +51,11 @@ def request(**words: Any) -> RestartRequest:
 A, B = Boot("a", "1"), Boot("b", "1")
 
 
-def test_every_node_is_waited_for_until_it_has_booted_anew(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = local()
-    gang.up()
-    before = gang.view().run_id
+def test_every_node_is_waited_for_until_it_has_booted_anew(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = serving.view().run_id
     boots(monkeypatch, iter([(A, A), (A, A), (None, A), (B, None), (B, B)]))
     told = Told()
-    done = restart(gang.inventory, request(wait_s=20), told)
+    done = restart(serving.inventory, request(wait_s=20), told)
     assert done.views[0].state is GangState.READY and done.views[0].run_id != before
     assert "will not serve for about" in told.words[1]
     moves = [words for words in told.words if words.endswith((" is back", "does not answer"))]
@@ -83,24 +63,22 @@ def test_every_node_is_waited_for_until_it_has_booted_anew(local: Local, monkeyp
 
 
 def test_a_command_is_run_for_one_node_after_the_other_while_the_gang_is_stopped_and_locked(
-    local: Local, tmp_path: Path
+    serving: LocalGang, tmp_path: Path
 ) -> None:
-    gang = local()
-    gang.up()
     out = tmp_path / "worked-on"
     told = Told()
 
     def look(words: str) -> None:
         if words.startswith("the --run command"):
-            gang.nothing_left()
+            serving.nothing_left()
             with pytest.raises(LockHeld):
-                down(gang.inventory, DownRequest())
+                down(serving.inventory, DownRequest())
 
     told.on_step = look
     script = f"import os; open({str(out)!r}, 'a').write(os.environ['L40S_NODE'] + ' ' + os.environ['L40S_GANG'] + ';')"
-    restart(gang.inventory, request(run=f'{sys.executable} -c "{script}"', wait_s=20), told)
+    restart(serving.inventory, request(run=f'{sys.executable} -c "{script}"', wait_s=20), told)
     assert out.read_text() == "node0 gang0;node1 gang0;"
-    assert gang.view().state is GangState.READY
+    assert serving.view().state is GangState.READY
 
 
 FAILURES: list[tuple[str, dict[str, Any], type[DeployError], str]] = [
@@ -113,16 +91,14 @@ FAILURES: list[tuple[str, dict[str, Any], type[DeployError], str]] = [
 
 @pytest.mark.parametrize(("asked", "kind", "words"), [one[1:] for one in FAILURES], ids=[one[0] for one in FAILURES])
 def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
-    local: Local, asked: dict[str, Any], kind: type[DeployError], words: str
+    serving: LocalGang, asked: dict[str, Any], kind: type[DeployError], words: str
 ) -> None:
-    gang = local()
-    gang.up()
     with pytest.raises(kind) as ended:
-        restart(gang.inventory, request(**asked), Told())
+        restart(serving.inventory, request(**asked), Told())
     assert words in ended.value.what
     assert len(ended.value.fix.split()) > 2, "the fix says what to do, and with what"
     assert "start it again with `l40s-deploy restart gang0`" in ended.value.what
-    assert gang.view().state is GangState.ABSENT
+    assert serving.view().state is GangState.ABSENT
 
 
 @pytest.mark.parametrize(
@@ -130,11 +106,9 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     [("the --run command", True, "gang0 is stopped"), ("go", False, "gang0 is starting")],
 )
 def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
-    local: Local, moment: str, by_hand: bool, words: str
+    serving: LocalGang, moment: str, by_hand: bool, words: str
 ) -> None:
     """A gang that is starting is left to the next command, or a guard, to put behind the router."""
-    gang = local()
-    gang.up()
     told = Told()
 
     def ctrl_c(said: str) -> None:
@@ -144,38 +118,34 @@ def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
 
     told.on_step = ctrl_c
     with pytest.raises(KeyboardInterrupt):
-        restart(gang.inventory, request(run="true", wait_s=20), told)
+        restart(serving.inventory, request(run="true", wait_s=20), told)
     assert told.words[-1].startswith(words)
-    with Fleet(gang.inventory.nodes) as fleet:
-        (left,) = interrupted(fleet, gang.inventory.gangs)
+    with Fleet(serving.inventory.nodes) as fleet:
+        (left,) = interrupted(fleet, serving.inventory.gangs)
     assert left.turning and left.by_hand is by_hand
     assert may_finish(left) is not by_hand
 
 
-def test_a_node_that_stays_away_is_unreachable(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = local()
-    gang.up()
+def test_a_node_that_stays_away_is_unreachable(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> None:
     boots(monkeypatch, iter([(A, A), (B, None)]))
     with pytest.raises(Unreachable, match="node1 did not come back within") as ended:
-        restart(gang.inventory, request(wait_s=0.1), Told())
+        restart(serving.inventory, request(wait_s=0.1), Told())
     assert ended.value.fix == "check power and network of node1, then run `l40s-deploy doctor`"
 
 
 def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
-    local: Local, findings: list[Finding]
+    serving: LocalGang, findings: list[Finding]
 ) -> None:
-    gang = local()
-    gang.up()
     gone = Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look")
     told = Told()
     told.on_step = lambda words: findings.append(gone) if words.startswith("the --run command for node1") else None
     with pytest.raises(FindingsError, match="a GPU is gone"):
-        restart(gang.inventory, request(run="true"), told)
+        restart(serving.inventory, request(run="true"), told)
     assert any("trying again" in words for words in told.words)
-    gang.nothing_left()
+    serving.nothing_left()
     told.on_step = lambda words: findings.clear() if "trying again" in words else None
     accepted = request(run="true", accept=("GPU-MISSING",))
-    assert restart(gang.inventory, accepted, told).views[0].state is GangState.READY
+    assert restart(serving.inventory, accepted, told).views[0].state is GangState.READY
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.recorded_release import APPLICATION
 from tests.support.waiting import until
 
@@ -22,10 +23,6 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.node.verbs import report
 from orchestrator.remote.fleet import Fleet
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
-Local = Callable[..., "LocalGang"]
 pytestmark = pytest.mark.processes
 
 
@@ -93,8 +90,6 @@ def test_its_failure_is_explained_and_it_is_restarted_as_it_was(started: LocalGa
     assert account.verdict is not None
     assert (account.verdict.cause.node, account.verdict.cause.tp_rank) == ("node1", 3)
     assert account.events
-    from tests.support.local_gang import Notes
-
     restarted = restart(started.inventory, RestartRequest(timeout_s=30.0), Notes())
     assert [view.state for view in restarted.views] == [GangState.READY]
     with Fleet(started.gang.nodes) as fleet:

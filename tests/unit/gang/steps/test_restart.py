@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, LocalGang
 from tests.support.waiting import until
 
 from orchestrator.gang.steps import down as down_module
@@ -24,57 +25,51 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.node import supervision
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
 pytestmark = pytest.mark.processes
-Local = Callable[..., "LocalGang"]
 
 
 @dataclass
 class Told:
     words: list[str] = field(default_factory=list)
+    on_step: Callable[[str], None] = lambda _: None
 
     def planned(self, plan: Plan) -> None:
         raise AssertionError("nothing is planned anew")
 
     def step(self, gang: str, words: str) -> None:
         self.words.append(words)
+        self.on_step(words)
 
     def seen(self, views: Sequence[GangView]) -> None:
         pass
 
 
-def test_the_same_plan_runs_again_under_a_new_run_and_key(local: Local) -> None:
-    gang = local()
-    gang.up()
-    before = gang.view()
+def test_the_same_plan_runs_again_under_a_new_run_and_key(serving: LocalGang) -> None:
+    before = serving.view()
     told = Told()
-    done = restart(gang.inventory, RestartRequest(), told)
+    done = restart(serving.inventory, RestartRequest(), told)
     (after,) = done.views
     assert after.state is GangState.READY
     assert after.plan_id == before.plan_id and after.run_id != before.run_id
     assert "gang0 will not serve for about" in told.words[1]
     assert 0 < done.seconds < 30
-    assert why(gang.inventory)[0].verdict is None
+    assert why(serving.inventory)[0].verdict is None
 
 
 @pytest.fixture
-def slow_weights(local: Local, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGang]:
+def slow_weights(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGang]:
     """A serving gang with a weight file that blocks its readers; the gang drains until that file is opened."""
-    gang = local()
-    gang.up()
-    os.mkfifo(gang.model / "model.safetensors")
+    os.mkfifo(serving.model / "model.safetensors")
     drain = down_module.stop
 
     def stop(*arguments: Any, **more: Any) -> None:
-        until(lambda: len(_readers(gang)) == gang.nodes, 20)
-        assert gang.view().state is GangState.READY, "the engine before it still serves"
+        until(lambda: len(_readers(serving)) == serving.nodes, 20)
+        assert serving.view().state is GangState.READY, "the engine before it still serves"
         drain(*arguments, **more)
 
     monkeypatch.setattr(restart_sequence, "stop", stop)
-    yield gang
-    (gang.model / "model.safetensors").unlink()
+    yield serving
+    (serving.model / "model.safetensors").unlink()
 
 
 def _readers(gang: LocalGang) -> list[int]:
@@ -111,11 +106,8 @@ def test_reading_ahead_ends_with_a_restart_that_is_given_up(
 
 
 def test_an_interrupted_restart_says_that_the_gang_is_stopped_and_how_to_continue(
-    local: Local, monkeypatch: pytest.MonkeyPatch
+    serving: LocalGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gang = local()
-    gang.up()
-
     stop = down_module.stop
 
     def interrupted(*arguments: Any, **more: Any) -> None:
@@ -125,21 +117,19 @@ def test_an_interrupted_restart_says_that_the_gang_is_stopped_and_how_to_continu
     monkeypatch.setattr(restart_sequence, "stop", interrupted)
     told = Told()
     with pytest.raises(KeyboardInterrupt):
-        restart(gang.inventory, RestartRequest(now=True), told)
+        restart(serving.inventory, RestartRequest(now=True), told)
     assert told.words[-1].endswith("gang0 is stopped; continue: l40s-deploy up gang0")
 
 
-def test_a_failed_gang_and_one_that_was_stopped_come_back(local: Local) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(2)
-    gang.nothing_left()
-    restart(gang.inventory, RestartRequest(), Told())
-    (account,) = why(gang.inventory)
+def test_a_failed_gang_and_one_that_was_stopped_come_back(serving: LocalGang) -> None:
+    serving.kill_rank(2)
+    serving.nothing_left()
+    restart(serving.inventory, RestartRequest(), Told())
+    (account,) = why(serving.inventory)
     assert account.verdict is not None and not account.verdict.newest
     assert (account.verdict.cause.node, account.verdict.cause.signal) == ("node1", 9)
-    down(gang.inventory, DownRequest())
-    assert restart(gang.inventory, RestartRequest(), Told()).views[0].state is GangState.READY
+    down(serving.inventory, DownRequest())
+    assert restart(serving.inventory, RestartRequest(), Told()).views[0].state is GangState.READY
 
 
 def test_without_a_plan_there_is_nothing_to_start_again(local: Local) -> None:

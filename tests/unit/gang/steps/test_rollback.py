@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.local_gang import Local, LocalGang
 from tests.unit.gang.steps.test_restart import Told
 from tests.unit.gang.steps.test_up import up, with_env
 
@@ -19,11 +18,7 @@ from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.planning.steps.rehearsal import would_stop
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
 pytestmark = pytest.mark.processes
-Local = Callable[..., "LocalGang"]
 BACK = RestartRequest(verb=ROLLBACK, command="l40s-deploy rollback")
 
 
@@ -78,11 +73,9 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY
 
 
-def test_a_failed_run_is_remembered_with_its_cause(local: Local) -> None:
-    gang = local()
-    gang.up()
-    gang.kill_rank(2)
-    gang.nothing_left()
-    (kept,) = history(gang.inventory)
+def test_a_failed_run_is_remembered_with_its_cause(serving: LocalGang) -> None:
+    serving.kill_rank(2)
+    serving.nothing_left()
+    (kept,) = history(serving.inventory)
     (run,) = kept.runs
     assert run.end == "failed" and run.cause is not None and run.cause.node == "node1" and run.ended

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, LocalGang, Notes
 
 from orchestrator.gang.steps import up as up_module
 from orchestrator.gang.steps.down import stop
@@ -22,11 +23,8 @@ from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang, Notes
-
 pytestmark = pytest.mark.processes
-Local = Callable[..., "LocalGang"]
+Served = tuple[LocalGang, Plan]
 
 
 def with_env(plan: Plan, **env: str) -> Plan:
@@ -69,19 +67,20 @@ def up(
         undo_on_interrupt=undo,
         before_go=checks,
     )
-    return up_module.up(replace(gang.inventory, router=router), request, notes())
+    return up_module.up(replace(gang.inventory, router=router), request, Notes())
 
 
-def notes() -> Notes:
-    from tests.support.local_gang import Notes
-
-    return Notes()
-
-
-def test_a_gang_that_serves_alone_is_not_taken_down_in_passing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def served(local: Local, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """A gang that serves its plan `plan1`, and that plan."""
     gang = local()
     plan = gang.plan("plan1")
     up(gang, plan, monkeypatch)
+    return gang, plan
+
+
+def test_a_gang_that_serves_alone_is_not_taken_down_in_passing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, plan = served
     before = gang.view().run_id
     with pytest.raises(InputError, match="not serve for about") as refused:
         up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch)
@@ -89,31 +88,25 @@ def test_a_gang_that_serves_alone_is_not_taken_down_in_passing(local: Local, mon
     assert gang.view().run_id == before
 
 
-def test_another_id_for_the_same_settings_changes_nothing(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = local()
-    plan = gang.plan("plan1")
-    up(gang, plan, monkeypatch)
+def test_another_id_for_the_same_settings_changes_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, plan = served
     before = gang.view().run_id
     again = up(gang, replace(plan, plan_id="of-more-gangs"), monkeypatch)
     assert again.ready_before == {"gang0"} and not again.changed
     assert gang.view().run_id == before
 
 
-def test_replaced(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = local()
-    plan = gang.plan("plan1")
-    up(gang, plan, monkeypatch)
+def test_replaced(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, plan = served
     done = up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
     assert done.changed == ("gang0",)
     assert (gang.view().state, gang.view().plan_id) == (GangState.READY, "plan2")
 
 
 def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
-    local: Local, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gang = local()
-    plan = gang.plan("plan1")
-    up(gang, plan, monkeypatch)
+    gang, plan = served
     before = gang.view().run_id
     bad = with_env(replace(plan, plan_id="plan2"), FAKE_LINES="CUDA out of memory", FAKE_EXIT="1")
     with pytest.raises(GangFailed, match="ran out of memory") as failed:
@@ -123,11 +116,9 @@ def test_the_previous_plan_comes_back_when_the_new_one_does_not_rise(
     assert (view.state, view.plan_id) == (GangState.READY, "plan1") and view.run_id != before
 
 
-def test_a_slow_network_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_network_brings_the_previous_plan_back(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test is between *armed* and *go* of the new plan's start."""
-    gang = local()
-    plan = gang.plan("plan1")
-    up(gang, plan, monkeypatch)
+    gang, plan = served
     tested: list[tuple[str | None, set[str]]] = []
 
     def before_go(_: GangSpec, __: Mapping[str, StagingRequest]) -> None:
@@ -144,10 +135,8 @@ def test_a_slow_network_brings_the_previous_plan_back(local: Local, monkeypatch:
     assert (view.state, view.plan_id) == (GangState.READY, "plan1")
 
 
-def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    gang = local()
-    plan = gang.plan("plan1")
-    up(gang, plan, monkeypatch)
+def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang, plan = served
     before = gang.view().run_id
     orders: list[bool] = []
 
@@ -167,11 +156,9 @@ def test_ctrl_c_while_it_stops_brings_the_previous_plan_back(local: Local, monke
 
 
 def test_another_model_is_changed_over_only_where_that_is_asked_for(
-    local: Local, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gang = local()
-    plan = gang.plan("plan1")
-    up(gang, plan, monkeypatch)
+    gang, plan = served
     (of_gang,) = plan.gangs
     other = replace(plan, plan_id="plan2", gangs=(replace(of_gang, model="Other"),))
     with pytest.raises(InputError, match="another model than Fake") as refused:

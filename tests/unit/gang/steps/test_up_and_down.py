@@ -9,9 +9,11 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, LocalGang, Notes
+from tests.support.ports import free_port
 from tests.support.waiting import slack, until
 
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
@@ -54,11 +56,6 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
-Local = Callable[..., "LocalGang"]
-
 CHECK = BeforeGoCheck(TEST_BEFORE_GO_S, lambda *_: lambda *_: None)
 
 
@@ -69,17 +66,13 @@ def elsewhere(gang: LocalGang, tmp_path: Path) -> Inventory:
 
 
 def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touches_it(
-    local: Local, tmp_path: Path
+    serving: LocalGang, tmp_path: Path
 ) -> None:
-    from tests.support.local_gang import Notes
-
-    gang = local()
-    gang.up()
-    other = elsewhere(gang, tmp_path)
+    other = elsewhere(serving, tmp_path)
     seen = status(other.gangs)
     assert (seen.views[0].state, seen.exit_code) == (GangState.UNKNOWN, Exit.UNREACHABLE)
     said = " ".join(seen.views[0].remarks)
-    assert f"gang gang0 runs there, its state in {gang.state_dir(0)} as" in said and str(tmp_path / "other") in said
+    assert f"gang gang0 runs there, its state in {serving.state_dir(0)} as" in said and str(tmp_path / "other") in said
     notes: Any = Notes()
     refusing: tuple[Callable[[], object], ...] = (
         lambda: down(other, DownRequest()),
@@ -96,9 +89,9 @@ def test_a_gang_whose_state_is_in_another_directory_is_unknown_and_nobody_touche
         with pytest.raises(RunsElsewhere) as refused:
             refuse()
         assert refused.value.exit_code == Exit.FINDINGS
-        assert f"`l40s_state_dir: {gang.state_dir(0)}`" in refused.value.fix and "kill" not in refused.value.fix
-    assert gang.view().serves
-    gang.stop_all(clear=True)
+        assert f"`l40s_state_dir: {serving.state_dir(0)}`" in refused.value.fix and "kill" not in refused.value.fix
+    assert serving.view().serves
+    serving.stop_all(clear=True)
     assert status(other.gangs).views[0].state is GangState.ABSENT
 
 
@@ -132,13 +125,11 @@ def test_a_short_timeout_of_down_says_what_still_stops_and_the_next_one_finds_it
     gang.nothing_left()
 
 
-def test_another_plan_is_refused_in_words_and_nothing_is_touched(local: Local) -> None:
-    gang = local()
-    gang.up()
+def test_another_plan_is_refused_in_words_and_nothing_is_touched(serving: LocalGang) -> None:
     with pytest.raises(InputError, match="runs another plan") as refused:
-        gang.up(plan_id="plan2")
+        serving.up(plan_id="plan2")
     assert "again" in refused.value.fix
-    assert gang.view().state is GangState.READY
+    assert serving.view().state is GangState.READY
 
 
 def test_nodes_that_share_a_state_directory_are_refused_in_words(local: Local, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +199,6 @@ def test_out_of_time_names_who_was_late_and_leaves_nothing(local: Local) -> None
 def test_a_gang_that_serves_badly_is_not_ended_by_an_up_that_did_not_start_it(
     local: Local, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    from tests.support.local_gang import Notes
-
     from orchestrator.gang.steps import raising
 
     gang = local()
@@ -241,8 +230,6 @@ def _interrupt(view: GangView) -> None:
 
 
 def test_interrupted_it_goes_on_and_the_next_up_follows_it(local: Local) -> None:
-    from tests.support.local_gang import Notes
-
     gang = local(env={-1: {"FAKE_DELAY": "1.5"}})
     with pytest.raises(KeyboardInterrupt):
         gang.up(notes=Notes(on_seen=_interrupt))
@@ -254,8 +241,6 @@ def test_interrupted_it_goes_on_and_the_next_up_follows_it(local: Local) -> None
 
 
 def test_interrupted_with_undo_nothing_is_left(local: Local) -> None:
-    from tests.support.local_gang import Notes
-
     gang = local(env={-1: {"FAKE_DELAY": "30"}})
     with pytest.raises(KeyboardInterrupt):
         gang.up(notes=Notes(on_seen=_interrupt), undo_on_interrupt=True)
@@ -356,44 +341,36 @@ def test_what_a_killed_up_left_half_staged_makes_room_for_the_next(local: Local)
     assert gang.view().state is GangState.READY
 
 
-def test_after_a_reboot_up_begins_anew(local: Local) -> None:
-    gang = local()
-    gang.up()
+def test_after_a_reboot_up_begins_anew(serving: LocalGang) -> None:
     for rank in range(2):
-        gang.signal_agent(rank, signal.SIGKILL)
-    gang.nothing_left()
-    assert gang.view().state is GangState.FAILED
-    gang.up()
-    assert gang.view().state is GangState.READY
+        serving.signal_agent(rank, signal.SIGKILL)
+    serving.nothing_left()
+    assert serving.view().state is GangState.FAILED
+    serving.up()
+    assert serving.view().state is GangState.READY
 
 
-def test_down_works_with_a_dead_leader(local: Local) -> None:
-    gang = local()
-    gang.up()
-    gang.signal_agent(0, signal.SIGKILL)
-    assert all(node.clean for node in down(gang.inventory, DownRequest()))
-    gang.nothing_left()
-    assert status([gang.gang]).views[0].state is GangState.ABSENT
+def test_down_works_with_a_dead_leader(serving: LocalGang) -> None:
+    serving.signal_agent(0, signal.SIGKILL)
+    assert all(node.clean for node in down(serving.inventory, DownRequest()))
+    serving.nothing_left()
+    assert status([serving.gang]).views[0].state is GangState.ABSENT
 
 
 def _with_a_lost_node(gang: LocalGang) -> Inventory:
-    from tests.support.ports import free_port
-
     lost = replace(gang.spec(1), reach=Reach(host="127.0.0.1", port=free_port(), user="nobody"))
     return Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0), lost)),))
 
 
-def test_a_node_that_does_not_answer_is_a_value_beside_the_others(local: Local) -> None:
-    gang = local()
-    gang.up()
-    inventory = _with_a_lost_node(gang)
+def test_a_node_that_does_not_answer_is_a_value_beside_the_others(serving: LocalGang) -> None:
+    inventory = _with_a_lost_node(serving)
     seen = status(inventory.gangs)
     views = seen.views
     assert seen.exit_code is Exit.UNREACHABLE
     assert [node.state for node in views[0].nodes] == ["ready", "unreachable"]
     first, second = down(inventory, DownRequest(now=True))
     assert first.clean and isinstance(second.error, Unreachable)
-    gang.nothing_left()  # over the leader link, without the controller
+    serving.nothing_left()  # over the leader link, without the controller
 
 
 def test_a_lock_names_its_holder_and_keeps_others_out(local: Local) -> None:

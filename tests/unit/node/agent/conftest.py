@@ -2,19 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
+from tests.support.gang import Cluster
 
 
 @pytest.fixture
 def gang(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Makes a gang of real agents on loopback; ends all its processes afterwards."""
-    from tests.support.gang import Cluster
-
     made: list[Cluster] = []
 
     def make(**words: Any) -> Cluster:

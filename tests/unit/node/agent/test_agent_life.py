@@ -7,20 +7,15 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from tests.support.gang import WATCH
+from tests.support.gang import WATCH, Gang
 from tests.support.waiting import slack, until
 
 from orchestrator.protocol.verbs import StopAnswer
-
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
-
-Gang = Callable[..., "Cluster"]
 
 
 def catches(pid: int, number: int) -> bool:
@@ -30,8 +25,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def test_a_gang_becomes_ready_with_every_rank_and_a_canary(gang: Gang) -> None:
-    cluster = gang(nodes=3)
-    cluster.ready()
+    cluster = gang(nodes=3).ready()
     for node in range(3):
         told = cluster.report(node)
         assert told["alive"] and told["cause"] is None and told["silent"] == []
@@ -46,8 +40,7 @@ def test_a_gang_becomes_ready_with_every_rank_and_a_canary(gang: Gang) -> None:
 
 
 def test_a_killed_rank_is_named_and_ends_everybody_although_nobody_else_cares(gang: Gang) -> None:
-    cluster = gang(nodes=3)
-    cluster.ready()
+    cluster = gang(nodes=3).ready()
     begin = time.monotonic()
     cluster.kill_rank(3)
     until(lambda: cluster.report(1)["state"] == "failed", 2.0)
@@ -64,8 +57,7 @@ def test_a_killed_rank_is_named_and_ends_everybody_although_nobody_else_cares(ga
 
 
 def test_a_members_rank_that_was_told_to_exit_does_not_outrun_the_leaders_end(gang: Gang) -> None:
-    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "slow"}})
-    cluster.ready()
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "slow"}}).ready()
     until(lambda: catches(cluster.rank_pid(2), signal.SIGUSR1))
     os.kill(cluster.report(0)["engine_pid"], signal.SIGTERM)
     cluster.kill_rank(2, signal.SIGUSR1)
@@ -76,8 +68,7 @@ def test_a_members_rank_that_was_told_to_exit_does_not_outrun_the_leaders_end(ga
 
 
 def test_a_members_rank_that_exits_although_nobody_told_it_to_is_named(gang: Gang) -> None:
-    cluster = gang(nodes=2)
-    cluster.ready()
+    cluster = gang(nodes=2).ready()
     until(lambda: catches(cluster.rank_pid(2), signal.SIGUSR1))
     cluster.kill_rank(2, signal.SIGUSR1)
     until(lambda: cluster.states() == ["failed", "failed"], 5.0)
@@ -88,8 +79,7 @@ def test_a_members_rank_that_exits_although_nobody_told_it_to_is_named(gang: Gan
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=["SEGV", "ABRT"])
 def test_the_signal_is_read_from_the_kernel(gang: Gang, number: int) -> None:
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     cluster.kill_rank(1, number)
     until(lambda: cluster.states() == ["failed"], 3.0)
     assert cluster.report(0)["cause"]["signal"] == number
@@ -97,8 +87,7 @@ def test_the_signal_is_read_from_the_kernel(gang: Gang, number: int) -> None:
 
 
 def test_an_agent_killed_takes_its_engine_and_the_gang_with_it(gang: Gang) -> None:
-    cluster = gang(nodes=3)
-    cluster.ready()
+    cluster = gang(nodes=3).ready()
     cluster.signal_agent(2, signal.SIGKILL)
     until(lambda: not cluster.engine_processes(), 5.0)
     cluster.nothing_left()
@@ -108,8 +97,7 @@ def test_an_agent_killed_takes_its_engine_and_the_gang_with_it(gang: Gang) -> No
 
 
 def test_the_leaders_agent_killed_ends_the_members(gang: Gang) -> None:
-    cluster = gang(nodes=2)
-    cluster.ready()
+    cluster = gang(nodes=2).ready()
     cluster.signal_agent(0, signal.SIGKILL)
     cluster.nothing_left()
     assert cluster.report(1)["cause"]["node"] == "node0"
@@ -148,8 +136,7 @@ def test_of_processes_that_die_with_one_another_the_killed_one_is_named(
     gang: Gang, which: str, node: int, env: dict[str, str]
 ) -> None:
     """Those below a killed process end in any order, some before its own end shows."""
-    cluster = gang(nodes=2, env={-1: {**env, "FAKE_OTHERS": "engine::detokenizer", "FAKE_ORPHAN": "1"}})
-    cluster.ready()
+    cluster = gang(nodes=2, env={-1: {**env, "FAKE_OTHERS": "engine::detokenizer", "FAKE_ORPHAN": "1"}}).ready()
     until(lambda: cluster.watches(node, cluster.process(node, "engine::detokenizer")), 10.0, "it is watched")
     victim = cluster.process(node, which)
     os.kill(victim, signal.SIGKILL)
@@ -165,8 +152,7 @@ def test_of_processes_that_die_with_one_another_the_killed_one_is_named(
 
 
 def test_orphans_with_their_own_session_end_too(gang: Gang) -> None:
-    cluster = gang(nodes=1, env={0: {"FAKE_ORPHAN": "1"}})
-    cluster.ready()
+    cluster = gang(nodes=1, env={0: {"FAKE_ORPHAN": "1"}}).ready()
     assert len(cluster.engine_processes()) == 4
     cluster.signal_agent(0, signal.SIGKILL)
     cluster.nothing_left()
@@ -174,8 +160,7 @@ def test_orphans_with_their_own_session_end_too(gang: Gang) -> None:
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_silence_is_shown_and_ends_the_gang_when_the_lease_runs_out(gang: Gang, frozen: int) -> None:
-    cluster = gang(nodes=2, lease_s=2.0)
-    cluster.ready()
+    cluster = gang(nodes=2, lease_s=2.0).ready()
     cluster.signal_agent(frozen, signal.SIGSTOP)
     other = 1 - frozen
     until(lambda: cluster.report(other)["state"] == "failed", 6.0)
@@ -186,8 +171,7 @@ def test_silence_is_shown_and_ends_the_gang_when_the_lease_runs_out(gang: Gang, 
 
 
 def test_in_good_order_the_leaders_parent_drains_first(gang: Gang) -> None:
-    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "slow"}})
-    cluster.ready()
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "slow"}}).ready()
     answers = cluster.stop_all()
     assert [(answer["state"], answer["left_behind"]) for answer in answers] == [("stopped", [])] * 2
     cluster.nothing_left()
@@ -201,23 +185,20 @@ def test_in_good_order_the_leaders_parent_drains_first(gang: Gang) -> None:
 
 
 def test_one_member_that_is_told_to_stop_takes_the_gang_down_in_order(gang: Gang) -> None:
-    cluster = gang(nodes=2)
-    cluster.ready()
+    cluster = gang(nodes=2).ready()
     assert cluster.stop(1)["state"] == "stopped"
     cluster.nothing_left()
     assert cluster.states() == ["stopped", "stopped"]
 
 
 def test_an_engine_that_does_not_drain_is_ended_after_its_patience(gang: Gang) -> None:
-    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}})
-    cluster.ready()
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}}).ready()
     assert [answer["state"] for answer in cluster.stop_all()] == ["stopped"] * 2
     cluster.nothing_left()
 
 
 def test_stop_now_does_not_drain(gang: Gang) -> None:
-    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}})
-    cluster.ready()
+    cluster = gang(nodes=2, env={0: {"FAKE_TERM": "ignore"}}).ready()
     begin = time.monotonic()
     assert [answer["state"] for answer in cluster.stop_all(now=True)] == ["stopped"] * 2
     assert time.monotonic() - begin < 2.5 * slack()
@@ -253,8 +234,7 @@ def test_what_only_follows_from_anothers_death_is_secondary(gang: Gang) -> None:
 
 
 def test_a_flood_of_log_lines_is_bounded_and_hinders_nothing(gang: Gang) -> None:
-    cluster = gang(nodes=1, env={0: {"FAKE_FLOOD": "3000000"}}, changes={0: {"log_limit": 1_000_000}})
-    cluster.ready()
+    cluster = gang(nodes=1, env={0: {"FAKE_FLOOD": "3000000"}}, changes={0: {"log_limit": 1_000_000}}).ready()
     folder = Path(cluster.state_dir(0), "gangs/gang0/runs", cluster.run_id)
     assert sum(path.stat().st_size for path in folder.glob("engine.log*")) <= 2_000_000
     cluster.stop_all(now=True)
@@ -281,8 +261,7 @@ def test_go_to_the_leader_alone_reaches_everybody(gang: Gang) -> None:
 
 
 def test_a_dead_run_is_forgotten_by_down_only(gang: Gang) -> None:
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     cluster.kill_rank(0)
     cluster.nothing_left()
     assert cluster.stop(0)["state"] == "failed"
@@ -292,8 +271,7 @@ def test_a_dead_run_is_forgotten_by_down_only(gang: Gang) -> None:
 
 def test_a_hung_engine_is_told_from_a_slow_one_and_from_one_that_works(gang: Gang, tmp_path: Path) -> None:
     stuck = tmp_path / "stuck"
-    cluster = gang(nodes=1, env={0: {"FAKE_STUCK": str(stuck)}})
-    cluster.ready()
+    cluster = gang(nodes=1, env={0: {"FAKE_STUCK": str(stuck)}}).ready()
     until(lambda: cluster.report(0)["service_state"] == "well", 5.0)
     stuck.write_text("0.3")
     until(lambda: cluster.report(0)["service_state"] == "slow", 5.0)
@@ -309,8 +287,7 @@ def test_a_hung_engine_is_told_from_a_slow_one_and_from_one_that_works(gang: Gan
 
 
 def test_a_stopped_rank_shows_and_is_not_dead(gang: Gang) -> None:
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     cluster.kill_rank(1, signal.SIGSTOP)
     until(lambda: [rank["state"] for rank in cluster.report(0)["ranks"]] == ["alive", "stopped"], 5.0)
     cluster.kill_rank(1, signal.SIGCONT)
@@ -321,8 +298,7 @@ def test_a_stopped_rank_shows_and_is_not_dead(gang: Gang) -> None:
 
 
 def test_a_lone_rank_has_no_number_in_its_title(gang: Gang) -> None:
-    cluster = gang(nodes=1, ranks_each=1, env={0: {"FAKE_TITLE": "engine::rank"}})
-    cluster.ready()
+    cluster = gang(nodes=1, ranks_each=1, env={0: {"FAKE_TITLE": "engine::rank"}}).ready()
     assert [rank["state"] for rank in cluster.report(0)["ranks"]] == ["alive"]
     cluster.kill_rank(0)
     until(lambda: cluster.states() == ["failed"], 3.0)
@@ -346,8 +322,7 @@ def test_secrets_are_neither_in_the_log_nor_in_a_cause(gang: Gang) -> None:
 
 
 def test_each_agent_says_whom_it_hears(gang: Gang) -> None:
-    cluster = gang(nodes=3, lease_s=4.0)
-    cluster.ready()
+    cluster = gang(nodes=3, lease_s=4.0).ready()
     until(lambda: cluster.report(0)["links"] == {"node1": "heard", "node2": "heard"}, 3.0)
     assert cluster.report(2)["links"] == {"node0": "heard"}
     cluster.signal_agent(2, signal.SIGSTOP)
@@ -361,8 +336,7 @@ def test_each_agent_says_whom_it_hears(gang: Gang) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT], ids=["SEGV", "ABRT"])
 def test_a_parent_that_a_signal_ended_is_the_cause_and_not_the_ranks_that_follow_it(gang: Gang, number: int) -> None:
-    cluster = gang(nodes=1, env={-1: {"FAKE_TIED": "1"}})
-    cluster.ready()
+    cluster = gang(nodes=1, env={-1: {"FAKE_TIED": "1"}}).ready()
     os.kill(cluster.report(0)["engine_pid"], number)
     until(lambda: cluster.states() == ["failed"], 5.0)
     cause = cluster.report(0)["cause"]
@@ -372,8 +346,7 @@ def test_a_parent_that_a_signal_ended_is_the_cause_and_not_the_ranks_that_follow
 
 
 def test_a_stopped_agent_is_ended_by_its_guardian_when_its_lease_runs_out(gang: Gang) -> None:
-    cluster = gang(nodes=2, lease_s=2.0)
-    cluster.ready()
+    cluster = gang(nodes=2, lease_s=2.0).ready()
     cluster.signal_agent(1, signal.SIGSTOP)
     until(lambda: not cluster.report(1)["alive"], 10.0)
     until(lambda: not cluster.engine_processes(), 10.0)
@@ -383,8 +356,7 @@ def test_a_stopped_agent_is_ended_by_its_guardian_when_its_lease_runs_out(gang: 
 
 
 def test_a_stopped_agent_that_goes_on_within_its_lease_is_left_alone(gang: Gang) -> None:
-    cluster = gang(nodes=2, lease_s=6.0)
-    cluster.ready()
+    cluster = gang(nodes=2, lease_s=6.0).ready()
     cluster.signal_agent(1, signal.SIGSTOP)
     until(lambda: cluster.report(0)["silent"] == ["node1"], 10.0)
     cluster.signal_agent(1, signal.SIGCONT)
@@ -393,8 +365,7 @@ def test_a_stopped_agent_that_goes_on_within_its_lease_is_left_alone(gang: Gang)
 
 
 def test_stop_ends_a_stopped_agent_at_once(gang: Gang) -> None:
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     cluster.signal_agent(0, signal.SIGSTOP)
     began = time.monotonic()
     (answer,) = cluster.stop_all()
@@ -404,8 +375,7 @@ def test_stop_ends_a_stopped_agent_at_once(gang: Gang) -> None:
 
 
 def test_a_leader_that_hears_nobody_any_more_names_itself(gang: Gang) -> None:
-    cluster = gang(nodes=3, lease_s=3.0)
-    cluster.ready()
+    cluster = gang(nodes=3, lease_s=3.0).ready()
     for member in (1, 2):
         cluster.signal_agent(member, signal.SIGSTOP)
     until(lambda: cluster.report(0)["state"] == "failed", 15.0)
@@ -415,8 +385,7 @@ def test_a_leader_that_hears_nobody_any_more_names_itself(gang: Gang) -> None:
 
 
 def test_a_stopped_parent_is_remarked_on(gang: Gang) -> None:
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     parent = cluster.report(0)["engine_pid"]
     os.kill(parent, signal.SIGSTOP)
     until(lambda: any(f"(pid {parent}) was stopped by a signal" in words for words in cluster.report(0)["remarks"]))
@@ -442,8 +411,7 @@ def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     folder = files.current_run(cluster.state_dir(0), "gang0")
     assert folder is not None
     with monkeypatch.context() as on_a_full_disk:
@@ -468,8 +436,7 @@ def test_an_exception_that_nobody_knows_is_the_cause(gang: Gang) -> None:
 
 
 def test_temporary_files_go_with_their_run(gang: Gang) -> None:
-    cluster = gang(nodes=1)
-    cluster.ready()
+    cluster = gang(nodes=1).ready()
     environ = Path(f"/proc/{cluster.rank_pid(0)}/environ").read_bytes().split(b"\0")
     (place,) = (Path(os.fsdecode(word[7:])) for word in environ if word.startswith(b"TMPDIR="))
     assert place.is_dir()

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.gang import Cluster, Gang
+from tests.support.ports import free_port
 from tests.support.resetting import ResettingWay
 from tests.support.waiting import until
 
 from orchestrator.node.network.broken import RECONNECT_S
-
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
-
-Gang = Callable[..., "Cluster"]
 
 
 def guardian_of(cluster: Cluster, node: int) -> int:
@@ -49,12 +44,9 @@ def by_way_of(way: ResettingWay) -> dict[int, dict[str, object]]:
 
 
 def test_a_link_that_is_reset_for_a_second_ends_nothing(gang: Gang) -> None:
-    from tests.support.ports import free_port
-
     port = free_port()
     with ResettingWay(port) as way:
-        cluster = gang(nodes=2, agent_port=port, changes=by_way_of(way))
-        cluster.ready()
+        cluster = gang(nodes=2, agent_port=port, changes=by_way_of(way)).ready()
         for again in (2, 3):
             way.cut()
             time.sleep(1.0)  # the length of the cut is what this tests
@@ -68,12 +60,9 @@ def test_a_link_that_is_reset_for_a_second_ends_nothing(gang: Gang) -> None:
 
 
 def test_a_rank_that_dies_while_the_link_is_cut_is_the_cause_once_it_is_back(gang: Gang) -> None:
-    from tests.support.ports import free_port
-
     port = free_port()
     with ResettingWay(port) as way:
-        cluster = gang(nodes=2, agent_port=port, changes=by_way_of(way))
-        cluster.ready()
+        cluster = gang(nodes=2, agent_port=port, changes=by_way_of(way)).ready()
         way.cut()
         cluster.kill_rank(2)
         way.restore()
@@ -84,8 +73,7 @@ def test_a_rank_that_dies_while_the_link_is_cut_is_the_cause_once_it_is_back(gan
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_guardian_reports_the_death_of_its_agent(gang: Gang, node: int) -> None:
-    cluster = gang(nodes=3)
-    cluster.ready()
+    cluster = gang(nodes=3).ready()
     cluster.signal_agent(node, signal.SIGKILL)
     cluster.nothing_left()
     for other in {0, 1, 2} - {node}:
@@ -96,8 +84,7 @@ def test_a_guardian_reports_the_death_of_its_agent(gang: Gang, node: int) -> Non
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_an_agent_that_dies_with_its_guardian_is_missed(gang: Gang, node: int) -> None:
-    cluster = gang(nodes=2)
-    cluster.ready()
+    cluster = gang(nodes=2).ready()
     guardian = guardian_of(cluster, node)
     began = time.monotonic()
     os.kill(guardian, signal.SIGSTOP)

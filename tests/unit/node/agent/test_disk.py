@@ -6,21 +6,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.gang import Gang
 from tests.support.waiting import until
 
 from orchestrator.node.agent.disk import MOST_BYTES, Disk
 
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
-
-Gang = Callable[..., "Cluster"]
 LEASE_S = 3.0
 
 
@@ -103,8 +99,7 @@ def stalled(path: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_stalled_state_directory_ends_no_healthy_gang(gang: Gang, node: int) -> None:
-    cluster = gang(nodes=2, lease_s=LEASE_S)
-    cluster.ready()
+    cluster = gang(nodes=2, lease_s=LEASE_S).ready()
     with stalled(cluster.log(node).with_name("goal.json")):
         os.kill(cluster.agent(node)[0], signal.SIGUSR1)  # it reads its orders
         began = time.monotonic()

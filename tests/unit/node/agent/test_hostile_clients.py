@@ -5,21 +5,16 @@ from __future__ import annotations
 import http.client
 import secrets
 import socket
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.gang import Cluster, Gang
 from tests.support.hostile import Probe, Strangers, resident_bytes
 from tests.support.waiting import slack, until
 
 from orchestrator.engines.registry import dialects
 
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
-
-Gang = Callable[..., "Cluster"]
 LINES = 32
 LINE_BYTES = 60_000
 STRANGERS = 64
@@ -55,10 +50,9 @@ def get(cluster: Cluster, query: str) -> None:
 
 @pytest.mark.parametrize("version", ENGINES)
 def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, version: str) -> None:
-    from tests.support.waiting import until
-
-    cluster = gang(nodes=2, lease_s=4.0, env={0: {"FAKE_ACCESS": "1"}}, changes={-1: {"watch": watched(version)}})
-    cluster.ready()
+    cluster = gang(
+        nodes=2, lease_s=4.0, env={0: {"FAKE_ACCESS": "1"}}, changes={-1: {"watch": watched(version)}}
+    ).ready()
     for _ in range(LINES):
         get(cluster, "ibv_poll_cq" * (LINE_BYTES // 11))
     get(cluster, QUOTED * (LINE_BYTES // len(QUOTED)))
@@ -76,8 +70,7 @@ def test_long_requests_end_no_gang_and_quoted_errors_are_no_cause(gang: Gang, ve
 
 def test_a_rank_of_5000_digits_in_the_log_ends_nothing(gang: Gang) -> None:
     lines = "|".join(f"[TP{digits}] {words}" for digits in ("9" * 5000, "9" * 1900) for words in ("out of memory", "x"))
-    cluster = gang(nodes=1, env={0: {"FAKE_LINES": f"{lines}|loading {'9' * 1900}/{'9' * 50}"}})
-    cluster.ready()
+    cluster = gang(nodes=1, env={0: {"FAKE_LINES": f"{lines}|loading {'9' * 1900}/{'9' * 50}"}}).ready()
     cluster.kill_rank(1)
     until_failed(cluster)
     cause = cluster.report(0)["cause"]
@@ -86,8 +79,7 @@ def test_a_rank_of_5000_digits_in_the_log_ends_nothing(gang: Gang) -> None:
 
 
 def test_strangers_who_flood_the_agents_port_end_no_gang(gang: Gang) -> None:
-    cluster = gang(nodes=2, lease_s=3.0)
-    cluster.ready()
+    cluster = gang(nodes=2, lease_s=3.0).ready()
     with ThreadPoolExecutor(STRANGERS) as pool:
         list(pool.map(lambda _: flood(cluster.agent_port), range(STRANGERS)))
     assert cluster.states() == ["ready", "ready"]
@@ -112,8 +104,7 @@ def pour(port: int, most: int) -> int:
 
 
 def test_any_bytes_at_the_agents_port_delay_nobody_and_take_no_memory(gang: Gang) -> None:
-    cluster = gang(nodes=2, lease_s=4.0)
-    cluster.ready()
+    cluster = gang(nodes=2, lease_s=4.0).ready()
     pid = cluster.agent(0)[0]
     before = resident_bytes(pid)
     probe = Probe("127.0.0.1", cluster.agent_port)

@@ -9,11 +9,10 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.gang import Cluster, Gang
 from tests.support.waiting import slack
 
 from orchestrator.node import processes, supervision
@@ -24,11 +23,6 @@ from orchestrator.node.verbs import lock, report, stage, stop
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import GangRequest, StopAnswer
-
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
-
-Gang = Callable[..., "Cluster"]
 
 
 def test_staged_files_keep_their_secret(gang: Gang) -> None:

@@ -7,9 +7,10 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.gang import Cluster, Gang
 
 from orchestrator.engines import router
 from orchestrator.node.agent import preflight
@@ -17,10 +18,6 @@ from orchestrator.node.agent.preflight import OwnRun
 from orchestrator.node.agent.run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
-if TYPE_CHECKING:
-    from tests.support.gang import Cluster
-
-Gang = Callable[..., "Cluster"]
 MIB = 1 << 20
 
 

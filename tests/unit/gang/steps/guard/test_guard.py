@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.support.local_gang import Local, LocalGang
 
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps import down, raising
@@ -24,11 +24,7 @@ from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 
-if TYPE_CHECKING:
-    from tests.support.local_gang import LocalGang
-
 pytestmark = pytest.mark.processes
-Local = Callable[..., "LocalGang"]
 
 
 @dataclass
@@ -64,27 +60,23 @@ def failed(local: Local, *, rank: int) -> LocalGang:
     return gang
 
 
-def test_a_dead_rank_brings_the_whole_gang_back(local: Local, tmp_path: Path) -> None:
-    gang = local()
-    gang.up()
-    assert look(gang)[1:] == (GangState.READY, GuardAction.NOTHING)
-    before = gang.view().run_id
-    gang.kill_rank(3)
-    gang.nothing_left()
+def test_a_dead_rank_brings_the_whole_gang_back(serving: LocalGang, tmp_path: Path) -> None:
+    assert look(serving)[1:] == (GangState.READY, GuardAction.NOTHING)
+    before = serving.view().run_id
+    serving.kill_rank(3)
+    serving.nothing_left()
     out = tmp_path / "hook"
-    _, state, _ = look(gang, on_ready=Hook(f"/bin/sh -c 'echo $L40S_WHY > {out}'"))
+    _, state, _ = look(serving, on_ready=Hook(f"/bin/sh -c 'echo $L40S_WHY > {out}'"))
     assert state is GangState.READY
-    assert gang.view().run_id != before
+    assert serving.view().run_id != before
     assert "TP3" in out.read_text()
     lines = Path(os.environ["XDG_STATE_HOME"], "l40s-deploy/audit.jsonl").read_text().splitlines()
     assert any(line["gang"] == "gang0" and "TP3" in line["why"] for line in map(json.loads, lines))
 
 
-def test_what_an_operator_stopped_stays_stopped(local: Local) -> None:
-    gang = local()
-    gang.up()
-    gang.stop_all(clear=True)
-    assert look(gang)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
+def test_what_an_operator_stopped_stays_stopped(serving: LocalGang) -> None:
+    serving.stop_all(clear=True)
+    assert look(serving)[1:] == (GangState.ABSENT, GuardAction.NOTHING)
 
 
 def test_a_stop_finding_holds_the_restart_back_until_it_is_gone(local: Local, findings: list[Finding]) -> None:
@@ -113,23 +105,19 @@ def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: p
     gang.nothing_left()
 
 
-def test_two_guards_do_not_fight_and_a_guard_holds_nobody_up(local: Local) -> None:
-    gang = local()
-    gang.up()
-    with Fleet(gang.gang.nodes) as fleet, guarding._guard_lock(fleet, gang.gang, GuardRequest()):
+def test_two_guards_do_not_fight_and_a_guard_holds_nobody_up(serving: LocalGang) -> None:
+    with Fleet(serving.gang.nodes) as fleet, guarding._guard_lock(fleet, serving.gang, GuardRequest()):
         with pytest.raises(LockHeld):
-            look(gang)
-        gang.stop_all(clear=True)
-        gang.up()
+            look(serving)
+        serving.stop_all(clear=True)
+        serving.up()
 
 
-def test_one_gang_cannot_roll(local: Local) -> None:
-    gang = local()
-    gang.up()
+def test_one_gang_cannot_roll(serving: LocalGang) -> None:
     with pytest.raises(InputError, match=r"a single gang can't be restarted.*will not serve for about") as refused:
-        restart(gang.inventory, RestartRequest(verb=ROLLING), Told())
+        restart(serving.inventory, RestartRequest(verb=ROLLING), Told())
     assert refused.value.exit_code == 2
-    assert gang.view().state is GangState.READY
+    assert serving.view().state is GangState.READY
 
 
 def test_a_restart_that_could_not_end_everything_is_tried_again_until_somebody_takes_it_down(
