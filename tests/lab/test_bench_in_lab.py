@@ -71,7 +71,8 @@ def test_the_gate_is_the_profile(lab: SmallLab, speed: float, verdict: str, code
     document["expected"] = {"made-up": {**entry, "load": LOAD, "figures": figures}}
     profile.write_text(yaml.safe_dump(document))
     found = bench(lab, "--gate", code=code)
-    assert (found["verdict"], found["expected"]["name"], len(found["runs"])) == (verdict, "made-up", 2)
+    assert (found["verdict"], found["expected"]["name"]) == (verdict, "made-up")
+    assert len(found["runs"]) >= 2, "as many as this machine's noise needs"
 
 
 def bench_stack(lab: SmallLab) -> str:
