@@ -18,7 +18,7 @@ CEILINGS = {
     "lines of the product": 75_840,
     "statements of the product": 46_670,
     "lines of the lab": 13_500,
-    "lines of tests": 73_265,
+    "lines of tests": 73_247,
     "lines that `up` imports": 20_660,
     "lines that `status` imports": 7_000,
     "class names with several homes": 0,
