@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.contract.contract import REAL, STAND_IN, VLLM, Row, Scenario, See
+from tests.contract.scenarios.rolling import text_row
 from tests.contract.under_test import EngineUnderTest
 from tests.support.load import Stream, complete
 from tests.support.small_lab import SmallLab, small_lab
@@ -94,13 +95,14 @@ def _refused(lab: SmallLab, see: See) -> None:
 def _served(lab: SmallLab, see: See) -> None:
     gang = lab.gang()
     see("up", gang["state"])
-    see("ranks", ", ".join(_rank(node["name"], rank) for node in gang["nodes"] for rank in node["ranks"]))
+    see("ranks", _ranks(gang))
     see("phases", " > ".join(gang["start"]["phases"]))
     see("text", complete(gang["service"]["url"], lab.model, CANARY_PROMPT, len(CANARY_TEXT)))
 
 
-def _rank(node: str, rank: dict[str, Any]) -> str:
-    return f"{node} TP{rank['tp_rank']} {rank['state']}"
+def _ranks(gang: dict[str, Any]) -> str:
+    each = ((node["name"], rank) for node in gang["nodes"] for rank in node["ranks"])
+    return ", ".join(f"{name} TP{rank['tp_rank']} {rank['state']}" for name, rank in each)
 
 
 def _killed(lab: SmallLab, name: str, node: str, pid: int, tokens: int, see: See) -> None:
@@ -130,7 +132,7 @@ def _hung(lab: SmallLab, see: See) -> None:
     """A rank stands still while requests come."""
     node, pid = lab.rank(1)
     lab.on(node, f"kill -STOP {pid}")
-    until(lambda: "TP1 stopped" in _states(lab), _FAIL_S, "TP1 is stopped")
+    until(lambda: "TP1 stopped" in _ranks(lab.gang()), _FAIL_S, "TP1 is stopped")
     see("stopped", "node1 TP1 stopped")
     until(lambda: lab.gang()["trouble"] == "hung", _HUNG_S, "the gang counts as hung")
     see("hung", "hung")
@@ -139,10 +141,6 @@ def _hung(lab: SmallLab, see: See) -> None:
     see(
         "hung-guard", f"exit code {done.returncode}, {gang['state']}, {'same' if lab.rank(1)[1] == pid else 'new'} rank"
     )
-
-
-def _states(lab: SmallLab) -> str:
-    return ", ".join(_rank(node["name"], rank) for node in lab.gang()["nodes"] for rank in node["ranks"])
 
 
 def _drained(lab: SmallLab, tokens: int, see: See) -> None:
@@ -174,13 +172,7 @@ ROWS = (
         why="its nodes have GPUs, emulated ones",
         vllm="rendezvous > nccl > weights > kv-cache > warm-up",
     ),
-    Row(
-        "text",
-        "a completion: the text after abcdef",
-        CANARY_TEXT,
-        stand_in="[stand-in: no model loaded] The prompt had",
-        why="its text says that no model is loaded, so that it is not mistaken for an answer",
-    ),
+    text_row("a completion: the text after abcdef"),
     Row("kill-rank-worker", "the worker's rank is killed: node, what, signal", "node1, TP1, signal 9"),
     Row("kill-rank-leader", "the leader's rank is killed under load", "node0, TP0, signal 9"),
     Row("kill-launcher-leader", "the leader's launcher is killed", f"node0, {_PARENT}, signal 9"),

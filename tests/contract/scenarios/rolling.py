@@ -77,16 +77,21 @@ def _text(port: int) -> str:
     return text
 
 
-ROWS = (
-    Row("up", "states of both gangs after `up`", "ready, ready"),
-    Row("in-router", "healthy workers of the router", "2"),
-    Row(
+def text_row(asks: str) -> Row:
+    """What the model answers, of which the stand-in has none."""
+    return Row(
         "text",
-        "a completion through the router: the text after abcdef",
+        asks,
         CANARY_TEXT,
         stand_in="[stand-in: no model loaded] The prompt had",
         why="its text says that no model is loaded, so that it is not mistaken for an answer",
-    ),
+    )
+
+
+ROWS = (
+    Row("up", "states of both gangs after `up`", "ready, ready"),
+    Row("in-router", "healthy workers of the router", "2"),
+    text_row("a completion through the router: the text after abcdef"),
     Row("restart", "`restart --rolling` under load from two clients that never retry", "exit code 0"),
     Row("failed", "requests that failed meanwhile", "0"),
     Row("answered", "requests that were answered meanwhile", f"at least {_ENOUGH}"),
