@@ -25,8 +25,8 @@ from pathlib import Path
 _CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_CHECKOUT / "src"))
 
-from orchestrator.hosts.steps import locks  # noqa: E402
-from orchestrator.hosts.steps.wheelhouse import platform_options  # noqa: E402
+from orchestrator.hosts.steps import bundle as locks  # noqa: E402
+from orchestrator.hosts.steps.parts import platform_options  # noqa: E402
 
 OURS = ("inventory/stacks/*.lock", "playbooks/roles/router_env/files/*.lock")
 PYTHONS = ("3.11", "3.12", "3.13")

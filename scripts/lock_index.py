@@ -36,8 +36,8 @@ sys.path.insert(0, str(_CHECKOUT / "src"))
 from packaging.tags import Tag, compatible_tags, cpython_tags  # noqa: E402
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: E402
 
-from orchestrator.hosts.steps import locks  # noqa: E402
-from orchestrator.hosts.steps.wheelhouse import platforms  # noqa: E402
+from orchestrator.hosts.steps import bundle as locks  # noqa: E402
+from orchestrator.hosts.steps.parts import platforms  # noqa: E402
 from orchestrator.loading.stacks import load_stack  # noqa: E402
 from orchestrator.model.errors import Exit  # noqa: E402
 

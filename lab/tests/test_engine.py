@@ -14,7 +14,7 @@ from l40s_lab.engine import model as engine_model
 from l40s_lab.life import wanted
 from l40s_lab.life.request import Request
 from orchestrator.hosts.steps import runner
-from orchestrator.hosts.steps.locks import bare
+from orchestrator.hosts.steps.bundle import bare
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import NodeError

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.hosts.steps.test_locks import OURS
+from tests.unit.hosts.steps.test_bundle import OURS
 
 from orchestrator.engines.dialect import order
 from orchestrator.engines.registry import newest

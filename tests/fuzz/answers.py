@@ -23,7 +23,7 @@ from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.bench.steps import bench
 from orchestrator.checkpoint.steps import chain, checkpoint, download, verify
-from orchestrator.checkpoint.steps.same_roots import same_roots
+from orchestrator.checkpoint.steps.verify import same_roots
 from orchestrator.doctor.steps import connectivity
 from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.doctor.steps.look import labels_of, look

@@ -17,10 +17,9 @@ from tests.fuzz.answers import COSTLY, NAMES, hear, odd_answer
 from tests.fuzz.mutate import deep, dumped, odd_bytes, odd_json, odd_value
 from tests.fuzz.secret_lines import odd_line, scrub
 
-from orchestrator.checkpoint.on_node.directory import read_shard
-from orchestrator.checkpoint.on_node.header import HeaderError
-from orchestrator.checkpoint.on_node.inspect import look
+from orchestrator.checkpoint.on_node.directory import look, read_shard
 from orchestrator.checkpoint.on_node.push.target import entries_of
+from orchestrator.checkpoint.on_node.tensors import HeaderError
 from orchestrator.doctor.steps.recordings import load_saved
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.profiles import load_profile

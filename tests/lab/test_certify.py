@@ -10,7 +10,7 @@ import pytest
 from tests.support import proven
 from tests.support.small_lab import small_lab
 
-from orchestrator.support.certificate import STEPS
+from orchestrator.support.steps.certify import STEPS
 
 from .conftest import needs_root
 

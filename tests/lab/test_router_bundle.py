@@ -25,7 +25,8 @@ def test_the_router_s_host_is_prepared_from_its_bundle(tmp_path: Path) -> None:
     wheels.mkdir()
     wheel(wheels, "sglang-router", VERSION)
     lock = f"sglang-router=={VERSION}\n"
-    bundle = write_bundle(tmp_path / "router.bundle", ROUTER_STACK, python=python, lock=lock, wheels=wheels).path
+    folders = {"wheels": wheels}
+    bundle = write_bundle(tmp_path / "router.bundle", ROUTER_STACK, python=python, lock=lock, folders=folders).path
     with small_lab("routerbundle", nodes=1) as lab:
         lab.write_inventory(router={"hosts": {"node0": None}, "vars": {"l40s_router_venv": "/opt/l40s/venvs/r"}})
         words = ("prepare", "--bundle", str(bundle), "--tags", "router_env", "--node", "node0")

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from orchestrator.loading.profiles import load_profile
-from orchestrator.support.certificate import digest
+from orchestrator.support.steps.certify import digest
 
 FILE = Path(__file__).parents[2] / "docs" / "proven.yml"
 CLASSES = ("recorded machines", "emulated", "CPU engine", "GPUs over TCP", "soft-RoCE", "L40S")

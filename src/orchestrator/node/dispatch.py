@@ -43,8 +43,8 @@ VERBS = {
     "same-root": "orchestrator.node.verbs.same_root",
     "digests": "orchestrator.checkpoint.on_node.digests",
     "weights-ahead": "orchestrator.node.cache.ahead",
-    "reblock": "orchestrator.checkpoint.on_node.there",
-    "inspect": "orchestrator.checkpoint.on_node.inspect",
+    "reblock": "orchestrator.checkpoint.on_node.prove",
+    "inspect": "orchestrator.checkpoint.on_node.directory",
     "download": "orchestrator.checkpoint.on_node.download",
 }
 

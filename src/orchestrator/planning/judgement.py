@@ -14,7 +14,7 @@ from orchestrator.planning.parallel import Degree, degrees
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """facts: as orchestrator.checkpoint.on_node.inspect.look gives them; findings: stop first."""
+    """facts: as orchestrator.checkpoint.on_node.directory.look gives them; findings: stop first."""
 
     facts: Mapping[str, Any]
     dimensions: Dimensions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support import proven
 
-from orchestrator.support.certificate import STEPS, CertifiedStep, StepVerdict, certificate
+from orchestrator.support.steps.certify import STEPS, CertifiedStep, StepVerdict, certificate
 
 ROOT = Path(__file__).parents[3]
 PAGES = {

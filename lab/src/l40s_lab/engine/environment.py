@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from l40s_lab.engine import model as engine_model
-from orchestrator.hosts.steps.locks import bare
+from orchestrator.hosts.steps.bundle import bare
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import stack_lock
 from orchestrator.model.errors import DeployError, LockHeld, NodeError

@@ -13,7 +13,7 @@ from l40s_lab.engine.environment import BUILD_DEADLINE_S, built_once, cache_root
 from l40s_lab.node import models
 from l40s_lab.node.tree import FileTree
 from l40s_lab.standin.hub import HUB
-from orchestrator.hosts.steps import debian
+from orchestrator.hosts.steps import parts
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 
@@ -27,13 +27,13 @@ _REPO = "deepseek-ai/DeepSeek-V3-0324"
 def ensure_debs(rootfs: str, say: Callable[[str], None]) -> Path:
     """The Debian packages that `prepare` installs above this root file system, with their dependencies and an index;
     fetched if it does not exist yet. Raises DeployError with apt's own words."""
-    wanted = (*debian.base_packages(), *debian.python_packages(python_version()))
+    wanted = (*parts.base_packages(), *parts.python_packages(python_version()))
     installed = Path(rootfs, "var/lib/dpkg/status").read_bytes()  # libc6-dev needs the very version of its libc6
 
     def build(fresh: Path) -> None:
         say("fetching the Debian packages that `prepare` installs; only once, about 100 MB")
         fresh.mkdir()
-        debian.download(wanted, fresh, deadline_s=BUILD_DEADLINE_S)
+        parts.download_debs(wanted, fresh, deadline_s=BUILD_DEADLINE_S)
 
     digest = hashlib.sha256(installed + json.dumps(wanted).encode()).hexdigest()[:16]
     return built_once(cache_root() / "lab/debs" / digest, "the nodes' Debian packages", say, build)

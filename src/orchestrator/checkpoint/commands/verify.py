@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.checkpoint.copies import repairs
+from orchestrator.checkpoint.steps.verify import repairs
 from orchestrator.cli.options import add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, time_limit

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from orchestrator.checkpoint.on_node.push.offer import listed
+from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.target import PARTIAL
-from orchestrator.checkpoint.on_node.target import JOURNAL as REBLOCK_JOURNAL
 from orchestrator.node import files
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import request_of
@@ -22,6 +23,7 @@ from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
 
 MOST_READERS = 8
+T = TypeVar("T")
 
 
 def stream(request: dict[str, Any]) -> None:
@@ -32,54 +34,67 @@ def stream(request: dict[str, Any]) -> None:
 
 
 def _read(asked: DigestsRequest, directory: Path) -> None:
-    _refuse_unfinished(directory)
+    _refuse_absent(directory)
     paths = listed(directory)
     digests = Digests(files.state_dir(asked.state_dir))
-    meter = _ReadMeter()
-    with ThreadPoolExecutor(max_workers=min(MOST_READERS, os.cpu_count() or 1)) as pool:
-        found = {path: pool.submit(digests.of, directory / path, meter.counted, fresh=asked.fresh) for path in paths}
-        total = sum((directory / path).stat().st_size for path in paths)
-        try:
-            while wait(found.values(), timeout=0).not_done:
-                tell(DigestsLine(bytes=meter.bytes, total=total).as_json())
-                if reader_is_gone(TICK_S):
-                    raise BrokenPipeError
-            result = {path: done.result() for path, done in found.items()}
-        finally:
-            meter.stopped = True
-            pool.shutdown(cancel_futures=True)
-    for part in in_parts(result.items()):
+    total = sum((directory / path).stat().st_size for path in paths)
+
+    reading = Reading("digests")
+
+    def digest(path: str) -> tuple[str, str]:
+        return path, digests.of(directory / path, reading.counted, fresh=asked.fresh)
+
+    with reading.of(paths, digest, most=MOST_READERS):
+        while not reading.complete():
+            tell(DigestsLine(bytes=reading.bytes, total=total).as_json())
+            if reader_is_gone(TICK_S):
+                raise BrokenPipeError
+    for part in in_parts(found.result() for found in reading.begun):
         tell(DigestsLine(digests=dict(part)).as_json())
-    tell(DigestsLine(bytes=total, total=total, files=len(result)).as_json())
+    tell(DigestsLine(bytes=total, total=total, files=len(paths)).as_json())
 
 
-def _refuse_unfinished(directory: Path) -> None:
-    if directory.is_dir():
-        if (directory / REBLOCK_JOURNAL).exists():
-            what = "its re-blocking was interrupted"
-            raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock` again to continue")
-        return
-    if directory.with_name(directory.name + PARTIAL).is_dir():
-        what = "is incomplete: a push to it was interrupted"
-        raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint push` again to continue")
-    raise Failure(
-        "no-checkpoint",
-        "no such directory",
-        str(directory),
-        "copy it there with `l40s-deploy checkpoint push`, or correct the name",
-    )
+def _refuse_absent(directory: Path) -> None:
+    if not directory.is_dir():
+        if directory.with_name(directory.name + PARTIAL).is_dir():
+            what = "is incomplete: a push to it was interrupted"
+            raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint push` again to continue")
+        fix = "copy it there with `l40s-deploy checkpoint push`, or correct the name"
+        raise Failure("no-checkpoint", "no such directory", str(directory), fix)
+    refuse_unfinished(directory)
 
 
-class _ReadMeter:
-    """Bytes read by all threads together."""
+class Reading:
+    """Files that are read by several threads, begun in their order; verb: who is told that it was stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str) -> None:
         self.bytes = 0
-        self.stopped = False
+        self.begun: list[Future[Any]] = []
+        self._verb = verb
+        self._stopped = False
         self._lock = threading.Lock()
 
+    @contextmanager
+    def of(self, paths: Sequence[T], read: Callable[[T], Any], *, most: int) -> Iterator[None]:
+        """Read all of them for as long as the block lasts. most: at the same time"""
+        with ThreadPoolExecutor(max_workers=min(most, os.cpu_count() or 1)) as pool:
+            self.begun = [pool.submit(read, path) for path in paths]
+            try:
+                yield
+            finally:
+                self._stopped = True
+                pool.shutdown(cancel_futures=True)
+
+    def complete(self) -> bool:
+        """Whether everything has been read. Raises what befell a reader."""
+        done, left = wait(self.begun, timeout=0, return_when=FIRST_EXCEPTION)
+        for found in done:
+            found.result()
+        return not left
+
     def counted(self, count: int) -> None:
-        if self.stopped:
-            raise Failure("stopped", "the controller no longer waits for it", "digests")
+        """So many bytes more. Raises Failure where nobody waits any more, so that threads end at their next step."""
+        if self._stopped:
+            raise Failure("stopped", "the controller no longer waits for it", self._verb)
         with self._lock:
             self.bytes += count

@@ -1,7 +1,7 @@
-"""A checkpoint directory: config, index, shards' headers, and everything that is wrong with it.
+"""A checkpoint directory: config, index, shards' headers, and everything that is wrong with it; its files.
 
 Nothing but headers is read, so 163 shards of 4 GB take a second or two. Faults are values: `inspect` shows them
-all, `reblock` refuses at the first that would give a wrong result.
+all, `reblock` refuses at the first that would give a wrong result. Verb `inspect` answers with the facts.
 """
 
 from __future__ import annotations
@@ -9,25 +9,30 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.blocks import Block, misfits
-from orchestrator.checkpoint.on_node.header import (
+from orchestrator.checkpoint.on_node.tensors import (
     LENGTH_BYTES,
+    Block,
     Header,
     HeaderError,
     Tensor,
     header_length,
+    misfits,
     parse_header,
 )
 from orchestrator.node.below import plain_path
-from orchestrator.node.failure import Failure
+from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import opened
-from orchestrator.protocol.jobs import Fault, Gravity
+from orchestrator.node.requests import request_of
+from orchestrator.protocol.jobs import Fault, Gravity, InspectRequest
 from orchestrator.protocol.staging import repair
 
 CONFIG = "config.json"
@@ -35,10 +40,16 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LOOSE_MTP = "mtp.safetensors"
 """sglang 0.5.23 loads it beside the index's files (srt/model_loader/weight_utils.py, maybe_add_mtp_safetensors)."""
+JOURNAL = ".l40s-reblock.json"
+"""In a directory whose re-blocking has not ended."""
 LARGEST_BLOCK = 65536
 LONGEST_NAME = 255
 """Bytes: NAME_MAX of the file systems that hold checkpoints."""
 MAX_JSON_BYTES = 256 * 1024 * 1024
+_LAYER = re.compile(r"(?:model\.|language_model\.){0,2}layers\.(\d{1,9})\.(?:[^.]+\.experts\.(\d{1,9})\.)?")
+"""A tensor of the language model's layer; vision towers name theirs otherwise."""
+_LOST = "lost+found"
+"""Only root may look into it, at the top of a file system of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,3 +286,124 @@ def _quantisation_faults(checkpoint: Checkpoint) -> list[Fault]:
     return [
         Fault(misfit.id, Gravity.STOP, misfit.tensor, misfit.what) for misfit in misfits(checkpoint.by_name(), block)
     ]
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Verb `inspect`: as `look`, with the configuration as text, as InspectAnswer of protocol/jobs.py."""
+    directory = Path(request_of(InspectRequest, request).directory)
+    with os_failures(str(directory)):
+        found = look(directory)
+    return {**found, "config": json.dumps(found["config"])}
+
+
+def look(directory: Path) -> dict[str, Any]:
+    """Read a directory. Raises Failure where there is none; faults are listed, not raised.
+
+    Keys: path, config, block, shards {named, readable, unused}, bytes {files, tensors},
+    tensors {count, by_dtype}, layers {layer: tensors}, experts {layer: experts}, faults.
+    """
+    checkpoint = read_checkpoint(directory)
+    block = quantised_block(checkpoint.config)
+    layers, experts = _layers(checkpoint)
+    return {
+        "path": str(directory),
+        "config": dict(checkpoint.config),
+        "block": list(block) if block else None,
+        "shards": {
+            "named": checkpoint.named,
+            "readable": len(checkpoint.shards),
+            "unused": list(checkpoint.unused),
+        },
+        "bytes": {
+            "files": sum(shard.size for shard in checkpoint.shards),
+            "tensors": sum(tensor.nbytes for _, tensor in checkpoint.tensors()),
+        },
+        "tensors": _by_dtype(checkpoint),
+        "layers": layers,
+        "experts": experts,
+        "faults": [fault.as_json() for fault in (*_unfinished(directory), *checkpoint.faults)],
+    }
+
+
+def _unfinished(directory: Path) -> list[Fault]:
+    if not (directory / JOURNAL).exists():
+        return []
+    what = "re-blocking into this directory was interrupted, or is in progress"
+    fix = "run the same `l40s-deploy checkpoint reblock` again to continue"
+    return [Fault("UNFINISHED", Gravity.STOP, JOURNAL, what, fix)]
+
+
+def _by_dtype(checkpoint: Checkpoint) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for _, tensor in checkpoint.tensors():
+        counts[tensor.dtype] += 1
+        sizes[tensor.dtype] += tensor.nbytes
+    kinds = {dtype: {"count": counts[dtype], "bytes": sizes[dtype]} for dtype in sorted(counts)}
+    return {"count": counts.total(), "by_dtype": kinds}
+
+
+def _layers(checkpoint: Checkpoint) -> tuple[Mapping[int, int], Mapping[int, int]]:
+    """Number of tensors of every layer, and of experts where it has any."""
+    tensors: Counter[int] = Counter()
+    experts: dict[int, set[int]] = defaultdict(set)
+    for _, tensor in checkpoint.tensors():
+        if layer := _LAYER.match(tensor.name):
+            tensors[int(layer[1])] += 1
+            if layer[2]:
+                experts[int(layer[1])].add(int(layer[2]))
+    return dict(sorted(tensors.items())), {layer: len(numbers) for layer, numbers in sorted(experts.items())}
+
+
+def listed(directory: Path) -> list[str]:
+    """Paths of the files that belong to a checkpoint, sorted. Raises Failure: none, or one that can't be sent."""
+    found = sorted(files_below(directory))
+    for path in found:
+        if not path.isprintable():
+            raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
+    if not found:
+        fix = "specify the directory that contains config.json"
+        raise Failure("no-checkpoint", "contains no files", str(directory), fix)
+    return found
+
+
+def refuse_unfinished(directory: Path) -> None:
+    """Raises Failure for a directory whose re-blocking has not ended."""
+    if (directory / JOURNAL).exists():
+        what = "its re-blocking was interrupted"
+        raise Failure("unfinished", what, str(directory), "run `l40s-deploy checkpoint reblock` again to continue")
+
+
+def files_below(root: Path, wanted: Callable[[str], bool] | None = None) -> Iterator[str]:
+    """Paths of the regular files below a directory that are not hidden; links to files are followed.
+
+    wanted: told a path, whether it matters (None: all do)
+    Raises Failure: a folder or file that can't be read, a link to a file that is not there, or to a directory.
+    """
+    for folder, below, names in os.walk(root, onerror=_refuse):
+        below[:] = sorted(name for name in below if not name.startswith(".") and name != _LOST)
+        for name in below:
+            if os.path.islink(os.path.join(folder, name)):
+                what = "is a symbolic link to a directory, which is not followed"
+                raise Failure("far-link", what, os.path.join(folder, name), "replace it with a directory: `cp -rL`")
+        for name in sorted(names):
+            path = Path(folder, name)
+            relative = path.relative_to(root).as_posix()
+            if not name.startswith(".") and (wanted is None or wanted(relative)) and _is_file(path):
+                yield relative
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        what = f"is a symbolic link to {os.readlink(path)}, which does not exist"
+        raise Failure("unfinished", what, str(path), "finish the download or copy, or remove the link") from None
+    except OSError as wrong:
+        _refuse(wrong)
+        return False
+
+
+def _refuse(wrong: OSError) -> None:
+    what = f"can't be read: {wrong.strerror}"
+    raise Failure("unreadable", what, str(wrong.filename), "check its owner and mode, and the disk (`dmesg`)") from None

@@ -19,20 +19,29 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.on_node import target as target_files
-from orchestrator.checkpoint.on_node.blocks import Block, finer, is_scale, scale_shape, weight_of
 from orchestrator.checkpoint.on_node.directory import (
     CONFIG,
     INDEX,
     Checkpoint,
     Shard,
+    files_below,
     quantised_block,
     read_checkpoint,
     read_exactly,
 )
-from orchestrator.checkpoint.on_node.files import files_below
-from orchestrator.checkpoint.on_node.shard_layout import NewScale, Piece, ShardLayout, lay_out
+from orchestrator.checkpoint.on_node.shard import (
+    Carrier,
+    NewScale,
+    Piece,
+    ShardLayout,
+    SourceUnreadable,
+    can_share,
+    lay_out,
+    open_source,
+    write_at,
+)
 from orchestrator.checkpoint.on_node.target import PARTIAL, Request, TargetState
-from orchestrator.checkpoint.on_node.transfer import Carrier, SourceUnreadable, can_share, open_source, write_at
+from orchestrator.checkpoint.on_node.tensors import Block, finer, is_scale, scale_shape, weight_of
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
 

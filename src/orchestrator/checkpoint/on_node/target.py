@@ -17,12 +17,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX
-from orchestrator.checkpoint.on_node.shard_layout import ShardLayout
-from orchestrator.checkpoint.on_node.transfer import write_at
+from orchestrator.checkpoint.on_node.directory import CONFIG, INDEX, JOURNAL
+from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
 from orchestrator.node.failure import DENIED, FULL, Failure, disk_full, os_failure
 
-JOURNAL = ".l40s-reblock.json"
 PARTIAL = ".part"
 _FORMAT = 1
 

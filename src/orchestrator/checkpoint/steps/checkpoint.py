@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.checkpoint.on_node.inspect import look
+from orchestrator.checkpoint.on_node.directory import look
+from orchestrator.checkpoint.on_node.prove import reblocked
 from orchestrator.checkpoint.on_node.reblock import plan, survey
-from orchestrator.checkpoint.on_node.there import reblocked
 from orchestrator.model.deadlines import INSPECT_S
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from orchestrator.checkpoint.copies import repair_command
 from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, SourceOffer, VerbStream
-from orchestrator.checkpoint.steps.same_roots import same_roots
+from orchestrator.checkpoint.steps.verify import repair_command, same_roots
 from orchestrator.doctor.steps.look import look
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
@@ -120,7 +119,7 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
     Raises InputError, and the source's failure.
     """
     began = time.monotonic()
-    specs = _chosen(inventory, request.to)
+    specs = chosen_nodes(inventory.nodes, request.to, "--node")
     node, path = split_place(inventory, request.source)
     directories = destinations(inventory, request)
     everyone = {**specs, **({node.name: node} if node else {})}
@@ -164,7 +163,7 @@ def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[s
     """The directory on each chosen node except the source itself. Raises InputError."""
     node, path = split_place(inventory, request.source)
     name = request.name or PurePosixPath(path).name
-    found = {each: _directory(spec, name) for each, spec in _chosen(inventory, request.to).items()}
+    found = {each: _directory(spec, name) for each, spec in chosen_nodes(inventory.nodes, request.to, "--node").items()}
     if node is not None and found.get(node.name) == path:
         del found[node.name]
     return found
@@ -187,15 +186,6 @@ def with_exit_code(failure: DeployError) -> DeployError:
     """A node's refusal with the exit code that its kind has."""
     kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
     return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
-
-
-def chosen(inventory: Inventory, names: Sequence[str], option: str) -> dict[str, NodeSpec]:
-    """The nodes of these names, all where none is named. Raises InputError for an unknown one."""
-    return chosen_nodes(inventory.nodes, names, option)
-
-
-def _chosen(inventory: Inventory, names: Sequence[str]) -> dict[str, NodeSpec]:
-    return chosen(inventory, names, "--node")
 
 
 def _directory(spec: NodeSpec, name: str) -> str:

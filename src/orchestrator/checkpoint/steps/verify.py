@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
+import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from queue import Empty, Queue
 
-from orchestrator.checkpoint.copies import FileDifference, differences
-from orchestrator.checkpoint.steps.push import chosen
-from orchestrator.checkpoint.steps.same_roots import same_roots
 from orchestrator.loading.profiles import load_profile, profile_names
-from orchestrator.model.deadlines import SILENT_S
+from orchestrator.model.chosen import chosen_nodes
+from orchestrator.model.deadlines import SAME_ROOT_S, SILENT_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec
-from orchestrator.model.per_node import PerNode
-from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
+from orchestrator.model.per_node import PerNode, majority
+from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, SameRootAnswer, SameRootRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.node_app import NodeRefusal, ask
 from orchestrator.remote.session import Session
 
 _ABSENT = ("no-checkpoint", "unfinished")
@@ -52,7 +52,7 @@ def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, r
     fresh: read everything, whatever digests are remembered
     """
     began = time.monotonic()
-    specs = chosen(inventory, to, "--node")
+    specs = chosen_nodes(inventory.nodes, to, "--node")
     directories = {name: _directory(spec, what) for name, spec in specs.items()}
     with Fleet(specs.values()) as fleet:
         shared = _shared(fleet, directories)
@@ -143,3 +143,126 @@ def _judged(failure: DeployError) -> DeployError:
     if isinstance(failure, NodeRefusal) and failure.kind in _ABSENT:
         return VerificationDiffers(failure.what, where=failure.where, fix=failure.fix)
     return failure
+
+
+def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") -> Mapping[str, str]:
+    """For each node the first node that sees the same directory, itself if no other node does.
+
+    directories: each node's, by name. One that does not answer is left out.
+    What a node says decides for that node alone: none can say of another one that it has what it has not. A node that
+    can't write there sees the others' files and not its own; it belongs to the first one that it sees.
+    child: a name below them; where it is a mount of its own, or a link to another file system, nobody else has it
+    """
+    names = {node: f".l40s-nonce-{secrets.token_hex(12)}" for node in directories}
+
+    def on_every(op: str) -> Mapping[str, SameRootAnswer]:
+        def one(session: Session) -> SameRootAnswer:
+            name = session.spec.name
+            request = SameRootRequest(
+                op=op, directory=directories[name], name=names[name], names=tuple(names.values()), child=child
+            )
+            return ask(session, "same-root", request, SameRootAnswer, deadline_s=SAME_ROOT_S)
+
+        return fleet.on_every(one, only=set(directories)).values
+
+    try:
+        on_every("write")
+        looked = on_every("look")
+    finally:
+        on_every("remove")
+    owners = {name: node for node, name in names.items()}
+    alone = {node for node, answer in looked.items() if answer.apart}
+    seen = {
+        node: set() if node in alone else {owners[name] for name in set(answer.seen) & set(owners)} - alone
+        for node, answer in looked.items()
+    }
+    return {node: _owner(node, seen, directories) for node in seen}
+
+
+def _owner(node: str, seen: Mapping[str, set[str]], order: Iterable[str]) -> str:
+    """The first node in order that it sees and that sees its own file. No chain is followed: a lie could make one."""
+    owners = [other for other in order if other in seen[node] and other in seen.get(other, ())]
+    return owners[0] if owners else node
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """One file that is not the same everywhere.
+
+    digests: each node's SHA-256, '' where the file is missing
+    odd:     nodes that differ from most; () where there is no majority to hold them to
+    """
+
+    path: str
+    digests: Mapping[str, str]
+    odd: tuple[str, ...]
+
+    @property
+    def is_extra(self) -> bool:
+        """A file that most do not have."""
+        return bool(self.odd) and not any(digest for node, digest in self.digests.items() if node not in self.odd)
+
+    def words(self) -> str:
+        """'node2 differs', 'missing on node3', or who has what."""
+        if not self.odd:
+            sides = "; ".join(f"{node} {digest[:12] or 'missing'}" for node, digest in self.digests.items())
+            return f"not the same: {sides}"
+        missing = [node for node in self.odd if not self.digests[node]]
+        other = [node for node in self.odd if self.digests[node]]
+        parts = [f"missing on {', '.join(missing)}"] if missing else []
+        return ", ".join(parts + ([f"differs on {', '.join(other)}"] if other else []))
+
+
+def differences(copies: Mapping[str, Mapping[str, str]]) -> tuple[FileDifference, ...]:
+    """The files that differ, by path. copies: SHA-256 by path, for every node."""
+    paths = sorted({path for copy in copies.values() for path in copy})
+    found = []
+    for path in paths:
+        digests = {node: copy.get(path, "") for node, copy in copies.items()}
+        if len(set(digests.values())) > 1:
+            found.append(FileDifference(path, digests, _odd(digests)))
+    return tuple(found)
+
+
+def _odd(digests: Mapping[str, str]) -> tuple[str, ...]:
+    """With two copies nobody knows which is right, but one that is not there is not."""
+    found = majority(digests)
+    return tuple(found[1]) if found else tuple(node for node, digest in digests.items() if not digest)
+
+
+def repair_command(source: str, node: str, name: str = "") -> str:
+    """source: a directory of this machine, or NODE:/path; name: of the copy, where it is not the source's own."""
+    other = name and _last(source) != name
+    words = [
+        "l40s-deploy",
+        "checkpoint",
+        "push",
+        source,
+        "--node",
+        node,
+        *(["--as", name] if other else []),
+        "--repair",
+    ]
+    return shlex.join(words)
+
+
+def repairs(
+    differences: Sequence[FileDifference], directories: Mapping[str, str], read: Sequence[str]
+) -> Iterator[str]:
+    """What to do about copies that differ, one line each. read: nodes whose copy could be read."""
+    odd = dict.fromkeys(node for one in differences for node in one.odd if not one.is_extra)
+    good = next((node for node in read if not any(node in one.odd for one in differences)), None)
+    if good is not None:
+        for node in odd:
+            yield repair_command(f"{good}:{directories[good]}", node, _last(directories[node]))
+    for one in differences:
+        if one.is_extra:
+            yield f"remove {one.path} on {', '.join(one.odd)}: the other nodes do not have it"
+    if any(not one.odd for one in differences) or (odd and good is None):
+        first, *others = read
+        command = repair_command(f"{first}:{directories[first]}", ",".join(others))
+        yield f"find the right copy by its publisher's checksums, then push from that one: {command}"
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2].rpartition(":")[2]

@@ -13,13 +13,12 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.hosts.steps.locks import pins, plain, sha256
 from orchestrator.model.errors import InputError, VerificationDiffers
 from orchestrator.model.profile import Stack
 from orchestrator.records.documents import cant_be_written
@@ -68,28 +67,23 @@ def write_bundle(
     *,
     python: str,
     lock: str,
-    wheels: Path,
-    debs: Path | None = None,
+    folders: Mapping[str, Path],
     debian: str = "",
-    vocabularies: Path | None = None,
-    image: Path | None = None,
 ) -> StackBundle:
-    """Make `path` from the wheels in a folder; it appears complete or not at all.
+    """Make `path` from the parts; it appears complete or not at all.
 
-    debs: a folder of Debian packages with their index, and `debian` the release that they are of
-    vocabularies: a folder of tokenizers' files
-    image: a folder with the archive of the stack's image, image.tar
-    Raises InputError where the lock names a package that the folder lacks.
+    folders: where each part's files are, by its name: wheels, debs (with their index), image (image.tar), vocabularies
+    debian:  the release that the Debian packages are of
+    Raises InputError where the lock names a package that no wheel is of.
     """
-    files = {f"wheels/{file.name}": file for file in sorted(wheels.glob("*.whl"))}
+    files = {
+        name: file
+        for kind, pattern in _PARTS.items()
+        for file in (sorted(folders[kind].iterdir()) if kind in folders else ())
+        if pattern.fullmatch(name := f"{kind}/{file.name}")
+    }
     digests = {name: sha256(file.open("rb")) for name, file in files.items()}
-    requirements = _with_digests(
-        lock, {name.partition("/")[2]: digest for name, digest in digests.items()}, str(wheels)
-    )
-    for kind, folder in (("debs", debs), ("vocabularies", vocabularies), ("image", image)):
-        for file in sorted(folder.iterdir()) if folder else ():
-            files[f"{kind}/{file.name}"] = file
-            digests[f"{kind}/{file.name}"] = sha256(file.open("rb"))
+    requirements = _with_digests(lock, digests, str(folders.get("wheels", "")))
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "stack": stack.name,
@@ -97,7 +91,7 @@ def write_bundle(
         "python": python,
         "files": {REQUIREMENTS: hashlib.sha256(requirements.encode()).hexdigest(), **digests},
     }
-    if debs:
+    if debian:
         manifest["debian"] = debian
     fresh = path.with_name(f"{path.name}.new")
     try:
@@ -220,7 +214,7 @@ def _bundle(path: Path, manifest: Mapping[str, Any], requirements: str) -> Stack
 
 def _with_digests(lock: str, digests: Mapping[str, str], folder: str) -> str:
     """The lock's pins with their wheels' digests; options and comments are left out."""
-    by_name = {plain(wheel.split("-")[0]): digest for wheel, digest in digests.items()}
+    by_name = {plain(name.removeprefix("wheels/").split("-")[0]): digest for name, digest in digests.items()}
     lines = []
     for pin in pins(lock):
         digest = by_name.get(plain(pin["name"]))
@@ -251,3 +245,108 @@ def _entry(name: str, size: int) -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode, entry.uname, entry.gname = size, 0o644, "root", "root"
     return entry
+
+
+REQUIRE = "--require-hashes"
+PIN = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(\[[^\]]*\])?==(?P<version>[^\s;#\\]+)(?P<marker>\s*;[^#\\]*)?")
+_BLOCK = 1 << 20
+_HASH = re.compile(r"\s*\\?\s*--hash=sha256:[0-9a-f]{64}")
+
+
+def pins(lock: str) -> Iterable[re.Match[str]]:
+    """The lines `name==version` of a lock."""
+    return (pin for line in lock.splitlines() if (pin := PIN.match(line.strip())))
+
+
+def plain(name: str) -> str:
+    """As PyPA's name normalisation has it (packaging.python.org, "Names and normalization")."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def sha256(content: IO[bytes]) -> str:
+    """Of all that is left in it, in hex; closes it."""
+    digest = hashlib.sha256()
+    with content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def bare(lock: str) -> str:
+    """The lock without hashes: which packages it wants, and nothing of how that is proved."""
+    return _HASH.sub("", lock).replace(f"{REQUIRE}\n", "")
+
+
+def lacking(lock: str) -> tuple[str, ...]:
+    """Pins without a hash, and pip's option where the lock lacks it."""
+    words = _HASH.sub(" HASH", lock).splitlines()
+    open_pins = [pin[0].strip() for line in words if (pin := PIN.match(line.strip())) and "HASH" not in line]
+    return (*(() if REQUIRE in words else (REQUIRE,)), *open_pins)
+
+
+def hashed(lock: str, digests: Mapping[str, Iterable[str]]) -> str:
+    """The lock with these SHA-256 in place of its own, and pip's option before the first package.
+
+    digests: by `plain` name; a package that it lacks stays without one
+    """
+    lines, told = [], False
+    for line in bare(lock).splitlines():
+        pin = PIN.match(line.strip())
+        if pin and not told:
+            lines.append(REQUIRE)
+            told = True
+        found = sorted(set(digests.get(plain(pin["name"]), ()))) if pin else []
+        lines.append(" \\\n".join([line, *(f"    --hash=sha256:{digest}" for digest in found)]))
+    return "\n".join(lines) + "\n"
+
+
+def wheels(stack: Stack, folder: str) -> dict[str, Path]:
+    """The wheel of each package that this stack needs and no index has, by `name==version`.
+
+    folder: what --find-links names. Raises InputError with the first that is missing and where it can be had.
+    """
+    return {pin: _wheel(stack, pin, words, folder) for pin, words in stack.bring}
+
+
+def refuse_without(stack: Stack) -> None:
+    """Raises InputError for a stack that can't be installed from an index alone."""
+    for pin, words in stack.bring:
+        raise InputError(
+            f"{pin} is on no package index, so this stack can't be installed from one",
+            where=f"stack {stack.name}",
+            fix=f"{words}; then run `l40s-deploy stack build {stack.name} --find-links DIR --out FILE` and "
+            "`l40s-deploy prepare --bundle FILE`",
+        )
+
+
+def with_brought(lock: str, found: dict[str, Path]) -> str:
+    """The lock with these wheels, by their SHA-256 where it asks for digests."""
+    if REQUIRE in lock.splitlines():
+        lines = [f"{pin} --hash=sha256:{sha256(file.open('rb'))}" for pin, file in found.items()]
+    else:
+        lines = list(found)
+    return "\n".join([lock.rstrip("\n"), *lines, ""])
+
+
+def _wheel(stack: Stack, pin: str, words: str, folder: str) -> Path:
+    name, _, version = pin.partition("==")
+    begins = f"{plain(name).replace('-', '_')}-{version}"
+    place = Path(folder).expanduser() if folder and "://" not in folder else None
+    found = [file for file in _files(place) if re.match(rf"{re.escape(begins)}[-+]", file.name.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InputError(
+            f"several wheels are {pin}: {', '.join(file.name for file in found)}",
+            where=str(place),
+            fix="leave one of them there",
+        )
+    raise InputError(
+        f"{pin} is on no package index" + (f", and no {begins}-*.whl is in {place}" if place else ""),
+        where=f"stack {stack.name}",
+        fix=f"{words}; then add --find-links DIR with the folder that holds it",
+    )
+
+
+def _files(place: Path | None) -> Sequence[Path]:
+    return sorted(place.glob("*.whl")) if place and place.is_dir() else ()

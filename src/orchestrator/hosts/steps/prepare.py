@@ -13,8 +13,7 @@ from orchestrator.doctor.steps.look import look
 from orchestrator.gang.steps.router.routing import Router
 from orchestrator.gang.steps.standing import as_standing
 from orchestrator.gang.steps.status.reports import see
-from orchestrator.hosts.steps import locks
-from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, stack_in
+from orchestrator.hosts.steps.bundle import StackBundle, copy_part, read_bundle, refuse_without, stack_in
 from orchestrator.hosts.steps.runner import HostEvent, HostResult, count_tasks, run_playbook
 from orchestrator.hosts.steps.stack import ROUTER_STACK
 from orchestrator.loading.stacks import load_stack, stack_lock
@@ -295,7 +294,7 @@ def _what_to_install(stack: Stack, name: str, bundle: StackBundle | None, folder
         archive = str(folder / _IMAGE) if bundle and bundle.image else ""
         return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
     if bundle is None:
-        locks.refuse_without(stack)
+        refuse_without(stack)
     lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
     return {
         **shared,

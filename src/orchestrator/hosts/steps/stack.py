@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shutil
 import tempfile
@@ -10,9 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from orchestrator.engines.router import VERSION
-from orchestrator.hosts.steps import debian, images, locks, vocabularies, wheelhouse
-from orchestrator.hosts.steps.bundle import StackBundle, write_bundle
-from orchestrator.hosts.steps.locks import pins
+from orchestrator.hosts.steps import bundle, parts
+from orchestrator.hosts.steps.bundle import StackBundle, pins, write_bundle
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_lock, stack_recipe
 from orchestrator.model.errors import InputError
@@ -63,37 +63,39 @@ def build(
         raise InputError(f"found {python!r}, wanted a version like 3.11", where="--python", fix="--python 3.11")
     if not out.parent.is_dir():
         raise InputError("no such directory", where=str(out.parent), fix="choose another path with --out FILE")
-    if stack.install != "venv":
-        return _build_with_image(stack, out, python, debian_packages, timeout_s)
-    lock = (router_lock() if name == ROUTER else stack_lock(name)).read_text("utf-8")
-    if found := locks.wheels(stack, find_links):
-        lock = locks.with_brought(lock, found)
-    count = len(list(pins(lock)))
-    come = 0
+    lock = ""
+    if stack.install == "venv":
+        lock = (router_lock() if name == ROUTER else stack_lock(name)).read_text("utf-8")
+        if found := bundle.wheels(stack, find_links):
+            lock = bundle.with_brought(lock, found)
+    with _beside(out) as place:
+        folders = {"wheels": place}
 
-    def tell(package: str) -> None:
-        nonlocal come
-        come += 1
-        progress(package, come, count)
+        def part(kind: str) -> Path:
+            folders[kind] = place / kind
+            folders[kind].mkdir()
+            return folders[kind]
 
-    with _beside(out) as wheels:
-        wheelhouse.download(lock, wheels, python=python, find_links=find_links, deadline_s=timeout_s, progress=tell)
-        debs = _debs(debian_packages, stack, python, wheels, timeout_s)
-        words = None
-        if words_from is not None:
-            words = wheels / "vocabularies"
-            words.mkdir()
-            vocabularies.bring(words, source=words_from, deadline_s=timeout_s)
-        return write_bundle(
-            out,
-            stack,
-            python=python,
-            lock=lock,
-            wheels=wheels,
-            debs=debs,
-            vocabularies=words,
-            debian=debian.release() if debs else "",
-        )
+        if stack.install == "venv":
+            count, come = len(list(pins(lock))), itertools.count(1)
+            parts.download_wheels(
+                lock,
+                place,
+                python=python,
+                find_links=find_links,
+                deadline_s=timeout_s,
+                progress=lambda package: progress(package, next(come), count),
+            )
+            if words_from is not None:
+                parts.bring_vocabularies(part("vocabularies"), source=words_from, deadline_s=timeout_s)
+        else:
+            parts.save_image(stack, part("image") / "image.tar", deadline_s=timeout_s)
+        if debian_packages is not None:
+            base = debian_packages or parts.base_packages()
+            wanted = {*base, *stack.system_packages, *parts.python_packages(python)}
+            parts.download_debs(sorted(wanted), part("debs"), deadline_s=timeout_s)
+        debian = parts.release() if "debs" in folders else ""
+        return write_bundle(out, stack, python=python, lock=lock, folders=folders, debian=debian)
 
 
 @contextlib.contextmanager
@@ -105,25 +107,6 @@ def _beside(out: Path) -> Iterator[Path]:
         raise cant_be_written(out.parent, error, "choose another path with --out FILE") from None
     with folder as place:
         yield Path(place)
-
-
-def _build_with_image(
-    stack: Stack, out: Path, python: str, packages: tuple[str, ...] | None, timeout_s: float
-) -> StackBundle:
-    with _beside(out) as place:
-        (place / "image").mkdir()
-        images.save(stack, place / "image" / "image.tar", deadline_s=timeout_s)
-        debs = _debs(packages, stack, python, place, timeout_s)
-        return write_bundle(
-            out,
-            stack,
-            python=python,
-            lock="",
-            wheels=place,
-            debs=debs,
-            debian=debian.release() if debs else "",
-            image=place / "image",
-        )
 
 
 def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
@@ -139,13 +122,3 @@ def write_recipe(name: str, folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         raise cant_be_written(folder, error, "--out DIR") from None
     return tuple(sorted(path for path in folder.rglob("*") if path.is_file()))
-
-
-def _debs(packages: tuple[str, ...] | None, stack: Stack, python: str, beside: Path, timeout_s: float) -> Path | None:
-    if packages is None:
-        return None
-    folder = beside / "debs"
-    folder.mkdir()
-    wanted = {*(packages or debian.base_packages()), *stack.system_packages, *debian.python_packages(python)}
-    debian.download(sorted(wanted), folder, deadline_s=timeout_s)
-    return folder

@@ -17,7 +17,7 @@ from orchestrator.model.benchmark import Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import Exit
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.support.certificate import CertifiedStep, StepVerdict, exit_code
+from orchestrator.support.steps.certify import CertifiedStep, StepVerdict, exit_code
 
 EPILOG = """
 exit status: 0 all is right, 3 a step could not be run, 7 something is wrong, slow or not as planned; an error's own

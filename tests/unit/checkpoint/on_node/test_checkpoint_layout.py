@@ -8,8 +8,8 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.checkpoint.on_node.header import LENGTH_BYTES, Header, Tensor, parse_header
-from orchestrator.checkpoint.on_node.shard_layout import PAGE, Piece, ShardLayout, lay_out
+from orchestrator.checkpoint.on_node.shard import PAGE, Piece, ShardLayout, lay_out
+from orchestrator.checkpoint.on_node.tensors import LENGTH_BYTES, Header, Tensor, parse_header
 
 WIDTH = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
 

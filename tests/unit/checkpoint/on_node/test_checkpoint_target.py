@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.on_node import transfer as checkpoint_transfer
+from orchestrator.checkpoint.on_node import shard
+from orchestrator.checkpoint.on_node.directory import JOURNAL
 from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
-from orchestrator.checkpoint.on_node.target import JOURNAL, check_space, target_failures, write_file
+from orchestrator.checkpoint.on_node.target import check_space, target_failures, write_file
 from orchestrator.node.failure import Failure
 
 from .conftest import make, silent
@@ -312,7 +313,7 @@ def test_every_way_of_copying_gives_the_same_bytes(
         return call
 
     job = plan(source, 64)
-    monkeypatch.setattr(checkpoint_transfer, "STEP_BYTES", 1000)
+    monkeypatch.setattr(shard, "STEP_BYTES", 1000)
     for number, taken_away in enumerate(([], ["copy_file_range"], ["copy_file_range", "sendfile"])):
         for call in taken_away:
             monkeypatch.setattr(os, call, refuse(errno.ENOSYS if number == 1 else errno.EXDEV))

@@ -10,8 +10,7 @@ import pytest
 from tests.support.wheels import small_stack, wheel
 
 from orchestrator.engines.router import VERSION
-from orchestrator.hosts.steps.bundle import write_bundle
-from orchestrator.hosts.steps.locks import bare
+from orchestrator.hosts.steps.bundle import bare, write_bundle
 from orchestrator.hosts.steps.prepare import ON_REQUEST, TAGS, PrepareRequest, play_variables, prepare, sorted_bundles
 from orchestrator.hosts.steps.stack import ROUTER_STACK
 from orchestrator.loading.resources import data_dir
@@ -96,7 +95,11 @@ def router_bundle(folder: Path) -> Path:
     wheels.mkdir()
     wheel(wheels, "sglang-router", VERSION)
     return write_bundle(
-        folder / "router.bundle", ROUTER_STACK, python="3.12", lock=f"sglang-router=={VERSION}\n", wheels=wheels
+        folder / "router.bundle",
+        ROUTER_STACK,
+        python="3.12",
+        lock=f"sglang-router=={VERSION}\n",
+        folders={"wheels": wheels},
     ).path
 
 
@@ -132,14 +135,12 @@ def test_a_bundle_of_another_kind_is_refused(tmp_path: Path) -> None:
         variables(node(), tmp_path, bundle=bundle, stack=str(contained))
     (tmp_path / "image").mkdir()
     (tmp_path / "image/image.tar").write_bytes(b"layers")
-    (tmp_path / "nothing").mkdir()
     write_bundle(
         tmp_path / "i",
         load_stack(str(contained)),
         python="3.11",
         lock="",
-        wheels=tmp_path / "nothing",
-        image=tmp_path / "image",
+        folders={"image": tmp_path / "image"},
     )
     with pytest.raises(
         InputError, match="contains a container image, but the file of the stack small has `install: venv`"
@@ -206,7 +207,7 @@ def test_every_tag_is_a_role_of_the_play() -> None:
 def a_bundle(folder: Path) -> tuple[Path, Path]:
     stack = small_stack(folder / "stack", "3.11")
     lock, wheels = stack.with_suffix(".lock").read_text(), stack.parent / "wheels"
-    write_bundle(folder / "b", load_stack(str(stack)), python="3.12", lock=lock, wheels=wheels)
+    write_bundle(folder / "b", load_stack(str(stack)), python="3.12", lock=lock, folders={"wheels": wheels})
     return stack, folder / "b"
 
 

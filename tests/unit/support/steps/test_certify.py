@@ -17,13 +17,21 @@ from orchestrator.bench.steps import bench as benching
 from orchestrator.bench.verdict import BenchVerdict
 from orchestrator.gang.steps.raising import UpResult
 from orchestrator.model.benchmark import Load
-from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError
+from orchestrator.model.errors import DeployError, Exit, InputError, LockHeld, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.nettest.steps import nettest as nettesting
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.support.certificate import STEPS, digest
 from orchestrator.support.steps import certify as certifying
+from orchestrator.support.steps.certify import (
+    STEPS,
+    CertifiedStep,
+    StepVerdict,
+    certificate,
+    digest,
+    exit_code,
+    overall,
+)
 from orchestrator.tuning.kernels import KernelVerdict
 from orchestrator.tuning.steps import kernels as kernels_of
 
@@ -162,3 +170,36 @@ def test_a_run_of_somebody_else_is_never_touched(local: Local, tmp_path: Path, m
         cluster.certify()
     assert "l40s-deploy down gang0" in refused.value.fix and not cluster.out.exists()
     assert gang.view().serves
+
+
+OK, DIFFERS, NOT_RUN, WRONG, FAILED, INTERRUPTED = StepVerdict
+
+
+def steps(*verdicts: StepVerdict) -> list[CertifiedStep]:
+    return [CertifiedStep(name=name, verdict=one, seconds=1.0) for name, one in zip(STEPS, verdicts, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "whole", "code"),
+    [
+        ((OK,) * 7, OK, Exit.DONE),
+        ((OK,) * 6, NOT_RUN, Exit.FINDINGS),
+        ((DIFFERS, NOT_RUN, *(OK,) * 5), NOT_RUN, Exit.FINDINGS),
+        ((DIFFERS, *(OK,) * 6), DIFFERS, Exit.DIFFERS),
+        ((OK, NOT_RUN, WRONG), WRONG, Exit.DIFFERS),
+        ((OK, OK, OK, FAILED), FAILED, Exit.DIFFERS),
+        ((INTERRUPTED,), INTERRUPTED, Exit.DIFFERS),
+    ],
+)
+def test_the_gravest_step_decides(verdicts: tuple[StepVerdict, ...], whole: StepVerdict, code: int) -> None:
+    found = steps(*verdicts)
+    assert (overall(found), exit_code(whole)) == (whole, code)
+    document = certificate({"stand_in": None}, found)
+    assert document["complete"] is (len(verdicts) == len(STEPS)) and document["verdict"] == whole.value
+
+
+def test_a_digest_is_of_all_that_is_said() -> None:
+    document = certificate({"model": "a"}, steps(OK))
+    rest = {key: value for key, value in document.items() if key != "digest"}
+    assert document["digest"] == digest(rest) != digest({**rest, "model": "b"})
+    assert digest({"a": 1, "b": (1, None)}) == digest({"b": [1, None], "a": 1})

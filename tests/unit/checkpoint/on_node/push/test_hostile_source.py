@@ -39,9 +39,8 @@ from orchestrator.checkpoint.on_node.push import offer as push_offer
 from orchestrator.checkpoint.on_node.push.target import FileEntry
 honest = push_offer.read
 def lie(directory):
-    found = honest(directory)
-    first, *others = found.entries
-    return push_offer.Manifest(found.root, (FileEntry({path!r}, first.source, first.size), *others))
+    root, (first, *others) = honest(directory)
+    return root, (FileEntry({path!r}, first.source, first.size), *others)
 push_offer.read = lie
 sys.exit(dispatch.serve([verb]))
 """

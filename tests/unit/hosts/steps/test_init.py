@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen
 from orchestrator.hosts.commands import init as init_verb
-from orchestrator.hosts.steps.first_inventory import FirstNode, first_inventory
-from orchestrator.hosts.steps.init import InitRequest, nodes_of, refuse_existing
+from orchestrator.hosts.steps.init import FirstNode, InitRequest, first_inventory, nodes_of, refuse_existing
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import InputError

@@ -15,8 +15,7 @@ from orchestrator.checkpoint.steps import push as push_workflow
 from orchestrator.checkpoint.steps import verify as verify_workflow
 from orchestrator.checkpoint.steps.chain import Hop
 from orchestrator.checkpoint.steps.push import CheckpointPushRequest, PushResult, push
-from orchestrator.checkpoint.steps.same_roots import same_roots
-from orchestrator.checkpoint.steps.verify import verify
+from orchestrator.checkpoint.steps.verify import differences, repair_command, repairs, same_roots, verify
 from orchestrator.model.errors import Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
@@ -238,3 +237,67 @@ def test_a_node_that_may_not_write_belongs_to_the_first_that_it_sees(
     with Fleet(specs) as fleet:
         found = same_roots(fleet, {spec.name: spec.model_root for spec in specs})
     assert found == {"a": "b", "b": "b", "c": "b"}
+
+
+@pytest.mark.parametrize(
+    ("copies", "words"),
+    [
+        ({"a": "1", "b": "1", "c": "2"}, "differs on c"),
+        ({"a": "1", "b": "1", "c": None}, "missing on c"),
+        ({"a": "1", "b": "2"}, "not the same: a 1; b 2"),
+        ({"a": "1", "b": None}, "missing on b"),
+        ({"a": "1", "b": "1", "c": "2", "d": "2"}, "not the same: a 1; b 1; c 2; d 2"),
+        ({"a": "1", "b": "1", "c": "1", "d": None, "e": "3"}, "missing on d, differs on e"),
+    ],
+)
+def test_the_odd_ones_are_named_where_most_agree(copies: dict[str, str | None], words: str) -> None:
+    found = differences({node: {"f": digest} if digest else {} for node, digest in copies.items()})
+    assert [one.words() for one in found] == [words]
+
+
+def test_equal_copies_have_no_differences() -> None:
+    assert differences({"a": {"f": "1"}, "b": {"f": "1"}}) == ()
+    assert differences({"a": {"f": "1"}}) == ()
+
+
+Copies = dict[str, dict[str, str]]
+FROM = "l40s-deploy checkpoint push a:/models/M --node {} --repair"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "command"),
+    [
+        ("a:/models/M", "M", "l40s-deploy checkpoint push a:/models/M --node d --repair"),
+        ("a:/models/M", "N", "l40s-deploy checkpoint push a:/models/M --node d --as N --repair"),
+        ("./my model", "", "l40s-deploy checkpoint push './my model' --node d --repair"),
+    ],
+)
+def test_the_command(source: str, name: str, command: str) -> None:
+    assert repair_command(source, "d", name) == command
+
+
+@pytest.mark.parametrize(
+    ("copies", "wanted"),
+    [
+        ({"a": {"f": "1"}, "b": {"f": "1"}, "c": {"f": "2"}}, [FROM.format("c")]),
+        ({"a": {"f": "1", "g": "1"}, "b": {"f": "2", "g": "1"}, "c": {"f": "1"}, "d": {"f": "1", "g": "1"}},
+         [FROM.format("b"), FROM.format("c")]),
+        ({"a": {"f": "1"}, "b": {}}, [FROM.format("b")]),
+        ({"a": {"f": "1"}, "b": {"f": "1"}, "c": {"f": "1", "x": "1"}},
+         ["remove x on c: the other nodes do not have it"]),
+    ],
+)  # fmt: skip
+def test_each_odd_node_gets_its_command_from_a_good_one(copies: Copies, wanted: list[str]) -> None:
+    directories = dict.fromkeys(copies, "/models/M")
+    assert list(repairs(differences(copies), directories, list(copies))) == wanted
+
+
+def test_without_a_majority_somebody_has_to_choose() -> None:
+    copies = {"a": {"f": "1"}, "b": {"f": "2"}}
+    (line,) = repairs(differences(copies), dict.fromkeys(copies, "/models/M"), list(copies))
+    assert line.startswith("find the right copy")
+    assert line.endswith(FROM.format("b"))
+
+
+def test_copies_that_agree_need_nothing() -> None:
+    assert not list(repairs((), {}, []))

@@ -1,0 +1,138 @@
+"""Wheels brought by the real pip from a folder, and its refusals in words."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.wheels import PACKAGES, small_stack
+
+from orchestrator.hosts.steps import parts
+from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
+
+OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@pytest.fixture(autouse=True)
+def no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
+@pytest.mark.parametrize("python", [OURS, "3.99"], ids=["our Python", "another"])
+def test_every_package_of_the_lock_is_brought(tmp_path: Path, python: str) -> None:
+    stack = small_stack(tmp_path / "stack", python)
+    (tmp_path / "here").mkdir()
+    told: list[str] = []
+    parts.download_wheels(
+        stack.with_suffix(".lock").read_text(),
+        tmp_path / "here",
+        python=python,
+        find_links=str(stack.parent / "wheels"),
+        deadline_s=60,
+        progress=told.append,
+    )
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(
+        path.name for path in (stack.parent / "wheels").iterdir()
+    ), "and the requirements, which may hold a password, are gone"
+    assert len(told) == len(PACKAGES)
+
+
+def test_a_package_that_nobody_has_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"l40s-nobody-has-this==1\.0") as caught:
+        parts.download_wheels(
+            "l40s-nobody-has-this==1.0\n", tmp_path, python=OURS, find_links="", deadline_s=60, progress=lambda _: None
+        )
+    assert "--find-links" in caught.value.fix
+
+
+def test_a_deadline_ends_pip(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="within 0 s"):
+        parts.download_wheels(
+            "one==1.0\n", tmp_path, python=OURS, find_links="", deadline_s=0.05, progress=lambda _: None
+        )
+    assert not list(tmp_path.iterdir())
+
+
+APT = """#!/bin/sh
+printf '%s\\n' "$*" >>"$APT_LOG"
+for word; do case $word in
+Dir::Cache::archives=*) place=${word#*=} ;;
+install) : >"$place/a_1%3a2_all.deb" ;;
+nowhere) echo 'E: Unable to locate package nowhere' >&2; exit 100 ;;
+esac; done
+"""
+DPKG_DEB = """#!/bin/sh
+printf 'Package: a\\nVersion: 1:2\\nArchitecture: all\\n'
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("apt-get", APT), ("dpkg-deb", DPKG_DEB)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("APT_LOG", str(tmp_path / "log"))
+    (tmp_path / "debs").mkdir()
+    return tmp_path / "log"
+
+
+def test_packages_come_with_an_index_and_nothing_of_this_machine_s_state_is_asked(log: Path, tmp_path: Path) -> None:
+    parts.download_debs(["a"], tmp_path / "debs", deadline_s=20)
+    update, install = log.read_text().splitlines()
+    assert update.endswith("update") and install.endswith("--download-only install a")
+    assert all("Dir::State::status=/dev/null" in line for line in (update, install))
+    assert sorted(file.name for file in (tmp_path / "debs").iterdir()) == ["Packages", "a_1.2_all.deb"]
+    assert (tmp_path / "debs/Packages").read_text() == (
+        "Package: a\nVersion: 1:2\nArchitecture: all\nFilename: ./a_1.2_all.deb\nSize: 0\n"
+        "SHA256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\n\n"
+    )
+
+
+def test_apt_s_own_words_are_passed_on_and_nothing_is_left(log: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Unable to locate package nowhere"):
+        parts.download_debs(["nowhere"], tmp_path / "debs", deadline_s=20)
+    assert log.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "debs", "log"]
+
+
+def test_the_role_and_the_bundle_name_the_same_packages() -> None:
+    assert {"gcc", "rsync", "libibverbs1"} <= set(parts.base_packages())
+    assert parts.python_packages("3.11") == ("python3.11", "python3.11-dev", "python3.11-venv")
+
+
+def test_a_folder_s_files_are_taken_when_they_are_the_right_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "VOCABULARIES", {"a.tiktoken": hashlib.sha256(b"IQ== 0\n").hexdigest()})
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    source.mkdir()
+    folder.mkdir()
+    (source / "a.tiktoken").write_bytes(b"IQ== 0\n")
+    (source / "unknown").write_bytes(b"")
+    parts.bring_vocabularies(folder, source=str(source), deadline_s=1)
+    assert [file.name for file in folder.iterdir()] == ["a.tiktoken"]
+
+
+def test_another_content_is_refused_and_not_taken(tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    source.mkdir()
+    folder.mkdir()
+    (source / "o200k_base.tiktoken").write_bytes(b"IQ== 0\n")
+    with pytest.raises(VerificationDiffers) as caught:
+        parts.bring_vocabularies(folder, source=str(source), deadline_s=1)
+    assert "446a9538" in caught.value.what and caught.value.where == str(source / "o200k_base.tiktoken")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        parts.bring_vocabularies(tmp_path, source=str(tmp_path / "no"), deadline_s=1)
+    assert caught.value.where == str(tmp_path / "no" / "o200k_base.tiktoken")
