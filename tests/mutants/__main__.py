@@ -1,24 +1,27 @@
-"""`python -m tests.mutants [--count N] [--seed S]`: small faults put into the code, one at a time; which of them do the
-unit tests notice?
+"""`python -m tests.mutants [--count N] [--seed S] [--jobs N] [--results FILE]`: small faults put into the code, one by
+one; which of them do the unit tests notice?
 
 A mutant is one of cosmic-ray's operators at one place, drawn by its seed: a layer, one of its files by length, one of
 the file's places. It is judged by the tests that mirror its file, then by all unit tests of its package. The code is
-changed in a clone, never here. What survives is written to mutants.md, to be looked at: some mutants mean the same.
+changed in clones, one a job, never here. With FILE a run goes on where another one ended, also on another machine.
+What survives is written to mutants.md, to be looked at: some mutants mean the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -65,13 +68,15 @@ def drawn(count: int, seed: int) -> Iterator[Mutant]:
 
 
 def _one(file: Path, chance: random.Random) -> Mutant | None:
-    nodes = list(ast_nodes(get_ast(file.read_text("utf-8"))))
+    text = file.read_text("utf-8")
+    nodes, lines = list(ast_nodes(get_ast(text))), text.splitlines()
     places = [
         (name, number, start[0])
         for name in OPERATORS
         for number, (start, _) in enumerate(
             place for node in nodes for place in get_operator(f"core/{name}")().mutation_positions(node)
         )
+        if not lines[start[0] - 1].startswith("@")  # a dataclass that could be changed behaves the same
     ]
     if not places:
         return None
@@ -115,34 +120,57 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="judged at once, each in a clone of its own")
+    parser.add_argument("--results", type=Path, help="a line for each judged mutant; those in it are not judged again")
     args = parser.parse_args(words)
-    total, found = Counter[str](), Counter[str]()
-    left: list[Mutant] = []
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        clone = Path(folder, "clone")
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+    judged = _read(args.results)
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:
+        clones = Queue[Path]()
+        for job in range(args.jobs):
+            clones.put(clone := Path(folder, str(job)))
+            subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         assert not _fails([clone / "tests/unit/protocol"], clone), "the tests fail without a mutant"
-        for mutant in drawn(args.count, args.seed):
-            layer = next(layer for layer in LAYERS if f"/{layer}/" in mutant.file)
-            total[layer] += 1
-            if noticed(mutant, clone):
-                found[layer] += 1
-            else:
-                left.append(mutant)
-            print(f"{total.total()} {mutant}: {'survives' if mutant in left else 'noticed'}", flush=True)
-    (Path(__file__).parent / "mutants.md").write_text(page(args, total, found, left), "utf-8")
+        waiting = {
+            pool.submit(_in_a_clone, mutant, clones): mutant
+            for mutant in drawn(args.count, args.seed)
+            if str(mutant) not in judged
+        }
+        for done in as_completed(waiting):
+            judged[str(waiting[done])] = done.result()
+            print(f"{len(judged)} {waiting[done]}: {'noticed' if done.result() else 'survives'}", flush=True)
+            _write(args.results, judged)
+    (Path(__file__).parent / "mutants.md").write_text(page(args, judged), "utf-8")
     return 0
 
 
-def page(args: argparse.Namespace, total: Counter[str], found: Counter[str], left: list[Mutant]) -> str:
+def _in_a_clone(mutant: Mutant, clones: Queue[Path]) -> bool:
+    clone = clones.get()
+    try:
+        return noticed(mutant, clone)
+    finally:
+        clones.put(clone)
+
+
+def _read(results: Path | None) -> dict[str, bool]:
+    return json.loads(results.read_text("utf-8")) if results and results.exists() else {}
+
+
+def _write(results: Path | None, judged: dict[str, bool]) -> None:
+    if results:
+        results.with_suffix(".new").write_text(json.dumps(judged, indent=0), "utf-8")
+        results.with_suffix(".new").replace(results)
+
+
+def page(args: argparse.Namespace, judged: dict[str, bool]) -> str:
     """What was drawn, noticed and not."""
-    rows = [f"| {layer} | {total[layer]} | {found[layer]} |" for layer in LAYERS]
+    of_layer = {layer: [seen for name, seen in judged.items() if f"/{layer}/" in name] for layer in LAYERS}
+    rows = [f"| {layer} | {len(seen)} | {sum(seen)} |" for layer, seen in of_layer.items()]
     head = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    told = f"`make mutants` at {head}: {total.total()} of seed {args.seed}, {found.total()} noticed by unit tests."
+    told = f"`make mutants` at {head}: {len(judged)} of seed {args.seed}, {sum(judged.values())} noticed by unit tests."
     lines = [
         *("# Mutants", "", told),
         *("", "| layer | mutants | noticed |", "|---|---|---|", *rows, "", "## Not noticed", ""),
-        *(f"- {mutant}" for mutant in left),
+        *(f"- {name}" for name, seen in judged.items() if not seen),
     ]
     return "\n".join(lines) + "\n"
 
