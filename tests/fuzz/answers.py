@@ -22,7 +22,7 @@ from tests.support import recorded_release as recorded
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
 from orchestrator.bench.steps import bench
-from orchestrator.checkpoint.steps import chain, checkpoint, download, verify
+from orchestrator.checkpoint.steps import chain, checkpoint, verify
 from orchestrator.checkpoint.steps.verify import same_roots
 from orchestrator.doctor.steps import connectivity
 from orchestrator.doctor.steps.doctor import diagnose
@@ -374,7 +374,7 @@ def every_verb() -> Mapping[str, Verb]:
                               every(lambda session: weights_ahead._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
-                         every(lambda session: download._follow(session, HUB, nothing))),
+                         every(lambda session: checkpoint.downloaded(session, HUB, nothing))),
     }  # fmt: skip
 
 

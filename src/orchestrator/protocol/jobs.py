@@ -183,7 +183,7 @@ class InspectAnswer(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubRequest(Message):
-    """A repository of a model hub, into a directory. python: candidates, the first that is there counts.
+    """A repository of a model hub, into a directory. python: the interpreter that has the hub's client.
 
     dry_run: ask the hub what there is, bring nothing
     """
@@ -192,7 +192,7 @@ class HubRequest(Message):
     repo: str
     revision: str | None = None
     directory: str
-    python: tuple[str, ...] = ()
+    python: str = ""
     endpoint: str | None = None
     token: str | None = field(default=None, repr=False)
     exclude: tuple[str, ...] = ()

@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoint.commands import checkpoint
-from orchestrator.checkpoint.commands import download as checkpoint_download
-from orchestrator.checkpoint.commands import push as checkpoint_push
-from orchestrator.checkpoint.commands import verify as checkpoint_verify
+from orchestrator.checkpoint.commands import checkpoint, copies
 from orchestrator.checkpoint.steps.chain import Hop
 from orchestrator.cli import progress, transfers
 from orchestrator.cli.main import main
@@ -43,21 +40,19 @@ def reblocking() -> None:
 def downloading() -> None:
     with transfers.TransferPicture(Screen()) as picture:
         for done in (1, 2, 3):
-            checkpoint_download._show_pace(
-                picture, "node0", HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9)
-            )
+            copies._show_pace(picture, "node0", HubLine(doing="downloading", done=done * GIB, total=4 * GIB, files=9))
             time.sleep(0.02)
 
 
 def pushing() -> None:
-    with checkpoint_push._PushPicture(Screen()) as picture:
+    with copies._PushPicture(Screen()) as picture:
         for done in (1, 2, 3):
             picture.moved([Hop("node1", "fetching", done * GIB)], 4 * GIB, 4 * GIB)
             time.sleep(0.02)
 
 
 def verifying() -> None:
-    with checkpoint_verify._VerifyPicture(Screen()) as picture:
+    with copies._VerifyPicture(Screen()) as picture:
         for done in (1, 2, 3):
             picture.read("node3", done * GIB, 4 * GIB)
             time.sleep(0.02)

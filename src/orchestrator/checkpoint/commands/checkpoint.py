@@ -4,61 +4,42 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from orchestrator.checkpoint.commands import download as checkpoint_download
-from orchestrator.checkpoint.commands import push as checkpoint_push
-from orchestrator.checkpoint.commands import verify as checkpoint_verify
-from orchestrator.checkpoint.steps.checkpoint import (
-    inspect_here,
-    inspect_there,
-    reblock_here,
-    reblock_there,
-    survey_here,
-    survey_there,
-)
-from orchestrator.cli.options import add_examples, add_inventory, add_json, add_nodes, add_time_limit, open_inventory
+from orchestrator.checkpoint.commands import copies
+from orchestrator.checkpoint.steps.checkpoint import inspect, reblock, survey
+from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.cli.transfers import Transfer, TransferPicture, size, time_limit
+from orchestrator.cli.transfers import Transfer, TransferPicture, size
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.planning.judgement import Judgement
-from orchestrator.protocol.jobs import Progress, Reblocked, WouldReblock
+from orchestrator.protocol.jobs import Progress, Reblocked, ReblockRequest, WouldReblock
+
+REBLOCK_EXAMPLES = (
+    "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove",
+    "l40s-deploy checkpoint reblock --node node0 /workspace/V3-0324 /workspace/V3-0324-Block64x64",
+)
+INSPECT_EXAMPLES = (
+    "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64",
+    "l40s-deploy checkpoint inspect node0:/workspace/V3-0324-Block64x64",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The verb's own verbs and their options."""
-    reblock = "l40s-deploy checkpoint reblock /models/V3-0324 /models/V3-0324-Block64x64 --block 64 --prove"
-    there = "l40s-deploy checkpoint reblock --node node0 /workspace/V3-0324 /workspace/V3-0324-Block64x64"
-    look = "l40s-deploy checkpoint inspect /models/V3-0324-Block64x64"
-    add_examples(
-        parser, checkpoint_download.EXAMPLES[0], reblock, look, checkpoint_push.EXAMPLES[0], checkpoint_verify.EXAMPLE
-    )
+    of_others = (copies.PUSH_EXAMPLES[0], copies.VERIFY_EXAMPLES[0])
+    add_examples(parser, copies.DOWNLOAD_EXAMPLES[0], REBLOCK_EXAMPLES[0], INSPECT_EXAMPLES[0], *of_others)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    downloading = actions.add_parser("download", help="download a model from Hugging Face or ModelScope to one node")
-    checkpoint_download.configure(downloading)
-    finer = actions.add_parser("reblock", help="write a copy of an FP8 checkpoint with finer quantisation blocks")
-    add_examples(finer, reblock, there)
-    _configure_reblock(finer)
-    inspect = actions.add_parser(
-        "inspect", help="show dimensions, quantisation, shards, and what an engine would refuse"
-    )
-    add_examples(inspect, look, "l40s-deploy checkpoint inspect node0:/workspace/V3-0324-Block64x64")
-    inspect.add_argument("directory", metavar="DIR", help="directory on this machine, or NODE:/path")
-    add_inventory(inspect)
-    add_json(inspect)
-    pushing = actions.add_parser("push", help="copy a checkpoint to all nodes; each byte leaves the source once")
-    checkpoint_push.configure(pushing)
-    verifying = actions.add_parser("verify", help="check by SHA-256 that all nodes have the same files")
-    checkpoint_verify.configure(verifying)
+    for action, (words, configured, _) in ACTIONS.items():
+        configured(actions.add_parser(action, help=words))
 
 
 def _configure_reblock(parser: argparse.ArgumentParser) -> None:
+    add_usual(parser, *REBLOCK_EXAMPLES)
     parser.add_argument(
         "source", metavar="SRC", help="directory with config.json, on this machine or as NODE:/path; read-only"
     )
@@ -79,34 +60,27 @@ def _configure_reblock(parser: argparse.ArgumentParser) -> None:
     )
     add_dry_run(parser, "check SRC and DST and show what would be written; write nothing")
     add_time_limit(parser)
-    add_inventory(parser)
-    add_json(parser)
+
+
+def _configure_inspect(parser: argparse.ArgumentParser) -> None:
+    add_usual(parser, *INSPECT_EXAMPLES)
+    parser.add_argument("directory", metavar="DIR", help="directory on this machine, or NODE:/path")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """Exit code 0; inspect: 3 where an engine would refuse; reblock --prove: 7 where the sides differ."""
-    if args.action == "download":
-        return checkpoint_download.run(args, screen)
-    if args.action == "push":
-        return checkpoint_push.run(args, screen)
-    if args.action == "verify":
-        return checkpoint_verify.run(args, screen)
-    if args.action == "inspect":
-        return _inspect(args, screen)
-    return _reblock(args, screen)
+    _, _, work = ACTIONS[args.action]
+    return work(args, screen)
 
 
 def _rehearse(args: argparse.Namespace, screen: Screen) -> int:
     documents = []
     for on in args.node or [""]:
-        node, source, target = _places(args, on, screen)
-        if node is None:
-            found = survey_here(Path(source), Path(target), block=args.block)
-        else:
-            found = survey_there(node, source, target, block=args.block)
-        documents.append({"node": node.name if node else "", "target": target, **found.as_json()})
+        node, request = _asked(args, on, screen)
+        found = survey(node, request)
+        documents.append({"node": node.name if node else "", "target": request.target, **found.as_json()})
         if not screen.as_json:
-            place = f"{node.name}:{target}" if node else target
+            place = f"{node.name}:{request.target}" if node else request.target
             screen.out.print(printable(f"{place}: {_words(found)}"))
     if screen.as_json:
         screen.json({"dry_run": True, "nodes": documents})
@@ -129,59 +103,43 @@ def _reblock(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         return _rehearse(args, screen)
     documents = []
-    again = "run the same command again to resume"
-    try:
-        with time_limit(args.timeout, fix=again):
-            for node in args.node or [""]:
-                started = time.monotonic()
-                outcome = _run(args, node, screen)
-                seconds = time.monotonic() - started
-                documents.append({**_document(args, outcome, seconds), **({"node": node} if node else {})})
-                if not screen.as_json:
-                    screen.out.print(_summary(f"{node}:{args.target}" if node else args.target, outcome, seconds))
-    except KeyboardInterrupt:
-        screen.say(f"stopped; {again}")
-        raise
+    with copies.resumable(args, screen):
+        for on in args.node or [""]:
+            started = time.monotonic()
+            node, request = _asked(args, on, screen)
+            with TransferPicture(screen) as picture:
+                outcome = reblock(node, request, partial(_show_pace, picture))
+            seconds = time.monotonic() - started
+            document = {"source": args.source, "target": args.target, **outcome.as_json(), "seconds": round(seconds, 3)}
+            documents.append({**document, **({"node": on} if on else {})})
+            if not screen.as_json:
+                screen.out.print(_summary(f"{on}:{args.target}" if on else args.target, outcome, seconds))
     if screen.as_json:
         screen.json(documents[0] if len(documents) == 1 else {"nodes": documents})
     return 0
 
 
-def _run(args: argparse.Namespace, on: str, screen: Screen) -> Reblocked:
-    node, source, target = _places(args, on, screen)
-    with TransferPicture(screen) as picture:
-        report = partial(_show_pace, picture)
-        how = {"block": args.block, "with_proof": args.prove, "jobs": args.jobs, "report": report}
-        if node is None:
-            return reblock_here(Path(source), Path(target), **how)
-        return reblock_there(node, source, target, **how)
-
-
-def _places(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec | None, str, str]:
+def _asked(args: argparse.Namespace, on: str, screen: Screen) -> tuple[NodeSpec | None, ReblockRequest]:
     """The node that the work runs on, None for this machine, with SRC and DST there."""
-    source, target = (f"{on}:{place}" if on else place for place in (args.source, args.target))
-    if not any(":" in place.partition("/")[0] for place in (source, target)):
-        return None, source, target
-    from orchestrator.checkpoint.steps.push import split_place
-
-    inventory = open_inventory(args, screen)
-    (node, source_path), (other, target_path) = (split_place(inventory, place) for place in (source, target))
+    node, source = _place(args, f"{on}:{args.source}" if on else args.source, screen)
+    other, target = _place(args, f"{on}:{args.target}" if on else args.target, screen)
     if node != other:
         raise InputError(
             "SRC and DST are on different machines; both must be on the same one",
-            where=f"{source} {target}",
+            where=f"{args.source} {args.target}",
             fix="name the same node for both, then run `l40s-deploy checkpoint push NODE:DST`",
         )
-    return node, source_path, target_path
+    request = ReblockRequest(source=source, target=target, block=args.block, prove=args.prove, jobs=args.jobs)
+    return node, request
 
 
-def _document(args: argparse.Namespace, outcome: Reblocked, seconds: float) -> dict[str, Any]:
-    return {
-        "source": str(args.source),
-        "target": str(args.target),
-        **outcome.as_json(),
-        "seconds": round(seconds, 3),
-    }
+def _place(args: argparse.Namespace, place: str, screen: Screen) -> tuple[NodeSpec | None, str]:
+    """A directory of this machine as it was typed, or the node and the path of NODE:/path. Raises InputError."""
+    if ":" not in place.partition("/")[0]:
+        return None, place
+    from orchestrator.checkpoint.steps.push import split_place
+
+    return split_place(open_inventory(args, screen), place)
 
 
 def _summary(target: str, outcome: Reblocked, seconds: float) -> str:
@@ -222,13 +180,7 @@ def _inspect(args: argparse.Namespace, screen: Screen) -> int:
 
 def inspect_at(args: argparse.Namespace, place: str, screen: Screen) -> Judgement:
     """A directory of this machine, or NODE:/path. Raises InputError, Unreachable."""
-    if ":" not in place.partition("/")[0]:
-        return inspect_here(Path(place))
-    from orchestrator.checkpoint.steps.push import split_place
-
-    node, path = split_place(open_inventory(args, screen), place)
-    assert node is not None
-    return inspect_there(node, path)
+    return inspect(*_place(args, place, screen))
 
 
 def _draw(judgement: Judgement, screen: Screen) -> None:
@@ -276,3 +228,27 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
+
+
+Configure = Callable[[argparse.ArgumentParser], None]
+Work = Callable[[argparse.Namespace, Screen], int]
+ACTIONS: dict[str, tuple[str, Configure, Work]] = {
+    "download": (
+        "download a model from Hugging Face or ModelScope to one node",
+        copies.configure_download,
+        copies.run_download,
+    ),
+    "reblock": ("write a copy of an FP8 checkpoint with finer quantisation blocks", _configure_reblock, _reblock),
+    "inspect": (
+        "show dimensions, quantisation, shards, and what an engine would refuse",
+        _configure_inspect,
+        _inspect,
+    ),
+    "push": (
+        "copy a checkpoint to all nodes; each byte leaves the source once",
+        copies.configure_push,
+        copies.run_push,
+    ),
+    "verify": ("check by SHA-256 that all nodes have the same files", copies.configure_verify, copies.run_verify),
+}
+"""By its word: what it is for, its options, and its work."""

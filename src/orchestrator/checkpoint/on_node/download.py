@@ -17,15 +17,14 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
+from orchestrator.checkpoint.on_node.digests import Reading
 from orchestrator.node import itself
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import request_of
@@ -62,13 +61,12 @@ def stream(request: dict[str, Any]) -> None:
 def _rehearse(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
     """Tell what a download would bring. Raises the Failure that it would begin with."""
     with tempfile.TemporaryDirectory() as scratch, _client(asked, python, Path(scratch)) as client:
-        listed = client.line(lambda: None)
-    files = _files(listed)
+        files, commit = _listed(client)
     would = WouldDownload(
         directory=str(target),
-        commit=str(listed.get("commit")),
+        commit=commit,
         files=len(files),
-        bytes=sum(one["size"] for one in files),
+        bytes=_bytes(files),
         held=_held(partial),
         free=shutil.disk_usage(target.parent).free,
         there=target.exists(),
@@ -80,46 +78,44 @@ def _rehearse(asked: HubRequest, python: str, partial: Path, target: Path) -> No
 
 def _bring(asked: HubRequest, python: str, partial: Path, target: Path) -> None:
     with _client(asked, python, partial) as client:
-        listed = client.line(lambda: None)
-        files, commit = _files(listed), str(listed.get("commit"))
-        total = sum(one["size"] for one in files)
+        files, commit = _listed(client)
         outcome = Downloaded(
             directory=str(target),
             commit=commit,
             files=len(files),
-            bytes=total,
-            by_size=sum(not _has_digest(one) for one in files),
+            bytes=_bytes(files),
+            by_size=sum(not _digest_of(one) for one in files),
             there=target.exists(),
         )
-        if outcome.there:
-            client.end()
-            _clear(partial)
-            with contextlib.suppress(OSError):
-                partial.rmdir()
-            _compare(target, files)
-            tell(HubLine(outcome=outcome).as_json())
-            return
-        _drop_orphans(partial)
-        _refuse_small_disk(partial, total)
-        client.line(lambda: _tell("downloading", _held(partial), total, len(files)))
-    wrong = _verify(partial, files)
-    if wrong:
-        for path in wrong:
-            (partial / path).unlink(missing_ok=True)
-            _forget(partial, path)
-        what = f"{len(wrong)} of {len(files)} files differ from the hub's, starting with {wrong[0]}; they were removed"
-        raise Failure("differs", what, str(partial), _AGAIN)
-    _clear(partial)
-    os.rename(partial, target)
+        if not outcome.there:
+            _drop_orphans(partial)
+            _refuse_small_disk(partial, outcome.bytes)
+            client.line(lambda: _tell("downloading", _held(partial), outcome.bytes, len(files)))
+    of = f"of {len(files)} files differ from the hub's, starting with"
+    if outcome.there:
+        _clear(partial)
+        with contextlib.suppress(OSError):
+            partial.rmdir()
+        if wrong := _wrong(target, files):
+            fix = f"use another name: --as NAME; or continue the download from it: mv {target} {target}{PARTIAL}"
+            raise Failure("differs", f"already exists, and {len(wrong)} {of} {wrong[0]}", str(target), fix)
+    else:
+        if wrong := _wrong(partial, files):
+            for path in wrong:
+                (partial / path).unlink(missing_ok=True)
+                _forget(partial, path)
+            raise Failure("differs", f"{len(wrong)} {of} {wrong[0]}; they were removed", str(partial), _AGAIN)
+        _clear(partial)
+        os.rename(partial, target)
     tell(HubLine(outcome=outcome).as_json())
 
 
-def _python(candidates: Sequence[str]) -> str:
-    for path in candidates:
-        if os.access(os.path.expanduser(path), os.X_OK):
-            return os.path.expanduser(path)
-    fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
-    raise Failure("no-python", "no such interpreter", ", ".join(candidates), fix)
+def _python(path: str) -> str:
+    found = os.path.expanduser(path)
+    if not os.access(found, os.X_OK):
+        fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
+        raise Failure("no-python", "no such interpreter", path, fix)
+    return found
 
 
 @contextlib.contextmanager
@@ -201,8 +197,10 @@ def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[_Client]:
         client.end()
 
 
-def _files(listed: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the hub names, held to paths inside the directory: a list from outside is not believed."""
+def _listed(client: _Client) -> tuple[list[dict[str, Any]], str]:
+    """The files that the hub names, and their commit; held to paths inside the directory: a list from outside is not
+    believed. .gitattributes and the like are no part of a checkpoint, and push leaves them."""
+    listed = client.line(lambda: None)
     files = [one for one in listed.get("files") or () if not _hidden(str(one.get("path")))]
     for one in files:
         path, size = PurePosixPath(str(one["path"])), one.get("size")
@@ -210,11 +208,14 @@ def _files(listed: dict[str, Any]) -> list[dict[str, Any]]:
             raise Failure("bad-list", f"the hub lists the file {one!r}", "download", "check the repository")
     if not files:
         raise Failure("not-found", "the hub lists no file", "download", "correct the repository's name or --revision")
-    return files
+    return files, str(listed.get("commit"))
+
+
+def _bytes(files: Sequence[dict[str, Any]]) -> int:
+    return sum(one["size"] for one in files)
 
 
 def _hidden(path: str) -> bool:
-    """.gitattributes and the like: no part of a checkpoint, and push leaves them."""
     return any(part.startswith(".") for part in PurePosixPath(path).parts if part != "..")
 
 
@@ -243,34 +244,19 @@ def _refuse_small_disk(partial: Path, total: int) -> None:
         raise Failure("no-space", what, str(partial.parent), f"free space: df -h {partial.parent}")
 
 
-def _compare(target: Path, files: Sequence[dict[str, Any]]) -> None:
-    wrong = _verify(target, files)
-    if wrong:
-        raise Failure(
-            "differs",
-            f"already exists, and {len(wrong)} of {len(files)} files differ from the hub's, starting with {wrong[0]}",
-            str(target),
-            f"use another name: --as NAME; or continue the download from it: mv {target} {target}{PARTIAL}",
-        )
-
-
-def _verify(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
+def _wrong(folder: Path, files: Sequence[dict[str, Any]]) -> list[str]:
     """The files that are not what the hub names."""
-    read = [0]
-    total = sum(one["size"] for one in files)
-    said = [time.monotonic()]
+    reading, total = Reading("download"), _bytes(files)
 
-    def counted(count: int) -> None:
-        read[0] += count
-        if reader_is_gone(0):
-            raise BrokenPipeError
-        if time.monotonic() - said[0] >= TICK_S:
-            said[0] = time.monotonic()
-            _tell("verifying", read[0], total, len(files))
+    def checked(one: dict[str, Any]) -> tuple[str, bool]:
+        return one["path"], _is(folder / one["path"], one, reading.counted)
 
-    with ThreadPoolExecutor(_VERIFIED_AT_ONCE) as pool:
-        good = pool.map(lambda one: _is(folder / one["path"], one, counted), files)
-        return [one["path"] for one, right in zip(files, good) if not right]  # noqa: B905 - Python 3.8 runs this too
+    with reading.of(files, checked, most=_VERIFIED_AT_ONCE):
+        while not reading.complete():
+            _tell("verifying", reading.bytes, total, len(files))
+            if reader_is_gone(TICK_S):
+                raise BrokenPipeError
+    return [path for path, right in (one.result() for one in reading.begun) if not right]
 
 
 def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> bool:
@@ -280,18 +266,19 @@ def _is(path: Path, wanted: dict[str, Any], counted: Callable[[int], None]) -> b
         return False
     if size != wanted["size"]:
         return False
-    if not _has_digest(wanted):
+    if not _digest_of(wanted):
         return True
     digest = hashlib.sha256() if wanted.get("sha256") else hashlib.sha1(b"blob %d\0" % size)  # noqa: S324 - git's
     with path.open("rb", buffering=0) as file:
         while data := file.read(_CHUNK):
             digest.update(data)
             counted(len(data))
-    return digest.hexdigest() == (wanted.get("sha256") or wanted.get("git"))
+    return digest.hexdigest() == _digest_of(wanted)
 
 
-def _has_digest(wanted: dict[str, Any]) -> bool:
-    return bool(wanted.get("sha256") or wanted.get("git"))
+def _digest_of(wanted: dict[str, Any]) -> str:
+    """SHA-256, or git's id of a small file; '' where the hub names none."""
+    return str(wanted.get("sha256") or wanted.get("git") or "")
 
 
 def _forget(partial: Path, path: str) -> None:

@@ -1,4 +1,7 @@
-"""`checkpoint verify`: every node reads its copy, and the digests are compared."""
+"""Copies of one directory: which nodes see one and the same, what differs between the others, what puts it right.
+
+`checkpoint verify`: every node reads its copy, and the digests are compared.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from orchestrator.model.per_node import PerNode, majority
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest, SameRootAnswer, SameRootRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal, ask
+from orchestrator.remote.node_app import NodeRefusal
 from orchestrator.remote.session import Session
 
 _ABSENT = ("no-checkpoint", "unfinished")
@@ -43,6 +46,10 @@ class VerifyResult:
     @property
     def same(self) -> bool:
         return not self.differences and not self.copies.failures
+
+    def repairs(self) -> Iterator[str]:
+        """What to do about copies that differ, one line each."""
+        return repairs(self.differences, self.directories, list(self.copies.values))
 
 
 def verify(inventory: Inventory, what: str, *, to: Sequence[str], fresh: bool, report: Report) -> VerifyResult:
@@ -161,7 +168,7 @@ def same_roots(fleet: Fleet, directories: Mapping[str, str], child: str = "") ->
             request = SameRootRequest(
                 op=op, directory=directories[name], name=names[name], names=tuple(names.values()), child=child
             )
-            return ask(session, "same-root", request, SameRootAnswer, deadline_s=SAME_ROOT_S)
+            return node_app.ask(session, "same-root", request, SameRootAnswer, deadline_s=SAME_ROOT_S)
 
         return fleet.on_every(one, only=set(directories)).values
 
@@ -232,18 +239,8 @@ def _odd(digests: Mapping[str, str]) -> tuple[str, ...]:
 
 def repair_command(source: str, node: str, name: str = "") -> str:
     """source: a directory of this machine, or NODE:/path; name: of the copy, where it is not the source's own."""
-    other = name and _last(source) != name
-    words = [
-        "l40s-deploy",
-        "checkpoint",
-        "push",
-        source,
-        "--node",
-        node,
-        *(["--as", name] if other else []),
-        "--repair",
-    ]
-    return shlex.join(words)
+    renamed = f"--as {shlex.quote(name)} " if name and _last(source) != name else ""
+    return f"l40s-deploy checkpoint push {shlex.quote(source)} --node {shlex.quote(node)} {renamed}--repair"
 
 
 def repairs(

@@ -14,10 +14,10 @@ from orchestrator.checkpoint.on_node import prove as checkpoint_prove
 from orchestrator.checkpoint.on_node.prove import prove
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.tensors import LENGTH_BYTES, parse_header
-from orchestrator.checkpoint.steps.checkpoint import reblock_there
+from orchestrator.checkpoint.steps.checkpoint import reblock as reblock_there
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.failure import Failure
-from orchestrator.protocol.jobs import Progress
+from orchestrator.protocol.jobs import Progress, ReblockRequest
 
 from .conftest import silent
 
@@ -131,12 +131,8 @@ def test_the_controller_hears_how_far_it_is_and_what_became_of_it(maker: Any, sm
     heard: list[tuple[str, Progress]] = []
     done = reblock_there(
         node,
-        str(source),
-        str(tmp_path / "b"),
-        block=64,
-        with_proof=True,
-        jobs=1,
-        report=lambda doing, now: heard.append((doing, now)),
+        ReblockRequest(source=str(source), target=str(tmp_path / "b"), block=64, prove=True, jobs=1),
+        lambda doing, now: heard.append((doing, now)),
     )
     assert (done.old_block, done.new_block) == ((128, 128), (64, 64))
     assert done.written is not None and done.written.done == done.written.total > 0

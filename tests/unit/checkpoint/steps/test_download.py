@@ -19,7 +19,7 @@ from tests.support.model_hub import REPO, ModelHub, model_hub
 from tests.support.waiting import until
 
 from orchestrator.checkpoint.on_node.download import PARTIAL
-from orchestrator.checkpoint.steps.download import DownloadRequest, Hub, download
+from orchestrator.checkpoint.steps.checkpoint import DownloadRequest, Hub, download
 from orchestrator.cli.main import main
 from orchestrator.model.errors import InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec, Reach
