@@ -16,8 +16,7 @@ from pathlib import Path
 from common import command, lab, report, timed
 
 from orchestrator.cli.main import equip
-from orchestrator.doctor.steps.given import Given, examine_given
-from orchestrator.doctor.steps.recordings import load_saved
+from orchestrator.doctor.steps.recordings import Given, examine_given, load_saved
 from orchestrator.model.snapshot import Snapshot
 
 SIZES = (4, 8, 16, 32, 64, 128, 256)

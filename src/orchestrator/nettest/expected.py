@@ -1,6 +1,6 @@
 """What a network test should measure on this hardware, with the source of each figure; nothing if unknown.
 
-Between GPUs: NCCL's own constants (topology.bandwidth) and what the articles measured on 8 L40S. Between nodes: the
+Between GPUs: NCCL's own constants (topology.distance) and what the articles measured on 8 L40S. Between nodes: the
 rates of the ports less headers. TCP between nodes: nobody has measured what NCCL makes of it, so nothing is expected.
 """
 
@@ -14,9 +14,7 @@ from orchestrator.model.topology import Gpu, PathType, Topology
 from orchestrator.nettest.messages import ALL_REDUCE, NettestStep
 from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import Expectation
-from orchestrator.topology.bandwidth import Bandwidths, Version
-from orchestrator.topology.distance import Distances
-from orchestrator.topology.gpu_groups import Groups, gpu_groups
+from orchestrator.topology.distance import Bandwidths, Distances, Groups, Version, gpu_groups
 
 LESS_HEADERS = 0.92
 """Of a port's rate at RoCE MTU 4096 (line rate less headers)."""

@@ -1,13 +1,19 @@
-"""Snapshot to topology: one machine as its own files show it. However broken they are, something comes out."""
+"""Snapshot to topology: one machine as its own files show it. However broken they are, something comes out.
+
+PCI functions, switches, GPUs and RDMA ports have files of their own; interfaces, NUMA domains and CPU are read here.
+"""
 
 from __future__ import annotations
 
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.topology import Topology
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.model.snapshot import Snapshot, part
+from orchestrator.model.topology import CpuModel, Interface, NumaDomain, PciDevice, Topology
 from orchestrator.topology.gpus import AcceleratorClass, BuildOptions, find_gpus, is_gpu
-from orchestrator.topology.interfaces import find_interfaces
-from orchestrator.topology.pci import pci_devices
-from orchestrator.topology.processors import find_cpu, find_numa_domains
+from orchestrator.topology.pci import nearest_function, number, pci_devices, small_number
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
 from orchestrator.topology.stated import sockets_of, stated_of, with_stated
 from orchestrator.topology.switches import SwitchPlaces, find_switches
@@ -44,3 +50,143 @@ def build(snapshot: Snapshot, options: BuildOptions | None = None) -> Topology:
         nvml_error=str(snapshot.nvml.get("error") or ""),
         unread=find_unread(snapshot, devices, rdma, functions),
     )
+
+
+_CLASS = "/sys/class/net"
+
+
+def find_interfaces(snapshot: Snapshot, devices: Sequence[PciDevice]) -> tuple[Interface, ...]:
+    """Every interface, in order of name."""
+    functions = {device.key: device for device in devices}
+    by_name = part(snapshot.host, "addresses")
+    listed = [name for name in snapshot.names(_CLASS) if snapshot.exists(f"{_CLASS}/{name}/mtu")]
+    listed += [name for name in snapshot.names(_CLASS) if name not in listed and _is_folder(snapshot, name)]
+    names = sorted({*listed, *(name for name in by_name if isinstance(name, str))})
+    return tuple(_interface(snapshot, name, functions, by_name.get(name)) for name in names)
+
+
+def _is_folder(snapshot: Snapshot, name: str) -> bool:
+    """bonding_masters is a file among the interfaces."""
+    return f"{_CLASS}/{name}" not in snapshot.files
+
+
+def _interface(snapshot: Snapshot, name: str, functions: Mapping[str, object], addresses: Any) -> Interface:
+    folder = snapshot.realpath(f"{_CLASS}/{name}")
+    device = snapshot.realpath(f"{folder}/device") if f"{folder}/device" in snapshot.links else ""
+    key = nearest_function(device, functions) if device else ""
+    master = snapshot.realpath(f"{folder}/master") if f"{folder}/master" in snapshot.links else ""
+    carrier = snapshot.text(f"{folder}/carrier")
+    return Interface(
+        name=name,
+        key=key,
+        address=key.rpartition("/")[2].lower(),
+        mac=snapshot.text(f"{folder}/address"),
+        mtu=max(0, number(snapshot.text(f"{folder}/mtu"))),
+        operstate=snapshot.text(f"{folder}/operstate"),
+        carrier={"1": True, "0": False}.get(carrier),
+        speed_mbps=max(0, number(snapshot.text(f"{folder}/speed"))),
+        ipv4=_addresses(addresses, "inet"),
+        ipv6=_addresses(addresses, "inet6"),
+        bond=master.rpartition("/")[2] if master and snapshot.names(f"{master}/bonding") else "",
+        slaves=tuple(snapshot.text(f"{folder}/bonding/slaves").split()),
+        physical=bool(device),
+    )
+
+
+def _addresses(raw: Any, family: str) -> tuple[str, ...]:
+    """Addresses with prefix length, as far as they are addresses."""
+    found = []
+    for entry in raw if isinstance(raw, (list, tuple)) else ():
+        if isinstance(entry, Mapping) and entry.get("family") == family:
+            text = f"{entry.get('address')}/{entry.get('prefixlen')}"
+            if _is_interface_address(text, 4 if family == "inet" else 6):
+                found.append(text)
+    return tuple(found)
+
+
+def _is_interface_address(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_interface(text).version == version
+    except ValueError:
+        return False
+
+
+_NODES = "/sys/devices/system/node"
+_LONGEST_MAP = 4096
+_LARGEST_CPU = 8192
+_MEM_TOTAL = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
+
+
+def find_numa_domains(snapshot: Snapshot) -> tuple[NumaDomain, ...]:
+    """Every NUMA domain, by number."""
+    numbers = sorted(small_number(name[4:]) for name in snapshot.names(_NODES) if name.startswith("node"))
+    return tuple(_domain(snapshot, each) for each in numbers if each >= 0)
+
+
+def _domain(snapshot: Snapshot, which: int) -> NumaDomain:
+    folder = f"{_NODES}/node{which}"
+    memory = _MEM_TOTAL.search(snapshot.text(f"{folder}/meminfo"))
+    return NumaDomain(
+        node=which,
+        cpulist=snapshot.text(f"{folder}/cpulist") or cpulist(snapshot.text(f"{folder}/cpumap")),
+        memory_bytes=int(memory[1]) * 1024 if memory else 0,
+    )
+
+
+def cpulist(words: str) -> str:
+    """'00000000,000000ff' is '0-7'."""
+    mask = number(words.replace(",", ""), 16) if len(words) <= _LONGEST_MAP else 0
+    if mask <= 0:
+        return ""
+    cpus = [index for index in range(mask.bit_length()) if mask >> index & 1]
+    spans: list[list[int]] = []
+    for cpu in cpus:
+        if spans and spans[-1][1] == cpu - 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if first != last else str(first) for first, last in spans)
+
+
+def cpumap(spans: str) -> str:
+    """'0-7' is '000000ff': words of 32 bits, the highest first, as /sys/devices/system/node/*/cpumap has them."""
+    bits = 0
+    for span in spans.split(",") if spans else ():
+        first, _, last = span.partition("-")
+        low, high = number(first, otherwise=-1), number(last or first, otherwise=-1)
+        if 0 <= low <= high < _LARGEST_CPU:
+            bits |= ((1 << (high - low + 1)) - 1) << low
+    words = max(1, (bits.bit_length() + 31) // 32)
+    return ",".join(f"{bits >> 32 * word & 0xFFFFFFFF:08x}" for word in reversed(range(words)))
+
+
+def find_cpu(snapshot: Snapshot) -> CpuModel:
+    """The first socket's make. Vendor, family and model are x86's, empty elsewhere."""
+    facts: dict[str, str] = {}
+    for line in snapshot.text("/proc/cpuinfo").splitlines():
+        name, colon, value = line.partition(":")
+        if not colon and facts:
+            break
+        facts.setdefault(name.strip(), value.strip())
+    return CpuModel(
+        arch=_arch(snapshot, facts),
+        vendor=facts.get("vendor_id", ""),
+        family=number(facts.get("cpu family", "")),
+        model=number(facts.get("model", "")),
+        name=facts.get("model name", ""),
+    )
+
+
+_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
+"""As `uname -m` and as NCCL names them (src/graph/xml.cc)."""
+
+
+def _arch(snapshot: Snapshot, cpuinfo: Mapping[str, str]) -> str:
+    machine = str(part(snapshot.host, "uname").get("machine") or "")
+    if machine in _ARCHITECTURES:
+        return _ARCHITECTURES[machine]
+    if "vendor_id" in cpuinfo:
+        return "x86_64"
+    if "CPU implementer" in cpuinfo:
+        return "arm64"
+    return "ppc64" if cpuinfo.get("cpu", "").startswith("POWER") else ""

@@ -1,9 +1,24 @@
-"""How far apart two devices are, by NCCL's rules (src/graph/paths.cc, ncclTopoComputePaths)."""
+"""How NCCL sees the way between two devices: path type, bandwidth, and whether it goes over the RDMA cards.
+
+Sources: NCCL src/graph/paths.cc (ncclTopoComputePaths, ncclTopoCheckNet), topo.h (LOC_BW, *_QPI_BW, AMD_BW, ARM_BW,
+P9_BW), topo.cc (kvDictPciGen, ncclTopoGetInterCpuBw), xml.cc (the slower of a device and the port above it). Bandwidths
+are NCCL's own constants, in GB/s: what its choices rest on, not what a stopwatch would say. 22 and 40 GB/s between
+Intel's sockets came after 2.24.3 and by 2.26.2.
+
+Two GPUs of one node communicate over the network if both have a card no farther than PXB whose path to the GPU is
+faster than the path between the GPUs. The node then splits into groups that NCCL counts as separate nodes
+(ncclTopoTrimSystem): `nNodes` and `localRanks` in its INFO line (src/init.cc) show it.
+"""
 
 from __future__ import annotations
 
-from orchestrator.model.topology import Area, PathType, RdmaPort, Topology
-from orchestrator.topology.pci import card, normal_address
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orchestrator.model.topology import Area, CpuModel, Gpu, PathType, PcieLink, RdmaPort, Topology
+from orchestrator.topology.network import rails
+from orchestrator.topology.pci import XML_ROOT, best_link, bridges_above, card, normal_address
+from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.stated import TEXT, path_of
 from orchestrator.topology.switches import SwitchPlaces
 
@@ -104,3 +119,153 @@ def _stated_words(topology: Topology) -> dict[tuple[str, str], str]:
 def _same(target: str, address: str) -> bool:
     """Whether NVML and sysfs mean one address: they write the domain with 4 or 8 digits."""
     return bool(address) and normal_address(target) == address
+
+
+Version = tuple[int, ...]
+"""(2, 21, 5): of NCCL."""
+
+LOCAL_GBS = 5000.0
+_PER_16_LANES = {2.5: 15, 5.0: 30, 8.0: 60, 16.0: 120, 32.0: 240, 64.0: 480}
+"""Units of NCCL's table by GT/s a lane; lanes times this, divided by 80, is GB/s."""
+_NVLINK_GBS = ((100, 40.1), (90, 20.6), (70, 20.0), (60, 18.0))
+_UNKNOWN_SPEED_GTS = 8.0
+_ALL_LANES = 16
+_SINCE_SAPPHIRE_RAPIDS = (2, 26)
+_ONE_LEVEL_FOR_ALL = (2, 23)
+_AMD_GBS = 16.0
+_ARM_GBS = 6.0
+_POWER_GBS = 32.0
+
+
+def pci_gbs(link: PcieLink) -> float:
+    """A PCIe link: 24 for generation 4 x16, 12 for generation 3 x16 or 4 x8. Unknown counts as generation 3, x16."""
+    per_lane = _PER_16_LANES.get(link.speed_gts, _PER_16_LANES[_UNKNOWN_SPEED_GTS])
+    return (link.width or _ALL_LANES) * per_lane / 80
+
+
+def nvlink_gbs(sm: int) -> float:
+    """One NVLink of a GPU by its compute capability (NCCL src/graph/topo.h, ncclTopoNVLinkBw); unknown as 80."""
+    if sm == 86:
+        return 12.0
+    return next((gbs for least, gbs in _NVLINK_GBS if sm >= least), 20.0)
+
+
+def network_gbs(rate_gbps: float) -> float:
+    """A network port by its rate in Gb/s."""
+    return rate_gbps / 8
+
+
+def between_sockets_gbs(cpu: CpuModel, nccl: Version) -> float:
+    """The link between two CPU sockets."""
+    if cpu.arch == "ppc64":
+        return _POWER_GBS
+    if cpu.vendor == "AuthenticAMD":
+        return _AMD_GBS
+    if cpu.vendor != "GenuineIntel":
+        return _ARM_GBS
+    if nccl >= _SINCE_SAPPHIRE_RAPIDS and cpu.family == 6 and cpu.model >= 0x8F:
+        return 40.0 if cpu.model >= 0xCF else 22.0
+    return 10.0 if cpu.family == 6 and cpu.model >= 0x55 else 6.0
+
+
+def p2p_level(topology: Topology, nccl: Version) -> PathType:
+    """The farthest path over which NCCL connects two GPUs directly by default (src/graph/paths.cc,
+    ncclTopoCheckP2p). Since 2.23: PXB; SYS where an AMD machine has at most two GPUs. Before: SYS, but PXB on Intel,
+    ARM and Zhaoxin."""
+    amd = topology.cpu.vendor == "AuthenticAMD"
+    if nccl >= _ONE_LEVEL_FOR_ALL:
+        return PathType.SYS if amd and len(topology.gpus) <= 2 else PathType.PXB
+    return PathType.SYS if amd else PathType.PXB
+
+
+class Bandwidths:
+    """Bandwidths between the PCI functions of one node, for one version of NCCL."""
+
+    def __init__(self, topology: Topology, nccl: Version) -> None:
+        self._devices = {device.key: device for device in topology.pci}
+        self._distances = Distances(topology)
+        self._sm = {gpu.key: gpu.sm for gpu in topology.gpus}
+        self._sockets = between_sockets_gbs(topology.cpu, nccl)
+
+    def between(self, one: str, other: str) -> float:
+        """The narrowest part of the path between two functions, by key; 0 where there is none."""
+        path = self._distances.path_type(one, other)
+        if path is PathType.DIS:
+            return 0.0
+        if path is PathType.LOC:
+            return LOCAL_GBS
+        if path is PathType.NVL:
+            return self._distances.nvlinks(one, other) * nvlink_gbs(min(self._sm[one], self._sm[other]))
+        widths = [self.at(one), self.at(other)]
+        if path is not PathType.PIX:
+            widths += self._uplinks(one, other)
+        return min(*widths, self._sockets) if path is PathType.SYS else min(widths)
+
+    def at(self, key: str) -> float:
+        """A function's own link, at what it and the port above it can do: an idle GPU has slowed down."""
+        return pci_gbs(best_link(self._devices[key], self._devices))
+
+    def _uplinks(self, one: str, other: str) -> list[float]:
+        """Links of the switches on the path that are not above both."""
+        ways = (bridges_above(one), bridges_above(other))
+        apart = set(ways[0]) ^ set(ways[1])
+        upstream = [key for way in ways for key in way[1::2] if key in apart and key in self._devices]
+        return [self.at(key) for key in upstream if key.startswith(XML_ROOT) or self._devices[key].parent]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """GPUs that reach each other without the network, by index; one group if the node is not split.
+
+    reason: the comparison that decided, with its figures in GB/s
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    reason: str
+
+    @property
+    def over_network(self) -> bool:
+        """Whether traffic inside the node uses the RDMA cards."""
+        return len(self.groups) > 1
+
+
+def gpu_groups(topology: Topology, nccl: Version) -> Groups:
+    """The groups that NCCL makes of one node's GPUs: each joins the first group that it reaches any earlier GPU of
+    without the network. Ports of one card count together, as NCCL fuses them."""
+    gpus = [gpu for gpu in topology.gpus if any(gpu.key == device.key for device in topology.pci)]
+    bandwidths, distances = Bandwidths(topology, nccl), Distances(topology)
+    near = {gpu.key: _near_network_gbs(gpu, topology, bandwidths, distances) for gpu in gpus}
+    first: list[int] = []
+    """Place of the first GPU of each one's group, as ncclTopoTrimSystem numbers its domains."""
+    cut, kept = "", "every GPU reaches every other one at least as fast without the network"
+    for place, gpu in enumerate(gpus):
+        first.append(place)
+        for earlier, other in enumerate(gpus[:place]):
+            inside, network = bandwidths.between(gpu.key, other.key), min(near[gpu.key], near[other.key])
+            if network > inside:
+                cut = f"over the RDMA cards {network:g}, between the GPUs {inside:g} GB/s"
+            else:
+                first[place] = min(first[place], first[earlier])
+                if distances.path_type(gpu.key, other.key) > PathType.PXB:
+                    kept = f"over the RDMA cards {network:g}, not above {inside:g} GB/s between the GPUs"
+    groups = tuple(
+        tuple(gpu.index for gpu, home in zip(gpus, first, strict=True) if home == one) for one in sorted(set(first))
+    )
+    return Groups(groups, cut if len(groups) > 1 else kept)
+
+
+def nccl_log(nodes: Iterable[Groups]) -> tuple[int, int]:
+    """(nNodes, most localRanks) that NCCL's log should show for a gang of these nodes."""
+    groups = [group for node in nodes for group in node.groups]
+    return len(groups), max((len(group) for group in groups), default=0)
+
+
+def _near_network_gbs(gpu: Gpu, topology: Topology, bandwidths: Bandwidths, distances: Distances) -> float:
+    """The best card no farther than PXB, all its usable ports together; 0 where there is none."""
+    best = 0.0
+    for ports in ports_by_card([rail.port for rail in rails(topology)]).values():
+        if not ports[0].key or distances.path_type(gpu.key, ports[0].key) > PathType.PXB:
+            continue
+        rate = network_gbs(sum(port.rate_gbps for port in ports))
+        best = max(best, min(rate, bandwidths.between(gpu.key, ports[0].key)))
+    return best

@@ -29,10 +29,10 @@ from orchestrator.model.topology import (
     Switch,
     Topology,
 )
+from orchestrator.topology.build import cpumap
 from orchestrator.topology.distance import Distances
 from orchestrator.topology.gpus import NVSWITCH
 from orchestrator.topology.pci import TWICE, XML_ROOT, best_link, card, is_address, number, sort_key, speed_gts
-from orchestrator.topology.processors import cpumap
 from orchestrator.topology.rdma import natural, ports_by_card
 from orchestrator.topology.switches import SwitchPlaces, merged
 

@@ -22,7 +22,7 @@ from tests.support.healthy_cluster import Change, HealthyNode, cluster_of, clust
 
 from orchestrator.doctor.netplan import BOND_FILE, PFC_FILE, RAIL_FILE, SYSCTL_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.cluster import Cluster
-from orchestrator.doctor.steps.given import examine_given, given
+from orchestrator.doctor.steps.recordings import examine_given, given
 from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.topology import Topology

@@ -8,9 +8,8 @@ import pytest
 from tests.support.machine_files import MachineFiles, reference_machine
 
 from orchestrator.model.topology import CpuModel, PcieLink, Topology
-from orchestrator.topology.bandwidth import Bandwidths, between_sockets_gbs, network_gbs, pci_gbs
 from orchestrator.topology.build import build
-from orchestrator.topology.gpu_groups import gpu_groups, nccl_log
+from orchestrator.topology.distance import Bandwidths, between_sockets_gbs, gpu_groups, nccl_log, network_gbs, pci_gbs
 
 TODAY, ARTICLES = (2, 30, 7), (2, 21, 5)
 SKX, SPR, EMR = (CpuModel(vendor="GenuineIntel", family=6, model=model) for model in (0x55, 0x8F, 0xCF))

@@ -14,8 +14,8 @@ from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.build import build
 from orchestrator.topology.draw import summary
+from orchestrator.topology.paths import shape
 from orchestrator.topology.picture import Box, Picture, picture
-from orchestrator.topology.shape import shape
 
 
 def snapshot_of(node: HealthyNode) -> Snapshot:

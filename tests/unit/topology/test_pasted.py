@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.doctor.steps.given import Given, examine_given
+from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.model.topology import PathType, Topology

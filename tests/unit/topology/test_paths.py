@@ -12,7 +12,7 @@ from tests.support.machines import nested_node, two_sub_switches
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.topology.build import build
-from orchestrator.topology.document import paths_json
+from orchestrator.topology.draw import paths_json
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.paths import matrix, paths
 

@@ -11,13 +11,10 @@ import pytest
 
 from orchestrator.model.snapshot_json import snapshot_from_json
 from orchestrator.model.topology import PathType, Topology
-from orchestrator.topology.bandwidth import Bandwidths
 from orchestrator.topology.build import build
-from orchestrator.topology.distance import Distances
-from orchestrator.topology.gpu_groups import gpu_groups
+from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
-from orchestrator.topology.paths import matrix
-from orchestrator.topology.shape import shape
+from orchestrator.topology.paths import matrix, shape
 
 RECORDED = Path(__file__).resolve().parents[2] / "recorded" / "two-h200-vm.json"
 

@@ -31,8 +31,8 @@ from tests.support.healthy_cluster import (
     healthy_nodes,
 )
 
+from orchestrator.doctor.rules.stacks import installed
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.rules.support.installed import installed
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.secret_text import HIDDEN, long_enough, without_secrets
@@ -40,7 +40,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
 from orchestrator.topology.build import build
 from orchestrator.topology.config_space import config_space
-from orchestrator.topology.document import topology_json
+from orchestrator.topology.draw import topology_json
 from orchestrator.topology.redaction import Pseudonyms, Scrubber, redact
 
 KEY = b"\x07" * 32

@@ -11,8 +11,8 @@ from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import PathType
 from orchestrator.topology.build import build
+from orchestrator.topology.paths import shape
 from orchestrator.topology.picture import Mark, Picture, alike, picture, without_addresses
-from orchestrator.topology.shape import shape
 from orchestrator.topology.switches import empty_slots
 
 

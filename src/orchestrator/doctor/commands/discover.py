@@ -11,16 +11,15 @@ from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_from, add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.rules.support.marks import marks_of
-from orchestrator.doctor.steps.discover import Discovery, discover_given, discover_inventory, given, save_snapshots
+from orchestrator.doctor.steps.discover import discover_given, discover_inventory, marks_of
+from orchestrator.doctor.steps.doctor import Examination
+from orchestrator.doctor.steps.recordings import given, save_snapshots
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.topology import Topology
-from orchestrator.topology.document import topology_json
-from orchestrator.topology.draw import TreeLine, summary, tree
+from orchestrator.topology.draw import TreeLine, summary, topology_json, tree
 from orchestrator.topology.network import TcpChoice
-from orchestrator.topology.paths import matrix
-from orchestrator.topology.shape import counted
+from orchestrator.topology.paths import counted, matrix
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 where every node answered, 4 else."""
     seen = _discover(args, screen)
     if args.save:
-        for path in save_snapshots(seen.snapshots, Path(args.save)):
+        for path in save_snapshots(seen.cluster.snapshots, Path(args.save)):
             screen.say(f"snapshot written to {path}")
     if args.json:
         screen.json(document(seen))
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return Exit.UNREACHABLE if seen.failures else 0
 
 
-def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
+def _discover(args: argparse.Namespace, screen: Screen) -> Examination:
     options = build_options(args)
     if args.saved:
         named = given(args.saved).only(args.node, " ".join(args.saved))
@@ -95,30 +94,31 @@ def _discover(args: argparse.Namespace, screen: Screen) -> Discovery:
         return discover_inventory(inventory, args.node, options, redact=args.redact)
 
 
-def document(seen: Discovery) -> dict[str, Any]:
+def document(seen: Examination) -> dict[str, Any]:
     """The JSON of `discover`: every node's topology, and the nodes that did not answer."""
+    sides = {name: choice for name, choice in seen.cluster.tcp.items() if choice.interface}
     return {
-        "nodes": [topology_json(topology, seen.tcp.get(name)) for name, topology in seen.topologies.items()],
+        "nodes": [topology_json(topology, sides.get(name)) for name, topology in seen.cluster.topologies.items()],
         "unreachable": [{"name": name, **failure.as_json()} for name, failure in seen.failures.items()],
     }
 
 
-def _show_matrices(seen: Discovery, screen: Screen) -> None:
+def _show_matrices(seen: Examination, screen: Screen) -> None:
     """One table a node; tabs stand as nvidia-smi has them, so that the two can be compared."""
-    for name, topology in seen.topologies.items():
-        if len(seen.topologies) > 1:
+    for name, topology in seen.cluster.topologies.items():
+        if len(seen.cluster.topologies) > 1:
             screen.verbatim(name)
         screen.verbatim(matrix(topology))
     for name, failure in seen.failures.items():
         _show_failure(name, failure, screen)
 
 
-def _show(seen: Discovery, screen: Screen) -> None:
-    for name, topology in seen.topologies.items():
-        show_node(topology, seen.tcp.get(name), screen, marks_of(topology, seen.findings))
+def _show(seen: Examination, screen: Screen) -> None:
+    for name, topology in seen.cluster.topologies.items():
+        show_node(topology, seen.cluster.tcp.get(name), screen, marks_of(topology, seen.findings))
     for name, failure in seen.failures.items():
         _show_failure(name, failure, screen)
-    screen.out.print(_totals(seen.topologies, len(seen.failures)))
+    screen.out.print(_totals(seen.cluster.topologies, len(seen.failures)))
 
 
 def show_node(topology: Topology, tcp: TcpChoice | None, screen: Screen, marks: Mapping[str, str]) -> None:

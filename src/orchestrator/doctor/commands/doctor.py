@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.commands.findings import show_findings, summary
 from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
-from orchestrator.doctor.rules.support.grouping import who
+from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import Exit, InputError
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
 from orchestrator.planning import page_cache
 from orchestrator.planning.commands.advisories import advisories_json, say_advisories
 from orchestrator.rooms import answers
-from orchestrator.topology.document import paths_json
-from orchestrator.topology.shape import shape
+from orchestrator.topology.draw import paths_json
+from orchestrator.topology.paths import shape
+from orchestrator.topology.speed import PRICED_ON
 from orchestrator.topology.stated import recognised
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.doctor.steps.doctor import Examination
     from orchestrator.doctor.steps.nccl import NcclExpectation
     from orchestrator.protocol.looks import LabelsAnswer
+
 
 EXAMPLE = """examples:
   l40s-deploy doctor --example articles         the articles' cluster as it was: without an inventory or a network
@@ -127,7 +130,7 @@ def _example(args: argparse.Namespace) -> list[str]:
 def _draw(examination: Examination, screen: Screen) -> None:
     """The first node of each shape."""
     from orchestrator.doctor.commands.discover import show_node
-    from orchestrator.doctor.rules.support.marks import marks_of
+    from orchestrator.doctor.steps.discover import marks_of
 
     cluster = examination.cluster
     for name in {shape(topology).words: name for name, topology in reversed(list(cluster.topologies.items()))}.values():
@@ -191,7 +194,7 @@ def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
 
 
 def _examine_saved(args: argparse.Namespace, screen: Screen) -> Examination:
-    from orchestrator.doctor.steps.given import examine_given, given
+    from orchestrator.doctor.steps.recordings import examine_given, given
 
     seen = given(args.saved).only(args.node, "--node")
     if seen.words and not args.json:
@@ -315,3 +318,48 @@ def _rules(args: argparse.Namespace, screen: Screen) -> int:
                 screen.out.print(f"  reads:  {path}")
             screen.out.print(f"  source: {one.source}")
     return 0
+
+
+_BASIS = re.compile(rf" \([^()]*{re.escape(PRICED_ON)}\)$")
+STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cyan", Severity.UNKNOWN: "magenta"}
+
+
+def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
+    """Each finding as a short paragraph; notes in one line each. nodes: how many there are in all."""
+    from rich.text import Text
+
+    bases: set[str] = set()
+    for group in grouped(findings):
+        finding = group.finding
+        head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
+        head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
+        head.append(printable(finding.title), style="")
+        head.append(f"  [{finding.id}]", style="dim")
+        screen.out.print(head)
+        if finding.severity is Severity.NOTE:
+            continue
+        prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
+        for evidence in finding.evidence:
+            screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
+        for label, words in (("costs", _once(finding.effect, bases)), ("fix", finding.fix)):
+            if words:
+                screen.out.print(Text(f"        {label + ':':6} {printable(words)}"))
+
+
+def _once(effect: str, bases: set[str]) -> str:
+    """What a price rests on, in brackets at its end, is said with the first."""
+    basis = _BASIS.search(effect)
+    if basis is None or basis[0] not in bases:
+        bases.update([basis[0]] if basis else [])
+        return effect
+    return effect.removesuffix(basis[0])
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    return ", ".join(_counted(count, severity) for severity, count in counts.items() if count) or "nothing wrong"
+
+
+def _counted(count: int, severity: Severity) -> str:
+    return f"{count} {severity.value}{'s' if severity is Severity.NOTE and count > 1 else ''}"

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.doctor.rules.support.cluster import Node, gpu_address
-from orchestrator.doctor.rules.support.input import as_root, record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
 from orchestrator.protocol.gauges import slowed_by
-from orchestrator.topology.bandwidth import p2p_level
-from orchestrator.topology.distance import Distances
+from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import small_number
 from orchestrator.topology.speed import Traffic, price
@@ -46,7 +44,7 @@ def nvml_unreadable(node: Node) -> Iterator[Finding]:
             "NVML's answers were not recorded",
             *evidence,
             effect="health, memory and P2P of the GPUs are not known",
-            fix=record_again(node),
+            fix=node.input.again,
         )
     else:
         yield stop(
@@ -151,7 +149,7 @@ def gpu_xid(node: Node) -> Iterator[Finding]:
             "the kernel log could not be read for driver errors (Xid)",
             f"/dev/kmsg: {log['error']}",
             effect="a GPU that failed since the last boot goes unnoticed",
-            fix=as_root(node),
+            fix=node.input.as_root,
         )
 
 

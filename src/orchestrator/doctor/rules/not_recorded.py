@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.rules.support.input import Input, input_of, record_again
-from orchestrator.doctor.rules.support.registry import MOST_PATHS, NOT_RECORDED, Rule, all_rules, unknown
+from orchestrator.doctor.rules.support.cluster import Cluster, Input, Node
+from orchestrator.doctor.rules.support.registry import INCOMPLETE, MOST_PATHS, Rule, all_rules, unknown
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import PcieLink
 
 
 @Rule(
-    id=NOT_RECORDED,
+    id=INCOMPLETE,
     title="this input is incomplete",
     explain=(
         "A copy of /sys or NCCL's topology file shows where devices are, and little else. Rules that need more report"
@@ -27,7 +26,7 @@ from orchestrator.model.topology import PcieLink
 def not_recorded(cluster: Cluster) -> Iterator[Finding]:
     """One unknown finding for each node recorded with another tool, and for each that was not read in full."""
     for node in cluster.nodes:
-        source = input_of(node)
+        source = node.input
         missing = [] if source in (Input.LIVE, Input.SNAPSHOT) else _missing(node, alone=len(cluster.nodes) == 1)
         if source is Input.PASTED:
             yield from _untold(node, missing)
@@ -45,7 +44,7 @@ def _blind(node: Node, ids: Sequence[str], title: str, *evidence: str, named: bo
         f"{len(ids)} {title}",
         *evidence,
         effect="the faults that these rules find may exist" + (f": {', '.join(ids)}" if named else ""),
-        fix=record_again(node),
+        fix=node.input.again,
         devices=tuple(ids),
         node=node.name,
     )
@@ -72,7 +71,7 @@ def _any_path(part: str) -> Callable[[Node], bool]:
 
 _OTHERS = "other nodes"
 _KINDS = (
-    _RecordKind("NVML's answers", lambda node: bool(node.nvml_devices) and input_of(node) is not Input.PASTED,
+    _RecordKind("NVML's answers", lambda node: bool(node.nvml_devices) and node.input is not Input.PASTED,
           ("GPU-HEALTH", "GPU-MISSING", "GPU-NOT-USED", "GPU-P2P-OFF", "GPU-BAR1-SMALL", "GPU-MODE", "GPU-BUSY",
            "GPU-ECC", "GDR-MISSING", "NVML-UNREADABLE")),
     _RecordKind("whether there are RDMA devices", lambda node: bool(node.topology.rdma or node.snapshot.files),

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from orchestrator.doctor.rules.support.cluster import Node, gpu_address
-from orchestrator.doctor.rules.support.input import Input, as_root, input_of, is_guest
+from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unjudged, unknown
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding, Severity
@@ -37,7 +36,7 @@ _PCI = "/sys/bus/pci/devices"
 def acs_redirect(node: Node) -> Iterator[Finding]:
     """One finding with all ports on the path; unknown where the configuration space was cut off."""
     redirecting, cut_off = _acs(node)
-    if input_of(node) is Input.XML:
+    if node.input is Input.XML:
         cut_off = [(switch.address, "NCCL's file has no configuration space") for switch in node.gpu_switches]
     if redirecting:
         yield slow(
@@ -53,7 +52,7 @@ def acs_redirect(node: Node) -> Iterator[Finding]:
             "whether ACS redirects peer-to-peer traffic could not be read",
             *(f"{_PCI}/{address}/config: {why}" for address, why in cut_off[:4]),
             effect="if it does: " + price(Traffic.THROUGH_ROOT),
-            fix=as_root(node),
+            fix=node.input.as_root,
             devices=tuple(address for address, _ in cut_off),
         )
 
@@ -179,11 +178,11 @@ def _known_to_fail(node: Node) -> tuple[str, ...]:
     """What is planned and known to fail; () too where switches may route it themselves: ACS redirects nothing that was
     read."""
     routed = node.gpu_switches and not _acs(node)[0]
-    return () if is_guest(node) or routed else direct(node)
+    return () if node.is_guest or routed else direct(node)
 
 
 def _unless_read(node: Node) -> str:
-    if is_guest(node) or not _acs(node)[1] or not (planned := direct(node)):
+    if node.is_guest or not _acs(node)[1] or not (planned := direct(node)):
         return ""
     return f"; whether ACS sends {' and '.join(planned)} through it, which is not supported, could not be read"
 
@@ -359,7 +358,7 @@ def pcie_settings(node: Node) -> Iterator[Finding]:
             "the RDMA cards' read request and packet sizes could not be read",
             *(f"{_PCI}/{node.devices[key].address}/config: {unread(node.snapshot, key)}" for key in cut_off),
             effect="if they are small, the card loses some bandwidth (not measured)",
-            fix=as_root(node),
+            fix=node.input.as_root,
             devices=tuple(node.devices[key].address for key in cut_off),
         )
 
@@ -394,7 +393,7 @@ def ats_off(node: Node) -> Iterator[Finding]:
     """One note a virtual machine."""
     spaces = {port: config_space(node.snapshot, port.key) for port in node.rail_ports}
     off = {port.device: port.address for port, space in spaces.items() if space.ats_enabled is False}
-    if off and is_guest(node):
+    if off and node.is_guest:
         yield note(
             f"ATS is off on {', '.join(off)}, in a virtual machine",
             *(f"{_PCI}/{address}/config: ATSCtl enable = 0" for address in off.values()),

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.rules.support.input import is_guest
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unknown
 from orchestrator.doctor.rules.support.stated_wiring import card_away, card_missing
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.topology import PLACES, RAILS, Area, Gpu, PciDevice, RdmaPort, Switch
-from orchestrator.topology.names import part_name
-from orchestrator.topology.pci import card
+from orchestrator.topology.pci import card, part_name
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
 from orchestrator.topology.switches import empty_slots, emulated_switches, homes
@@ -351,7 +349,7 @@ def pcie_tree_hidden(node: Node) -> Iterator[Finding]:
     """Unknown in a virtual machine with several GPUs, and cards for them, of which none is behind a real switch."""
     placed, emulated = [gpu.key for gpu in node.placed], emulated_switches(node.topology)
     hidden = len(placed) > 1 and all(emulated.issuperset(node.places.above(key)) for key in placed)
-    if is_guest(node) and node.rail_ports and hidden:
+    if node.is_guest and node.rail_ports and hidden:
         yield unknown(
             "this virtual machine shows no real PCIe switch above its GPUs: rules of switches can't judge it",
             "/proc/cpuinfo: hypervisor",

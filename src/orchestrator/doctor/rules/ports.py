@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_devices
-from orchestrator.doctor.rules.support.input import record_again
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
 from orchestrator.doctor.rules.support.stated_wiring import wiring_of
 from orchestrator.model.finding import Finding, Severity
@@ -235,7 +234,7 @@ def rdma_port_unconfigured(cluster: Cluster) -> Iterator[Finding]:
                 "was not recorded",
                 *(f"{port.device}: no GID table in this input" for port in unread[:4]),
                 effect="a port without such an address carries nothing: if so, " + price(Traffic.HALF_THE_PORTS),
-                fix=record_again(node),
+                fix=node.input.again,
                 devices=tuple(port.device for port in unread),
                 node=node.name,
             )

@@ -14,7 +14,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
 from orchestrator.model.topology import NETWORKS, RAILS, Area
 from orchestrator.planning.choices import tcp_choices
-from orchestrator.topology.gpu_groups import gpu_groups
+from orchestrator.topology.distance import gpu_groups
 from orchestrator.topology.speed import Traffic, price
 
 Way = tuple[str, str]

@@ -1,6 +1,6 @@
 """The network that NCCL takes between nodes, and settings that take one of its transports away.
 
-Names and values: NCCL user guide, environment variables. Figures in GB/s are NCCL's own (topology/bandwidth.py).
+Names and values: NCCL user guide, environment variables. Figures in GB/s are NCCL's own (topology/distance.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from orchestrator.model.finding import Finding
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Area, Gpu, PathType
 from orchestrator.planning.transport import ASKED, TCP, over_tcp
-from orchestrator.topology.bandwidth import Bandwidths, p2p_level
-from orchestrator.topology.distance import Distances
-from orchestrator.topology.gpu_groups import gpu_groups
+from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups, p2p_level
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from orchestrator.doctor.rules.stacks import held, installed
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.rules.support.installed import held, installed
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_files import Lookup

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.loading.library import Library
 from orchestrator.model.errors import InputError
-from orchestrator.topology.gpu_groups import Groups, gpu_groups, nccl_log
+from orchestrator.topology.distance import Groups, gpu_groups, nccl_log
 from orchestrator.topology.stated import TEXT
 
 VERSIONS = ("2.21.5", "2.30.7")

@@ -1,7 +1,8 @@
-"""The page that `doctor --report` writes: drawings, findings, evidence and costs, for the data centre."""
+"""The page that `doctor --report` writes: drawings, findings, evidence, costs and labels, for the data centre."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.rules.placement import nic_not_under_switch
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.rules.support.grouping import FindingGroup, grouped, who
-from orchestrator.doctor.rules.support.marks import MARKED, devices_to_mark
+from orchestrator.doctor.rules.support.registry import COSTLY, FindingGroup, grouped, who
+from orchestrator.doctor.steps.discover import devices_to_mark
 from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.doctor.steps.nccl import NcclExpectation
 from orchestrator.loading.resources import templates
@@ -20,7 +21,6 @@ from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import LabelsAnswer
 from orchestrator.records.documents import write_whole
 from orchestrator.rendering import report_page
-from orchestrator.topology.labels import bmc, serial, switch_ports
 from orchestrator.topology.picture import Mark, Picture, alike, dot, picture, without_addresses
 from orchestrator.topology.switches import empty_slots
 
@@ -110,7 +110,7 @@ def _marks(node: Node, groups: Sequence[FindingGroup]) -> dict[str, Mark]:
             continue
         for device in devices_to_mark(finding):
             marks.setdefault(device, Mark(finding.severity.value, number))
-        if finding.severity in MARKED and finding.id == nic_not_under_switch.id:
+        if finding.severity in COSTLY and finding.id == nic_not_under_switch.id:
             empty = empty_slots(node.topology, node.snapshot)
             for switch in node.roles.lonely:
                 marks |= {f"slot {name}": Mark("target", number) for name in empty.get(switch.key, ())}
@@ -207,3 +207,52 @@ def _cells(node: Node, rails: int) -> Iterator[dict[str, str]]:
         yield {"state": state, "name": port.device, "detail": detail}
     for _ in range(rails - len(node.rail_ports)):
         yield {"state": "none", "name": "", "detail": "no port"}
+
+
+_PLACEHOLDERS = re.compile(r"(?i)(to be filled.*|default string|none|not specified|0+|system serial number|n/?a)?")
+"""What boards report if no serial number was set."""
+_NOWHERE = "0.0.0.0"  # noqa: S104 - a BMC without an address says so
+
+
+@dataclass(frozen=True, slots=True)
+class Bmc:
+    """Addresses of the board's management controller, '' where unknown."""
+
+    address: str = ""
+    mac: str = ""
+
+
+def serial(serials: Mapping[str, str]) -> str:
+    """The number that a chassis is known by: its own, else the product's, else the board's."""
+    said = (serials.get(name, "").strip() for name in ("chassis_serial", "product_serial", "board_serial"))
+    return next((text for text in said if not _PLACEHOLDERS.fullmatch(text)), "")
+
+
+def bmc(lines: Sequence[str]) -> Bmc:
+    """From `ipmitool lan print`."""
+    said = {key.strip(): value.strip() for key, _, value in (line.partition(": ") for line in lines)}
+    address = said.get("IP Address", "")
+    return Bmc(address if address != _NOWHERE else "", said.get("MAC Address", ""))
+
+
+def switch_ports(text: str) -> dict[str, str]:
+    """{interface: switch and port} from `lldpcli -f keyvalue show neighbors`; of several neighbours the first.
+
+    An interface's name may hold a dot (a VLAN), so it is read up to the part's name.
+    """
+    said: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        match = _KEY.fullmatch(line.strip())
+        if match:
+            said.setdefault(match[1], {}).setdefault(match[2], match[3])
+    return {name: words for name, keys in said.items() if (words := _words(keys))}
+
+
+_KEY = re.compile(r"lldp\.(.{1,15}?)\.(chassis\.(?:name|mac|mgmt-ip)|port\.(?:ifname|descr|local|mac))=(.{1,200})")
+
+
+def _words(keys: Mapping[str, str]) -> str:
+    ports = ("port.ifname", "port.local", "port.descr", "port.mac")
+    switch = next((keys[key] for key in ("chassis.name", "chassis.mgmt-ip", "chassis.mac") if key in keys), "")
+    port = next((keys[key] for key in ports if key in keys), "")
+    return f"{switch} {port}".strip()

@@ -13,7 +13,7 @@ from orchestrator.gang.history import PastRun
 from orchestrator.gang.steps.status.history import GangHistory, history
 from orchestrator.gang.steps.status.status import cause_json
 from orchestrator.model.errors import Exit
-from orchestrator.topology.shape import counted
+from orchestrator.topology.paths import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.doctor.rules.support.grouping import grouped, who
+from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.gang.commands.gangs import STYLES, bar, node_words, phase_words
 from orchestrator.gang.start_time import TimeLeft
 from orchestrator.gang.steps.start_clock import StartClock

@@ -14,7 +14,7 @@ from orchestrator.cli.progress import patience
 from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import DeployError, Exit, HostKeyError
-from orchestrator.topology.shape import counted
+from orchestrator.topology.paths import counted
 
 if TYPE_CHECKING:
     from orchestrator.doctor.steps.doctor import Examination

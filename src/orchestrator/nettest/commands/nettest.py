@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.options import add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
-from orchestrator.doctor.rules.support.grouping import who
+from orchestrator.doctor.rules.support.registry import who
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import Exit
-from orchestrator.topology.shape import counted
+from orchestrator.topology.paths import counted
 
 if TYPE_CHECKING:
     from rich.text import Text

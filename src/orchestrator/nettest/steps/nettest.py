@@ -42,8 +42,8 @@ from orchestrator.records.nettests import addresses_of, last_good, write_nettest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.topology.build import build
-from orchestrator.topology.gpu_groups import gpu_groups
-from orchestrator.topology.gpu_groups import nccl_log as predicted_log
+from orchestrator.topology.distance import gpu_groups
+from orchestrator.topology.distance import nccl_log as predicted_log
 
 PROGRAM = "nettest.py"
 REACH_S = 60.0

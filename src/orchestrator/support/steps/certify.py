@@ -56,7 +56,7 @@ from orchestrator.protocol.report import RankReport
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.support.steps.bundle import KEY_BYTES, scrubber_of
-from orchestrator.topology.document import topology_json
+from orchestrator.topology.draw import topology_json
 from orchestrator.tuning.kernels import KernelVerdict
 from orchestrator.tuning.steps import kernels
 

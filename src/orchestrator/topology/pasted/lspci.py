@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.model.topology import Area
-from orchestrator.topology.names import device_called
 from orchestrator.topology.pasted.facts import Line, PastedFacts
-from orchestrator.topology.pci import sort_key
+from orchestrator.topology.pci import device_called, sort_key
 
 TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
 _BRIDGE = "0x060400"

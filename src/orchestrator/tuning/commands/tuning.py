@@ -21,7 +21,7 @@ from orchestrator.cli.progress import WordsInPlace, patience
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import time_limit
 from orchestrator.cli.typed import command_line
-from orchestrator.doctor.rules.support.grouping import who
+from orchestrator.doctor.rules.support.registry import who
 from orchestrator.engines.tuned_holdings import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted
 from orchestrator.model.errors import Exit, InputError

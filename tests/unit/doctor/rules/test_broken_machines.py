@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_node, healthy_nodes
 from tests.support.machine_files import reference_machine
+from tests.support.machines import nested_node, on_root_ports
 
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.model.finding import Finding
-from orchestrator.model.inventory import NodeSpec, Reach
+from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.inventory import NodeSpec, Overrides, Reach
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.build import build
 
@@ -127,3 +130,112 @@ def test_a_machine_without_anything_but_pci() -> None:
     snapshot = reference_machine().snapshot(nvml={}, host={})
     spec = NodeSpec(name="node0", gang="saved", node_rank=0, reach=Reach(host="node0"))
     judged(Cluster(topologies={"node0": build(snapshot)}, snapshots={"node0": snapshot}, specs={"node0": spec}))
+
+
+def fast_sockets(name: str = "node0", number: int = 0) -> HealthyNode:
+    """The reference on processors with 40 GB/s between the sockets: NCCL does not split such a node."""
+    node = healthy_node(name, number)
+    node.files["/proc/cpuinfo"] = node.files["/proc/cpuinfo"].replace("143", "207")
+    return node
+
+
+def without_cards(name: str = "node0", number: int = 0) -> HealthyNode:
+    node = fast_sockets(name, number)
+    for table in (node.files, node.links):
+        for path in [path for path in table if "/infiniband" in path]:
+            del table[path]
+    return node
+
+
+def found(make: Callable[[str, int], HealthyNode], setting: str, nodes: int = 2) -> list[Finding]:
+    name, _, value = setting.partition("=")
+    made = {f"node{n}": make(f"node{n}", n) for n in range(nodes)}
+    made["node0"].spec["overrides"] = Overrides(env=((name, value),))
+    return [one for one in run_rules(cluster_of(made)) if one.id == "NCCL-SETTINGS"]
+
+
+@pytest.mark.parametrize(
+    ("make", "setting", "words"),
+    [
+        (healthy_node, "NCCL_P2P_DISABLE=1", "12 of 28 pairs of GPUs communicate through host memory"),
+        (healthy_node, "NCCL_P2P_LEVEL=LOC", "12 of 28 pairs"),
+        (nested_node, "NCCL_P2P_DISABLE=1", "12 of 28 pairs"),
+        (healthy_node, "NCCL_IB_DISABLE=1", "between nodes crosses TCP, 4 RDMA ports stay unused"),
+        (healthy_node, "NCCL_NET=Socket", "between nodes crosses TCP"),
+        (fast_sockets, "NCCL_SHM_DISABLE=1",
+         "over the RDMA cards (12.5 GB/s a port) instead of host memory (24 GB/s)"),
+        (without_cards, "NCCL_SHM_DISABLE=1", "16 pairs of GPUs communicate over TCP instead of host memory"),
+        (on_root_ports, "NCCL_SHM_DISABLE=1", "28 pairs"),
+        (healthy_node, "NCCL_NET_GDR_LEVEL=LOC", "all data between card and GPU passes through host memory"),
+    ],
+)  # fmt: skip
+def test_what_a_setting_costs_is_of_this_machine(
+    make: Callable[[str, int], HealthyNode], setting: str, words: str
+) -> None:
+    (one,) = found(make, setting)
+    assert (one.severity, one.node, one.devices) == (Severity.SLOW, "node0", (setting.partition("=")[0],))
+    assert words in one.effect
+
+
+@pytest.mark.parametrize(
+    ("make", "setting", "nodes"),
+    [
+        (on_root_ports, "NCCL_P2P_DISABLE=1", 2),  # no pair is near enough for P2P
+        (healthy_node, "NCCL_P2P_DISABLE=0", 2),
+        (healthy_node, "NCCL_P2P_LEVEL=PXB", 2),
+        (fast_sockets, "NCCL_IB_DISABLE=1", 1),  # a single unsplit node needs no network
+        (without_cards, "NCCL_IB_DISABLE=1", 2),
+        (healthy_node, "NCCL_NET=IB", 2),
+        (healthy_node, "NCCL_SHM_DISABLE=1", 2),  # the halves connect over the cards anyway
+        (on_root_ports, "NCCL_NET_GDR_LEVEL=LOC", 2),  # no card is near enough for GPUDirect RDMA
+        (healthy_node, "NCCL_DEBUG=INFO", 2),
+    ],
+)
+def test_what_takes_nothing_away_here_is_no_finding(
+    make: Callable[[str, int], HealthyNode], setting: str, nodes: int
+) -> None:
+    assert found(make, setting, nodes) == []
+
+
+def test_a_node_of_its_own_in_halves_needs_its_cards() -> None:
+    (one,) = found(healthy_node, "NCCL_IB_DISABLE=1", 1)
+    assert "between the halves of the node crosses TCP" in one.effect
+
+
+def in_files(**host: object) -> list[Finding]:
+    node = healthy_node()
+    node.host.update(host)
+    return [one for one in run_rules(cluster_of({"node0": node})) if one.id == "NCCL-FILES"]
+
+
+def test_the_file_of_the_engines_user_counts_as_the_machines() -> None:
+    path = "/var/lib/l40s/.nccl.conf"
+    (one,) = in_files(nccl_conf={"path": path, "text": "#NCCL_IB_DISABLE=1\nNCCL_P2P_DISABLE=1\n"})
+    assert (one.severity, one.devices, one.evidence) == (Severity.NOTE, (path,), (f"{path}: NCCL_P2P_DISABLE=1",))
+    assert "NCCL_P2P_DISABLE: 12 of 28 pairs" in one.effect
+    assert in_files(nccl_conf={"path": path, "text": ""}) == in_files(nccl_conf={}) == in_files(nccl_conf=None) == []
+
+
+def test_a_file_that_nobody_may_read_is_unknown() -> None:
+    (one,) = in_files(nccl_conf={"path": "/var/lib/l40s/.nccl.conf", "error": "EACCES"})
+    assert (one.severity, one.evidence) == (Severity.UNKNOWN, ("/var/lib/l40s/.nccl.conf: EACCES",))
+
+
+@pytest.mark.parametrize(
+    ("off", "total", "sm", "words"),
+    [
+        ([5], 49140, [8, 9], "the GPUs with ECC have 46068 MiB, 3072 MiB less than those without"),
+        ([5], 46068, [8, 9], "where GPUs differ in memory, the smallest limits"),
+        (range(8), 49140, [8, 9], "ECC would take about 3071 of 49140 MiB of each GPU"),
+        (range(8), 143771, [9, 0], "none of those with HBM"),
+    ],
+)
+def test_ecc_says_what_it_costs_in_memory(off: list[int], total: int, sm: list[int], words: str) -> None:
+    node = healthy_node()
+    for index, gpu in enumerate(node.gpus):
+        gpu["compute_capability"] = sm
+        if index in off:
+            gpu["ecc"] = {"enabled": 0}
+            gpu["memory"] = {"total": total << 20}
+    (one,) = [one for one in run_rules(cluster_of({"node0": node})) if one.id == "GPU-ECC"]
+    assert words in one.effect

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.doctor.steps.given import Given, examine_given
+from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.snapshot import Snapshot
 
 

@@ -12,7 +12,7 @@ from tests.support.random_machines import Shape, healthy_machine, healthy_shapes
 from tests.unit.doctor.rules.test_inputs import bad, snapshot_of, through_xml, without_addresses
 
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.given import Given, examine_given
+from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Severity
 from orchestrator.topology.network import rails
 

@@ -16,14 +16,12 @@ from tests.support.machines import gpus_alone_behind_their_own_switch, nested_no
 from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.doctor.steps.doctor import Examination, examine_topologies
-from orchestrator.doctor.steps.given import Given, examine_given, given
-from orchestrator.doctor.steps.recordings import save_snapshots
+from orchestrator.doctor.steps.recordings import Given, examine_given, given, save_snapshots
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import RdmaPort, Topology
 from orchestrator.topology.build import build
-from orchestrator.topology.document import topology_json
-from orchestrator.topology.draw import summary
+from orchestrator.topology.draw import summary, topology_json
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.network import rails
 

@@ -9,8 +9,8 @@ from tests.support.machines import nested_node
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.model.finding import Finding
 from orchestrator.model.topology import CpuModel, PathType, Topology
-from orchestrator.topology.bandwidth import p2p_level
 from orchestrator.topology.config_space import ConfigSpace
+from orchestrator.topology.distance import p2p_level
 
 REDIRECT = 0x1D
 DOWNSTREAM = 6

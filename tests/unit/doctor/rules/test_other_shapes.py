@@ -20,11 +20,11 @@ from tests.support.machines import SUB, main_card, on_root_ports, virtual_functi
 from tests.support.variants import bonded_rails
 
 from orchestrator.doctor.rules.support.registry import run_rules
-from orchestrator.doctor.steps.given import Given, examine_given
+from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Overrides
 from orchestrator.topology.build import build
-from orchestrator.topology.gpu_groups import gpu_groups
+from orchestrator.topology.distance import gpu_groups
 
 BAD = (Severity.STOP, Severity.SLOW)
 

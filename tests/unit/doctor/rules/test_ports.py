@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.faults import FAULTS, ODD
-from tests.support.healthy_cluster import HealthyNode, cluster_with
+from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_nodes
 
-from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.rules.support.marks import marks_of
-from orchestrator.doctor.rules.support.registry import COSTLY
+from orchestrator.doctor.rules.support.cluster import Cluster, Node
+from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
+from orchestrator.doctor.steps.discover import marks_of
 from orchestrator.doctor.steps.doctor import Examination, diagnose
-from orchestrator.doctor.steps.given import examine_given, given
+from orchestrator.doctor.steps.recordings import examine_given, given
 from orchestrator.doctor.steps.report import _cells, pictures
 from orchestrator.gang.commands.loads import load_columns
 from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.status.loads import NodeLoad
 from orchestrator.gang.view import NodeView
+from orchestrator.loading.profiles import load_profile
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import NodeState
+from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RdmaPort
 from orchestrator.monitoring.steps.lights import lights
+from orchestrator.planning.build import build_plan
+from orchestrator.planning.options import PlanOptions
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
+from orchestrator.protocol.layout import Layout
 from orchestrator.topology.draw import TreeLine, tree
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.picture import Picture, lit
@@ -124,3 +132,84 @@ def test_a_fix_speaks_of_the_cable_of_ports_without_a_link_alone(examined: dict[
                 cabled = finding.fix.partition(": plug the cable")[0].split(", ")
                 dead = [one.device for one in topology.rdma if port_fault(one, topology) is PortFault.NO_LINK]
                 assert set(cabled) <= set(dead)
+
+
+def found(told: Any, **overrides: Any) -> list[Finding]:
+    nodes = healthy_nodes(1)
+    nodes["node0"].host["flow_control"] = told
+    cluster = cluster_of(nodes)
+    spec = replace(cluster.specs["node0"], overrides=Overrides(**overrides))
+    return [one for one in run_rules(replace(cluster, specs={"node0": spec})) if one.id == "LOSSLESS-UNMARKED"]
+
+
+def pfc(*priorities: int) -> str:
+    return bytes([8, sum(1 << one for one in priorities), 0, 0, *bytes(132)]).hex()
+
+
+@pytest.mark.parametrize(
+    ("told", "overrides", "title"),
+    [
+        (pfc(3), {}, "ens2f1np1 is lossless for priority 3, but NCCL's packets have priority 0"),
+        (pfc(3), {"ib_tc": 106}, ""),
+        (pfc(3), {"env": (("NCCL_IB_TC", "106"),)}, ""),
+        (pfc(3, 4), {"ib_tc": 136}, ""),
+        (pfc(4), {"ib_tc": 106}, "ens2f1np1 is lossless for priority 4, but NCCL's packets have priority 3"),
+        (pfc(0), {}, ""),
+        (pfc(), {}, ""),
+        (pfc(), {"ib_tc": 106}, "ens2f1np1 is lossless for no priority, but NCCL's packets have priority 3"),
+        ("08", {}, ""),
+        ("no hexadecimal digits", {}, ""),
+    ],
+)
+def test_the_priority_is_compared_with_the_traffic_class(told: str, overrides: dict[str, Any], title: str) -> None:
+    findings = found({"ens2f1np1": told}, **overrides)
+    assert [one.title for one in findings] == ([title] if title else [])
+    assert all(one.severity is Severity.NOTE for one in findings)
+
+
+def test_the_fix_names_a_class_of_that_priority() -> None:
+    (only,) = found({"ens2f1np1": pfc(3)})
+    assert "l40s_ib_tc: 106 in the inventory (DSCP 26)" in only.fix
+    assert not found({"ens2f1np1": pfc(3)}, ib_tc=106)
+
+
+@pytest.mark.parametrize("told", [None, [], {}, {"eno1": pfc(3)}])
+def test_nothing_is_said_of_what_was_not_read(told: Any) -> None:
+    assert not found(told)
+
+
+TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
+PP4 = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
+(NO_RDMA,) = (fault.breaks for fault in FAULTS if fault.says == "TRANSPORT-TCP")
+
+
+def asks_for_tcp(node: HealthyNode) -> None:
+    node.spec["transport"] = "tcp"
+
+
+def everywhere(breaks: object, layout: Layout | None) -> Cluster:
+    nodes = healthy_nodes()
+    for node in nodes.values():
+        breaks(node)  # type: ignore[operator]
+    return replace(cluster_of(nodes), layouts={"gang0": layout} if layout else {})
+
+
+def of_tcp(findings: tuple[Finding, ...]) -> set[Severity]:
+    return {finding.severity for finding in findings if finding.id == "TRANSPORT-TCP"}
+
+
+@pytest.mark.parametrize("breaks", [NO_RDMA, asks_for_tcp])
+@pytest.mark.parametrize(("layout", "severity"), [(TP32, Severity.SLOW), (PP4, Severity.NOTE), (None, Severity.SLOW)])
+def test_the_verdict_is_the_layouts(breaks: object, layout: Layout | None, severity: Severity) -> None:
+    assert of_tcp(run_rules(everywhere(breaks, layout))) == {severity}
+
+
+@pytest.mark.parametrize("breaks", [NO_RDMA, asks_for_tcp])
+@pytest.mark.parametrize(("model", "layout"), [("DeepSeek-V3-0324-Block64x64", TP32), ("DeepSeek-V3-0324", PP4)])
+def test_the_plan_says_the_same(breaks: object, model: str, layout: Layout) -> None:
+    cluster = everywhere(breaks, layout)
+    gang = GangSpec(name="gang0", nodes=tuple(cluster.specs.values()))
+    asked = PlanOptions(tensor_parallel=layout.tensor_parallel, pipeline_parallel=layout.pipeline_parallel)
+    plan = build_plan([gang], load_profile(model), cluster.stacks["node0"], cluster.topologies, asked)
+    assert plan.gangs[0].layout == layout
+    assert of_tcp(plan.findings) == of_tcp(run_rules(cluster))

@@ -13,7 +13,7 @@ from tests.unit.doctor.rules.test_inputs import bad, through_xml
 
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
-from orchestrator.doctor.steps.given import Given, examine_given
+from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.reach import Outcome, Trial
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot

@@ -13,9 +13,8 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.steps.doctor import Examination, caches_of, check_accept, diagnose, layouts_of, refuse
-from orchestrator.doctor.steps.given import Given, examine_given, given
 from orchestrator.doctor.steps.nccl import expected
-from orchestrator.doctor.steps.recordings import dump_xml
+from orchestrator.doctor.steps.recordings import Given, dump_xml, examine_given, given
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack

@@ -10,8 +10,8 @@ import pytest
 from tests.support.machine_files import reference_machine
 
 from orchestrator.doctor.steps.discover import discover_given, discover_inventory
-from orchestrator.doctor.steps.given import Given
 from orchestrator.doctor.steps.look import look
+from orchestrator.doctor.steps.recordings import Given
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.snapshot_json import snapshot_json
@@ -48,13 +48,13 @@ def test_a_node_that_does_not_answer_is_beside_the_others() -> None:
     away = NodeSpec(name="away", gang="gang0", node_rank=1, reach=Reach(host="127.0.0.9", port=9))
     inventory = Inventory(path="x.yml", gangs=(GangSpec(name="gang0", nodes=(local("here"), away)),))
     seen = discover_inventory(inventory)
-    assert list(seen.snapshots) == list(seen.topologies) == ["here"]
+    assert list(seen.cluster.snapshots) == list(seen.cluster.topologies) == ["here"]
     assert isinstance(seen.failures["away"], Unreachable)
 
 
 def test_one_node_may_be_asked_alone() -> None:
     inventory = Inventory(path="x.yml", gangs=(GangSpec(name="gang0", nodes=(local("a"), local("b", 1))),))
-    assert list(discover_inventory(inventory, ["b"]).topologies) == ["b"]
+    assert list(discover_inventory(inventory, ["b"]).cluster.topologies) == ["b"]
 
 
 @pytest.mark.parametrize("answer", [None, [], {"format": 9}, {"format": 1, "files": {"/a": 1}}])
@@ -83,5 +83,6 @@ def test_a_clock_that_is_off_is_measured(ahead: float, monkeypatch: pytest.Monke
 def test_saved_nodes_share_a_tcp_side() -> None:
     snapshots = {f"node{n}": reference_machine(f"node{n}", n).snapshot() for n in range(4)}
     seen = discover_given(Given(snapshots))
-    assert {choice.interface for choice in seen.tcp.values()} == {"bond0"} and len(seen.tcp) == 4
+    assert {choice.interface for choice in seen.cluster.tcp.values()} == {"bond0"}
+    assert len(seen.cluster.tcp) == 4
     assert seen.failures == {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.doctor.rules.stacks import Installed, installed, release
 from orchestrator.doctor.rules.support.cluster import Node
-from orchestrator.doctor.rules.support.installed import Installed, installed, release
 from orchestrator.model import packages
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.model.snapshot import Snapshot

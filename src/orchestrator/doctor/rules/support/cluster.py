@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +16,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected, majority
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.reach import Trial
-from orchestrator.model.snapshot import Snapshot, part
+from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, part
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
 from orchestrator.protocol.layout import Layout
@@ -23,11 +25,13 @@ from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, usable_rails
 from orchestrator.topology.pci import normal_address, number, sort_key
 from orchestrator.topology.rdma import card_of
+from orchestrator.topology.stated import pasted
 from orchestrator.topology.switches import SwitchPlaces, slotted_switches
 
 V = TypeVar("V", bound=Hashable)
 NEWEST_NCCL = (2, 30, 7)
 _IPV4 = "/proc/sys/net/ipv4/conf"
+_HYPERVISOR = re.compile(r"^flags\s*:.*\bhypervisor\b", re.MULTILINE)
 
 
 class Slot(NamedTuple):
@@ -40,6 +44,41 @@ class Slot(NamedTuple):
     def __str__(self) -> str:
         where = f"switch {self.switch}" if self.switch else "a root port"
         return f"port {self.port} of card {self.card} behind {where}"
+
+
+class Input(Enum):
+    """Where facts come from: the node itself, `discover --save`, a copy of /sys, NCCL's XML, what tools printed.
+
+    as_root: the fix where root alone can read something; again: where something was not recorded
+    """
+
+    LIVE = (
+        "set `ansible_become: true` in the inventory; only root can read it",
+        "read it yourself on the node; `l40s-deploy discover --save DIR` shows what was readable",
+    )
+    SNAPSHOT = (
+        "save the snapshot again with ansible_become: true: `l40s-deploy discover --save DIR`",
+        "save the snapshot again: `l40s-deploy discover --save DIR`",
+    )
+    RECORDING = (
+        (
+            "record the machine again as root: `sudo hwloc-gather-topology DIR`, or `l40s-deploy discover --save DIR`"
+            " with ansible_become: true"
+        ),
+        "`l40s-deploy discover --save DIR` on the running machine records it",
+    )
+    XML = (
+        "NCCL's file has no such data: run `l40s-deploy doctor` on the node itself, with ansible_become: true",
+        "NCCL's file has no such data: run `l40s-deploy doctor` on the node itself",
+    )
+    PASTED = (
+        "run `l40s-deploy doctor` on the node itself, with ansible_become: true",
+        "run `l40s-deploy doctor` on the node itself; `l40s-deploy init NODE` makes the inventory for it",
+    )
+
+    def __init__(self, as_root: str, again: str) -> None:
+        self.as_root = as_root
+        self.again = again
 
 
 @dataclass(frozen=True)
@@ -61,6 +100,20 @@ class Node(Machine):
     layout: Layout | None = None
     served: tuple[ModelProfile, Layout] | None = None
     alone: bool = False
+
+    @cached_property
+    def input(self) -> Input:
+        """What its facts were read from."""
+        if pasted(self.snapshot):
+            return Input.PASTED
+        if self.snapshot.nvml.get("error") == NOT_RECORDED:
+            return Input.RECORDING if self.snapshot.files else Input.XML
+        return Input.SNAPSHOT if self.saved else Input.LIVE
+
+    @cached_property
+    def is_guest(self) -> bool:
+        """Whether it is a virtual machine, as its processor says (x86 only)."""
+        return bool(_HYPERVISOR.search(self.snapshot.text("/proc/cpuinfo")))
 
     @property
     def nccl(self) -> tuple[int, ...]:

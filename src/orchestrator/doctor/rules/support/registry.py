@@ -1,5 +1,5 @@
-"""How rules are written and found: a `Rule` decorates the function that judges a node, or all of them, in any file of
-the package."""
+"""How rules are written, found and run: a `Rule` decorates the function that judges a node, or all of them, in any file
+of the package. And what they find, put together where several nodes have it in common."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from orchestrator.doctor import rules
-from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.doctor.rules.support.input import Input, input_of, record_again
+from orchestrator.doctor.rules.support.cluster import Cluster, Input, Node
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gpu_facts import L40S, short_name
 from orchestrator.model.topology import Area
@@ -24,7 +23,7 @@ MOST_PATHS = 6
 _ORDER = {Severity.STOP: 0, Severity.SLOW: 1, Severity.UNKNOWN: 2, Severity.NOTE: 3}
 
 
-NOT_RECORDED = "NOT-RECORDED"
+INCOMPLETE = "NOT-RECORDED"
 LISTED_BY = "l40s-deploy doctor --explain"
 """The command that shows every rule."""
 
@@ -54,7 +53,7 @@ class Rule:
 
     def of_text(self, node: Node) -> Sequence[Finding] | None:
         """What `on_text` finds, where the whole check can't judge a pasted node; None where neither can."""
-        if input_of(node) is not Input.PASTED or not node.topology.lacks(*self.needs):
+        if node.input is not Input.PASTED or not node.topology.lacks(*self.needs):
             return None
         found = self.on_text(node)
         return found if found is None else [replace(one, id=self.id, node=node.name) for one in found]
@@ -124,8 +123,8 @@ def _findings(cluster: Cluster) -> Iterator[Finding]:
     for rule in all_rules():
         found += _known(rule, cluster)
         found += (one for node in cluster.nodes for one in rule.of_text(node) or ())
-    pasted = {node.name for node in cluster.nodes if input_of(node) is Input.PASTED}
-    untold = {one.node: set(one.devices) for one in found if one.id == NOT_RECORDED and one.node in pasted}
+    pasted = {node.name for node in cluster.nodes if node.input is Input.PASTED}
+    untold = {one.node: set(one.devices) for one in found if one.id == INCOMPLETE and one.node in pasted}
     for one in found:
         if one.severity is not Severity.UNKNOWN or one.id not in untold.get(one.node, ()):  # said once
             yield with_limits(one, cluster)
@@ -156,7 +155,7 @@ def unjudged(rule: Rule, node: Node, what: str, evidence: Iterable[str]) -> Find
         title=f"{what} could not be read; not known is whether {rule.title}",
         evidence=tuple(evidence)[:MOST_PATHS],
         effect="the fault that this rule finds may exist",
-        fix=record_again(node),
+        fix=node.input.again,
     )
 
 
@@ -180,3 +179,31 @@ def with_limits(finding: Finding, cluster: Cluster) -> Finding:
 def _only(values: Collection[V | None]) -> V | None:
     """What all gangs have in common; None where they differ."""
     return next(iter(values)) if len(values) == 1 else None
+
+
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """A finding, and all nodes that have it in the same form; '' means the entire cluster."""
+
+    finding: Finding
+    nodes: tuple[str, ...]
+
+
+def grouped(findings: Iterable[Finding]) -> list[FindingGroup]:
+    """Findings in their order; those that differ in node and evidence only are put together."""
+    groups: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
+    for one in findings:
+        key = (one.id, one.severity, one.devices, one.title, one.effect, one.fix)
+        groups.setdefault(key, (one, []))[1].append(one.node)
+    return [FindingGroup(finding, tuple(nodes)) for finding, nodes in groups.values()]
+
+
+def who(nodes: Sequence[str], of: int) -> str:
+    """'node0', 'node0, node2', 'all 4 nodes', 'node0, node1, node2, node3 and 5 more'. of: nodes there are."""
+    if len(nodes) == of > 1:
+        return f"all {of} nodes"
+    named = ", ".join(node or "cluster" for node in nodes[:_FEW])
+    return f"{named} and {len(nodes) - _FEW} more" if len(nodes) > _FEW else named
