@@ -16,7 +16,7 @@ MAY_BE_TWINS = [
     },  # of two processes that have nothing else in common
     {
         "tuning/on_node/tune.py:_digest",
-        "engines/tuned_holdings.py:digest",
+        "engines/tuned_validity.py:digest",
     },  # the node and the controller share protocol/ alone
 ]
 

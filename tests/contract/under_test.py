@@ -30,8 +30,8 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import GangPorts, GangSpec, NodeSpec, Overrides, Reach
 from orchestrator.model.plan import NodePlan
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.host import HostFacts
 from orchestrator.protocol.staging import Watch
 
 PROFILE = "tiny-deepseek-v3"

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.hosts.steps.test_bundle import OURS
 
-from orchestrator.engines.dialect import order
-from orchestrator.engines.registry import newest
+from orchestrator.engines.registry import newest, order
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 

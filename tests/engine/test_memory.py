@@ -28,9 +28,9 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning.build import build_plan
+from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.host import HostFacts
 from orchestrator.planning.named import refusal
-from orchestrator.planning.options import HostFacts, PlanOptions
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

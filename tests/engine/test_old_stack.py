@@ -22,8 +22,7 @@ from tests.support.wheels import wheel
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.plan import GangPlan
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 
 pytestmark = [
     pytest.mark.engine,

@@ -41,7 +41,7 @@ from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.model.snapshot import snapshot_json
 from orchestrator.monitoring.metrics import metrics
 from orchestrator.monitoring.steps.exporter import Scraper
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
@@ -51,7 +51,7 @@ from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
-from orchestrator.planning.profile_draft import draft
+from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
 from orchestrator.protocol import jobs, page_cache, verbs
 from orchestrator.protocol.message import Message

@@ -26,9 +26,8 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.node.agent import weights
-from orchestrator.planning.judgement import judge
-from orchestrator.planning.profile_draft import draft
-from orchestrator.planning.steps.file import read_request
+from orchestrator.planning.judgement import draft, judge
+from orchestrator.planning.steps.plan import read_request
 from orchestrator.remote import ssh_config
 from orchestrator.tuning.steps.packs import load_pack
 

@@ -21,8 +21,8 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import DeployError
 from orchestrator.model.plan import Plan
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import HostFacts, PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build

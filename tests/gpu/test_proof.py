@@ -97,11 +97,14 @@ def test_a_share_of_v3_has_the_shapes_of_one_of_32_gpus(tmp_path: Path) -> None:
     from orchestrator.engines.tuned_wanted import wanted_files
     from orchestrator.loading.profiles import load_profile
     from orchestrator.loading.stacks import load_stack
-    from orchestrator.planning.layout import Degrees, layout_of
+    from orchestrator.protocol.layout import Layout
 
     def shapes(name: str, ranks: int) -> list[str]:
         profile = load_profile(name)
-        layout, rules = layout_of(Degrees(ranks), ranks, 1), engine_of(load_stack("sglang-0.5.23")).tuned
+        layout, rules = (
+            Layout(tensor_parallel=ranks, nnodes=ranks, gpus_per_node=1),
+            engine_of(load_stack("sglang-0.5.23")).tuned,
+        )
         return [one.name for one in wanted_files(profile, layout, rules, gpu="NVIDIA H200", triton="3.6.0")]
 
     for ranks in (1, 2, 4):

@@ -44,7 +44,7 @@ ANSWERS: Mapping[str, type[Message]] = {
     "same-root": jobs.SameRootAnswer,
     "inspect": jobs.InspectAnswer,
 }
-"""Not of `probe`: its answer is a snapshot (model/snapshot_json.py)."""
+"""Not of `probe`: its answer is a snapshot (model/snapshot.py)."""
 LISTS: Mapping[str, type[Message]] = {"dial": ways.Dialed}
 """Verbs whose answer is a list of these."""
 LINES: Mapping[str, type[Message]] = {

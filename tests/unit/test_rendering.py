@@ -20,8 +20,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.rendering import launch_script
 
 TEXT = template("launch.sh.j2")

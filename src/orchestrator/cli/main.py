@@ -16,7 +16,7 @@ from orchestrator.cli.arguments import Parser, added, apart, arranged, in_groups
 from orchestrator.cli.detaching import detaching
 from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen, answering
-from orchestrator.loading.library import Library
+from orchestrator.loading.resources import Library
 from orchestrator.loading.which import choose_inventory, load_config
 from orchestrator.model.errors import DeployError, Detached, Exit, InputError
 from orchestrator.model.inventory import Inventory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from orchestrator.planning.redaction import typed
+from orchestrator.model.secret_text import typed
 
 
 def command_line() -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.tuned_wanted import Wanted, resolve
 from orchestrator.model.finding import Severity
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
 from orchestrator.model.per_node import collected
+from orchestrator.protocol.looks import Holdings
 
 TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 NEEDED = (*TILE, "GROUP_SIZE_M")
@@ -197,3 +202,55 @@ def _once(found: list[Flaw]) -> Iterator[Flaw]:
     for same in groups.values():
         more = f" (and at {len(same) - 1} more batch sizes)" if len(same) > 1 else ""
         yield Flaw(same[0].severity, same[0].text + more)
+
+
+class State(str, Enum):
+    """tuned: the very file; fallback: another Triton's, or the up projection's; default: none, the engine's built-in
+    tiles; fails: the engine ends when it looks for it."""
+
+    TUNED = "tuned"
+    FALLBACK = "fallback"
+    DEFAULT = "default"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What an engine will take on one node for one wanted file. folder, name, sha256: '' where there is none"""
+
+    state: State
+    folder: str = ""
+    name: str = ""
+    sha256: str = ""
+    flaws: tuple[Flaw, ...] = ()
+
+    @property
+    def harms(self) -> bool:
+        """Whether an engine would fail or answer wrongly with it."""
+        return any(flaw.severity is Severity.STOP for flaw in self.flaws)
+
+
+def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
+    """What becomes of one wanted file on one node."""
+    if wanted.kernel == "moe" and lookup.by_triton and wanted.folder.rpartition("/")[0] in held.absent:
+        missing = wanted.folder.rpartition("/")[0]
+        return Holding(
+            state=State.FAILS,
+            flaws=(Flaw(Severity.STOP, f"{missing} does not exist, but the engine reads it: FileNotFoundError"),),
+        )
+    found = resolve(wanted, lookup, held.folders)
+    if not found.folder:
+        return Holding(state=State.DEFAULT)
+    text = held.folders[found.folder][found.name]
+    return Holding(
+        state=State.FALLBACK if found.fallback or found.name != wanted.name else State.TUNED,
+        folder=found.folder,
+        name=found.name,
+        sha256=digest(text),
+        flaws=flaws(found.name, text),
+    )
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a file that was read as text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.engines.tuned_files import Lookup, moe_root
-from orchestrator.engines.tuned_lookup import device_name, linear_name, moe_name, triton_folder, triton_version
-from orchestrator.engines.tuned_shapes import experts, linears
 from orchestrator.model.profile import ModelProfile, Quantisation
+from orchestrator.planning.layout import kept_whole
 from orchestrator.protocol.layout import Layout
 
 Kernel = Literal["moe", "linear"]
@@ -147,3 +147,151 @@ def _places(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str
     }
     others = sorted((folder for folder in versions if folder != wanted.folder), key=versions.__getitem__, reverse=True)
     return [wanted.folder, *others]
+
+
+FUSING_ARCHITECTURES = ("DeepseekV3ForCausalLM",)
+"""DeepseekV2ForCausalLM.fused_shared_experts_architecture and its subclasses that keep it (0.5.23)."""
+
+_FUSED_EXPERTS = 256
+"""The number of routed experts for which a plain checkpoint's one shared expert is fused (0.5.23)."""
+
+
+def device_name(gpu: str) -> str:
+    """A GPU's name as file names have it: torch.cuda.get_device_name with underscores (NVIDIA_L40S)."""
+    return gpu.strip().replace(" ", "_")
+
+
+def moe_name(
+    experts: int,
+    inner: int,
+    device: str,
+    dtype: str,
+    block: tuple[int, int],
+    *,
+    channel: bool = False,
+    down: bool = False,
+    spaced: bool = True,
+) -> str:
+    """A fused MoE config's file name. dtype: '' for bf16; block: (0, 0) for none; channel: named so by the version;
+    spaced: as in Lookup."""
+    parts = [f"E={experts},N={inner},device_name={device}"]
+    parts += [f"dtype={dtype}"] if dtype else []
+    parts += [f"block_shape={_block(block, spaced)}"] if all(block) else []
+    parts += ["per_channel_quant=True"] if channel else []
+    return ",".join(parts) + ("_down" if down else "") + ".json"
+
+
+def linear_name(rows: int, columns: int, device: str, block: tuple[int, int], *, spaced: bool = True) -> str:
+    """A block-FP8 GEMM config's file name, of a weight with `rows` (N) and `columns` (K)."""
+    return f"N={rows},K={columns},device_name={device},dtype=fp8_w8a8,block_shape={_block(block, spaced)}.json"
+
+
+def _block(block: tuple[int, int], spaced: bool) -> str:
+    return f"[{block[0]},{' ' * spaced}{block[1]}]"
+
+
+def triton_folder(version: str) -> str:
+    """`triton_3_8_0` for Triton 3.8.0."""
+    return f"triton_{version.replace('.', '_')}"
+
+
+def triton_version(folder: str) -> tuple[int, ...] | None:
+    """(3, 8, 0) of `triton_3_8_0`; None for what is no such folder."""
+    if not re.fullmatch(r"triton_\d+(?:_\d+)*", folder):
+        return None
+    return tuple(int(number) for number in folder.removeprefix("triton_").split("_"))
+
+
+def fuses_shared_expert(lookup: Lookup, architecture: str, *, routed: int, shared: int, expert_parallel: int) -> bool:
+    """Whether the shared expert is one of the routed ones on an NVIDIA GPU of compute capability 8.0 or newer."""
+    return (
+        lookup.fuses_shared
+        and architecture in FUSING_ARCHITECTURES
+        and routed == _FUSED_EXPERTS
+        and shared == 1
+        and expert_parallel == 1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One linear layer's weight on one GPU. part: what it is, in the model's own words; rows: N, columns: K."""
+
+    part: str
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of one layer on one GPU. number: E; inner: N, one expert's share; fused: the shared one is in E."""
+
+    number: int
+    inner: int
+    fused: bool
+
+
+def experts(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Experts | None:
+    """The fused MoE kernel's shape; None for a model without experts."""
+    dims, expert = profile.dimensions, layout.expert_parallel
+    if not dims.n_routed_experts:
+        return None
+    fused = fuses_shared_expert(
+        lookup,
+        profile.architecture,
+        routed=dims.n_routed_experts,
+        shared=dims.n_shared_experts,
+        expert_parallel=expert,
+    )
+    ways = layout.tensor_parallel // expert
+    return Experts(dims.n_routed_experts // expert + fused, dims.moe_intermediate_size // ways, fused)
+
+
+def linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> tuple[Gemm, ...]:
+    """Every linear layer that runs in the checkpoint's quantisation, each shape with its first name."""
+    found: dict[tuple[int, int], Gemm] = {}
+    for gemm in (*_attention(profile, layout, lookup), *_feed_forward(profile, layout, lookup)):
+        if gemm.rows and gemm.columns:
+            found.setdefault((gemm.rows, gemm.columns), gemm)
+    return tuple(found.values())
+
+
+def _attention(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Gemm]:
+    dims, tensor = profile.dimensions, layout.tensor_parallel // layout.attention_data_parallel
+    heads, hidden = dims.num_attention_heads, dims.hidden_size
+    if not dims.kv_lora_rank:
+        size = dims.head
+        kv_heads = max(1, dims.num_key_value_heads // tensor)
+        yield Gemm("qkv_proj", (heads // tensor + 2 * kv_heads) * size, hidden)
+        yield Gemm("o_proj", hidden, heads * size // tensor)
+        return
+    latent = dims.kv_lora_rank + dims.qk_rope_head_dim
+    queries = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim) // tensor
+    if not dims.q_lora_rank:
+        yield Gemm("q_proj", queries, hidden)
+        yield Gemm("kv_a_proj_with_mqa", latent, hidden)
+    elif lookup.fuses_qkv_a:
+        yield Gemm("fused_qkv_a_proj_with_mqa", dims.q_lora_rank + latent, hidden)
+    else:
+        yield Gemm("q_a_proj", dims.q_lora_rank, hidden)
+        yield Gemm("kv_a_proj_with_mqa", latent, hidden)
+    if dims.q_lora_rank:
+        yield Gemm("q_b_proj", queries, dims.q_lora_rank)
+    yield Gemm("kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim) // tensor, dims.kv_lora_rank)
+    yield Gemm("o_proj", hidden, heads * dims.v_head_dim // tensor)
+
+
+def _feed_forward(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Iterator[Gemm]:
+    dims, tensor = profile.dimensions, layout.tensor_parallel
+    whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
+    if dims.first_k_dense_replace or not dims.n_routed_experts:
+        yield from _mlp("dense layers", dims.hidden_size, dims.intermediate_size, 1 if whole_dense else tensor)
+    moe = experts(profile, layout, lookup)
+    if moe and dims.n_shared_experts and not moe.fused:
+        inner = dims.moe_intermediate_size * dims.n_shared_experts
+        yield from _mlp("shared experts", dims.hidden_size, inner, 1 if whole_shared else tensor)
+
+
+def _mlp(words: str, hidden: int, inner: int, ways: int) -> Iterator[Gemm]:
+    yield Gemm(f"gate_up_proj of {words}", 2 * inner // ways, hidden)
+    yield Gemm(f"down_proj of {words}", hidden, inner // ways)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.dialect import Dialect
 from orchestrator.engines.engine import HARMLESS, Engine, Intent, Names, Option
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
+from orchestrator.engines.registry import Dialect
 from orchestrator.engines.serving import METRICS
 from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError

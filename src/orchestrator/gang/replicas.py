@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.inventory import GangSpec
-from orchestrator.model.replicas import replicas_of
+from orchestrator.model.survivors import replicas_of
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.report import RankReport
 

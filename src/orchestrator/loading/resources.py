@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import yaml
+
+if TYPE_CHECKING:  # most verbs name no model
+    from orchestrator.model.profile import ModelProfile, Stack
+
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -66,3 +70,16 @@ def folders(kind: Kind) -> tuple[Path, ...]:
 def new_file(kind: Kind, name: str) -> Path:
     """Where a file that is made for the operator belongs: beside the inventory, else in the working directory."""
     return (_beside[0] if _beside else Path("inventory")) / kind / f"{name}.yml"
+
+
+class Library:
+    """Set where a process starts (`profiles`, `stacks`).
+
+    profile: of this name, or in this .yml file; raises InputError with the nearest names
+    models:  every model that there is a profile for, sorted
+    stack:   as `profile`
+    """
+
+    profile: ClassVar[Callable[[str], ModelProfile]]
+    models: ClassVar[Callable[[], tuple[str, ...]]]
+    stack: ClassVar[Callable[[str], Stack]]

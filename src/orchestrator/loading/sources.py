@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.loading import ansible_command
-from orchestrator.loading.ansible_settings import knows_a_vault_password
+from orchestrator.loading.ansible_command import knows_a_vault_password
 from orchestrator.loading.ansible_yaml import (
     VAULT_HEADER,
     AnsibleInventory,

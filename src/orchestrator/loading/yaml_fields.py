@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from orchestrator.loading.marked_yaml import parse_yaml, read_text
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
@@ -151,3 +153,32 @@ def names(folders: tuple[Path, ...]) -> tuple[str, ...]:
 def _shown(value: Any) -> str:
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+WIDTH = 110
+
+
+class _Plain(yaml.SafeDumper):
+    """Lists are indented below their key, as people write them, and nothing is an anchor."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002 - PyYAML's signature
+        """Never indentless."""
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        """What occurs twice is written twice."""
+        return True
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Lines as lines: a script is read by people too."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _block)
+
+
+def yaml_text(document: Any, *comment: str) -> str:
+    """A document below its comment's lines."""
+    text = yaml.dump(document, Dumper=_Plain, sort_keys=False, width=WIDTH, allow_unicode=True)
+    return "".join(f"# {line}\n" for line in comment) + text

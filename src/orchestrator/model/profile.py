@@ -46,6 +46,11 @@ class Dimensions:
     head_dim: int = 0
     """Of models without MLA; 0 means hidden_size / num_attention_heads."""
 
+    @property
+    def head(self) -> int:
+        """Size of one attention head of a model without MLA."""
+        return self.head_dim or self.hidden_size // max(1, self.num_attention_heads)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:

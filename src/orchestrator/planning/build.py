@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.engines.engine import Engine, Intent, Option
 from orchestrator.engines.memory import context_length
@@ -16,14 +16,12 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import CudaGraphs, ModelProfile, Stack
 from orchestrator.model.topology import Area, Gpu, Topology
-from orchestrator.planning import choices, layout, memory, named, page_cache, places, transport
+from orchestrator.planning import choices, layout, memory, named, page_cache
 from orchestrator.planning import engine_command as commands
-from orchestrator.planning.adapt import adapted
 from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices
-from orchestrator.planning.digest import facts_digest, plan_id, short_digest
 from orchestrator.planning.environment import Surroundings, environment, network
-from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.requirements import contradictions
+from orchestrator.planning.host import HostFacts, contradictions, gang_dir, model_path, state_dir, venv
+from orchestrator.planning.plan_file import facts_digest, plan_id, short_digest
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import Transport
 from orchestrator.topology.machine import Machine
@@ -32,13 +30,32 @@ from orchestrator.topology.network import TcpChoice, networks_met
 Fact = tuple[str, str, str]
 
 
-def abilities(engine: Engine) -> layout.Abilities:
-    """What layouts an engine's versions can do."""
-    return layout.Abilities(
-        pipelines=engine.names.pipeline_parallel is not None,
-        experts=engine.names.expert_parallel is not None,
-        attention=engine.attention is not None,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Pinned degrees (None lets the profile or the number of GPUs decide) and extra engine flags.
+
+    layout: name of one of the profile's layouts, '' for none
+    adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.adapt)
+    debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
+    api_keys: fingerprint of the API key, by name of the gangs that ask for one
+    """
+
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    expert_parallel: int | None = None
+    attention_data_parallel: int | None = None
+    layout: str = ""
+    adapt: bool = False
+    extra_args: tuple[str, ...] = ()
+    debug: bool = True
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    api_keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def pinned(self) -> bool:
+        """Somebody chose a degree."""
+        degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.attention_data_parallel)
+        return any(degree is not None for degree in degrees)
 
 
 def build_plan(
@@ -56,7 +73,6 @@ def build_plan(
     engine = engine_of(stack)
     plans, facts, findings = [], list[Fact](), list(_stack_notes(stack))
     for gang in gangs:
-        _check_ports(gang)
         _check_gpu_counts(gang)
         cuda = stack.device == "cuda"
         given = _GangGiven(
@@ -135,37 +151,42 @@ class _GangGiven:
         context = context_length(config) if config is not None else None
         return memory.budget(self.profile, self.stack, of, flags=flags, gpu_total=total, where=where, context=context)
 
-    def adapted_profile(self) -> ModelProfile:
-        nodes, each = len(self.gang.nodes), self.gang.leader.gpus
+    def fits(self, of: Layout, flags: memory.Flags) -> bool:
+        with suppress(InputError):
+            self.budget(of, flags)
+            return True
+        return False
 
-        def fits(profile: ModelProfile, degrees: layout.Degrees) -> bool:
-            flags, candidate = replace(self, profile=profile).flags(), layout.layout_of(degrees, nodes, each)
-            with suppress(InputError):
-                memory.budget(profile, self.stack, candidate, flags=flags, gpu_total=self._gpu_total(), where="")
-                return True
-            return False
+    def adapted(self) -> _GangGiven:
+        """With a layout that fits the nodes that it has."""
 
-        return adapted(self.profile, self.stack, abilities(self.engine), nodes=nodes, gpus_per_node=each, fits=fits)
+        def fits(profile: ModelProfile, its_layout: Layout) -> bool:
+            other = replace(self, profile=profile)
+            return other.fits(its_layout, other.flags())
+
+        able, nodes, each = layout.abilities(self.engine), len(self.gang.nodes), self.gang.leader.gpus
+        profile = named.adapted(self.profile, self.stack, able, nodes=nodes, gpus_per_node=each, fits=fits)
+        return replace(self, profile=profile)
 
     def chosen_layout(self, flags: memory.Flags) -> Layout:
-        def fits(candidate: Layout) -> bool:
-            with suppress(InputError):
-                self.budget(candidate, flags)
-                return True
-            return False
-
-        return layout.choose(
+        options = self.options
+        its_layout = layout.usual(
             self.profile,
-            nodes=len(self.gang.nodes),
-            gpus_per_node=self.gang.leader.gpus,
-            able=abilities(self.engine),
-            tensor=self.options.tensor_parallel,
-            pipeline=self.options.pipeline_parallel,
-            expert=self.options.expert_parallel,
-            attention=self.options.attention_data_parallel,
-            fits=fits,
+            len(self.gang.nodes),
+            self.gang.leader.gpus,
+            tensor=options.tensor_parallel,
+            pipeline=options.pipeline_parallel,
+            expert=options.expert_parallel,
+            attention=options.attention_data_parallel,
+        )
+        layout.refuse(
+            self.profile,
+            its_layout,
+            layout.abilities(self.engine),
+            fits=lambda candidate: self.fits(candidate, flags),
             where=f"gang {self.gang.name}",
         )
+        return its_layout
 
     def _gpu_total(self) -> int | None:
         totals = [gpu.memory_total for gpus in self.gpus.values() for gpu in gpus if gpu.memory_total]
@@ -184,7 +205,7 @@ class _GangChoices(_GangGiven):
     layout: Layout
     tcp: Mapping[str, TcpChoice]
     rdma: Mapping[str, RdmaChoice]
-    decision: transport.TransportDecision
+    decision: choices.TransportDecision
     caches: page_cache.Fits
     dist_init: str
 
@@ -196,16 +217,14 @@ class _GangChoices(_GangGiven):
         return layout.kept_whole(self.profile, self.layout.tensor_parallel)
 
     def node_plan(self, node: NodeSpec) -> NodePlan:
-        venv = places.venv(node, self.stack.name)
-        host = self.options.hosts.get(node.name, HostFacts())
-        state = places.state_dir(node, host)
-        model_path = places.model_path(node, self.profile)
-        settings = commands.inside(self.stack, environment(self._surroundings(node, venv, state, host)))
+        its_venv, host = venv(node, self.stack.name), self.options.hosts.get(node.name, HostFacts())
+        state, checkpoint = state_dir(node, host), model_path(node, self.profile)
+        settings = commands.inside(self.stack, environment(self._surroundings(node, its_venv, state, host)))
         env = {setting.name: setting.value for setting in settings}
         its_network = network(env, self.decision.transport, self.tcp[node.name].address)
         chosen = commands.options(
             self.engine,
-            self._intent(node, model_path),
+            self._intent(node, checkpoint),
             self.profile,
             self.stack,
             node,
@@ -223,7 +242,7 @@ class _GangChoices(_GangGiven):
             name=node.name,
             node_rank=node.node_rank,
             address=self.tcp[node.name].address,
-            command=tuple(word.replace("{venv}", venv) for word in launch),
+            command=tuple(word.replace("{venv}", its_venv) for word in launch),
             flags=tuple((option.flag, *option.values) for option in chosen),
             env=tuple(env.items()),
             env_public=node.overrides.env_public,
@@ -232,7 +251,7 @@ class _GangChoices(_GangGiven):
             gpu_uuids=tuple(gpu.uuid for gpu in self.gpus[node.name]),
             tp_ranks=layout.tensor_ranks(self.layout, node.node_rank),
             working_dir=state,
-            model_path=model_path,
+            model_path=checkpoint,
             http_url=self._http_url(node),
             network=its_network,
             graph_batch=commands.graph_batch(self.engine, chosen),
@@ -241,16 +260,16 @@ class _GangChoices(_GangGiven):
                 node,
                 gpus=gpus,
                 rdma=its_network.rdma,
-                shown=self._shown(node, state, model_path, env),
+                shown=self._shown(node, state, checkpoint, env),
             ),
         )
 
-    def _shown(self, node: NodeSpec, state: str, model_path: str, env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
+    def _shown(self, node: NodeSpec, state: str, checkpoint: str, env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
         """What a container sees of its node, each with whether the engine may write there."""
-        yield model_path, False
+        yield checkpoint, False
         yield env["XDG_CACHE_HOME"], True
         if self._has_secrets(node):
-            yield places.gang_dir(state, self.gang.name), False
+            yield gang_dir(state, self.gang.name), False
 
     def _has_secrets(self, node: NodeSpec) -> bool:
         """The leader alone serves HTTP, so that it alone is given the API key."""
@@ -262,7 +281,7 @@ class _GangChoices(_GangGiven):
         launch = commands.launch_words(self.stack)
         if not self._has_secrets(node):
             return launch, chosen
-        launch, more = self.engine.with_secrets(launch, places.gang_dir(state, self.gang.name))
+        launch, more = self.engine.with_secrets(launch, gang_dir(state, self.gang.name))
         return launch, (*chosen, *more)
 
     def _surroundings(self, node: NodeSpec, venv: str, state: str, host: HostFacts) -> Surroundings:
@@ -287,9 +306,9 @@ class _GangChoices(_GangGiven):
             failover=bool(self.rdma) and all(map(choices.two_ports_of_a_card, self.rdma.values())),
         )
 
-    def _intent(self, node: NodeSpec, model_path: str) -> Intent:
+    def _intent(self, node: NodeSpec, checkpoint: str) -> Intent:
         return Intent(
-            model_path=model_path,
+            model_path=checkpoint,
             served_name=self.profile.name,
             tensor_parallel=self.layout.tensor_parallel,
             pipeline_parallel=self.layout.pipeline_parallel,
@@ -341,7 +360,7 @@ class _GangChoices(_GangGiven):
 
     def findings(self) -> list[Finding]:
         findings = list(self.decision.findings)
-        degrees = str(layout.degrees_of(self.layout))
+        degrees = str(self.layout)
         gpu = self._gpu_name()
         known = gpu == L40S.name and (self.stack.name, degrees) in self.profile.measured
         if self.cuda and not known:
@@ -370,7 +389,7 @@ def _plan_gang(given: _GangGiven) -> tuple[GangPlan, list[Fact], list[Finding]]:
     """The gang's plan, the facts that it rests on, and what an operator should know."""
     gang, stack, options = given.gang, given.stack, given.options
     if options.adapt and not (options.layout or options.pinned):
-        given = replace(given, profile=given.adapted_profile())
+        given = given.adapted()
     seen = [gpu for gpus in given.gpus.values() for gpu in gpus]
     named.refuse(given.profile, stack, seen, f"gang {gang.name}")
     flags = given.flags()
@@ -401,7 +420,7 @@ def _plan_gang(given: _GangGiven) -> tuple[GangPlan, list[Fact], list[Finding]]:
         api_key=options.api_keys.get(gang.name, ""),
     )
     facts = [fact for node in gang.nodes for fact in chosen.facts(node)]
-    by_transport = (*transport.by_hand(chosen.decision, plan), *transport.pcie_ipc(plan, given.profile))
+    by_transport = (*choices.by_hand(chosen.decision, plan), *choices.pcie_ipc(plan, given.profile))
     return plan, facts, [*chosen.findings(), *by_transport]
 
 
@@ -414,9 +433,9 @@ def _choices(given: _GangGiven, its_layout: Layout) -> _GangChoices:
         for node in gang.nodes
         if node.name in known and given.cuda
     }
-    decision = transport.TransportDecision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
+    decision = choices.TransportDecision(Transport.NONE, "an engine on CPU uses Gloo, not NCCL")
     if given.cuda:
-        decision = transport.decide(gang, rdma, its_layout)
+        decision = choices.decide(gang, rdma, its_layout)
     each = page_cache.to_read(memory.checkpoint_bytes(given.profile), its_layout)
     return _GangChoices(
         **vars(given),
@@ -459,34 +478,6 @@ def _gpus(node: NodeSpec, topology: Topology | None) -> tuple[Gpu, ...]:
             " others in l40s_gpus, as `l40s_gpus: [0, 1, 2, 4]`",
         )
     return answering
-
-
-def _check_ports(gang: GangSpec) -> None:
-    """Every node of a gang uses the same numbers, each for one thing. Raises InputError."""
-    ports = gang.leader.ports
-    for node in gang.nodes:
-        if node.ports != ports:
-            raise InputError(
-                f"{node.name} has different ports than the leader {gang.leader.name}: {node.ports} and {ports}",
-                where=f"inventory: gang {gang.name}",
-                fix="set the l40s_ ports in the gang's group, not for single nodes",
-            )
-    used: dict[int, str] = {}
-    for name, number in (
-        ("l40s_dist_init_port", ports.dist_init),
-        ("l40s_http_port", ports.http),
-        ("l40s_nccl_port", ports.nccl),
-        ("l40s_agent_port", ports.agent),
-    ):
-        if number is None:
-            continue
-        if number in used:
-            raise InputError(
-                f"port {number} is used twice: {used[number]} and {name}",
-                where=f"inventory: gang {gang.name}",
-                fix="give each its own port",
-            )
-        used[number] = name
 
 
 def _gid_findings(node: NodeSpec, rdma: RdmaChoice) -> list[Finding]:

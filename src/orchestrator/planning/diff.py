@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from orchestrator.model.per_node import collected
-from orchestrator.model.secret_text import HIDDEN
-from orchestrator.planning.redaction import is_secret, shown_env, shown_flags
+from orchestrator.model.secret_text import HIDDEN, is_secret, shown_env, shown_flags
 from orchestrator.protocol.staging import APART, StagingRequest
 
 _OF_ONE_RUN = ("run_id", "plan_id", "asked", *APART, "launch_sha256", "state_dir", "gang", "argv", "command", "flags",

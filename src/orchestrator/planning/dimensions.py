@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from difflib import SequenceMatcher
 from typing import Any
 
-from orchestrator.model.profile import Dimensions
+from orchestrator.model.errors import InputError
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.profile import Dimensions, ModelProfile
+from orchestrator.planning.host import model_path
 
 _ALIASES = {
     "n_routed_experts": ("n_routed_experts", "num_experts", "num_local_experts"),
@@ -53,11 +57,6 @@ def layer_kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(kind) for kind in kinds[:_MOST_LAYERS]) if isinstance(kinds, list) else ()
 
 
-def head_dim(config: Mapping[str, Any], size: Dimensions) -> int:
-    """Size of one attention head of a model without MLA; 0 if unknown."""
-    return _number(_text(config), ("head_dim",), _MOST) or size.hidden_size // max(1, size.num_attention_heads)
-
-
 def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = config.get("text_config")
     return {**config, **inner} if isinstance(inner, dict) else config
@@ -70,3 +69,66 @@ def _most(name: str) -> int:
 def _number(config: Mapping[str, Any], names: tuple[str, ...], most: int) -> int:
     found = (config.get(name) for name in names)
     return next((number for number in found if type(number) is int and 0 <= number <= most), 0)
+
+
+_MOST_NAMED = 4
+
+
+def check_checkpoint(
+    node: NodeSpec, profile: ModelProfile, config: Mapping[str, Any], others: Iterable[ModelProfile]
+) -> None:
+    """Raises InputError where config.json contradicts the profile; names the profile that it agrees with."""
+    wrong = disagreements(profile, config)
+    if not wrong:
+        return
+    fits = _most_like(profile.name, [other.name for other in others if not disagreements(other, config)])
+    more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+    found = f"it matches the profile {fits} (use `--model {fits}`); otherwise " if fits else ""
+    raise InputError(
+        f"the checkpoint does not match the profile {profile.name}: {'; '.join(wrong[:_MOST_NAMED])}{more}",
+        where=f"{node.name}: {model_path(node, profile)}/config.json",
+        fix=f"{found}copy the right checkpoint there, or correct the profile",
+    )
+
+
+def _most_like(name: str, others: list[str]) -> str:
+    return max(others, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
+
+
+def disagreements(profile: ModelProfile, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What config.json and the profile say differently, one sentence each. What only one of them says is no
+    disagreement: quantised versions of a model often leave keys out."""
+    return (*_architecture(profile, config), *_quantisation(profile, config), *_dimensions(profile, config))
+
+
+def _architecture(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
+    named = config.get("architectures")
+    if isinstance(named, list) and named and profile.architecture not in named:
+        yield f"architectures is {named!r:.80}, the profile has {profile.architecture}"
+
+
+def _quantisation(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
+    found = config.get("quantization_config")
+    quantised = found if isinstance(found, Mapping) else {}
+    method, block = str(quantised.get("quant_method", "")), quantised.get("weight_block_size")
+    if profile.quantisation == "fp8-block":
+        if method != "fp8" or not isinstance(block, list):
+            yield f"quantization_config has {_shown(method)} without blocks, the profile has fp8 in blocks"
+        elif block != list(profile.block):
+            yield f"weight_block_size is {block!r:.40}, the profile has {list(profile.block)}"
+    elif isinstance(block, list):
+        yield f"weight_block_size is {block!r:.40}, the profile has {profile.quantisation}"
+    elif profile.quantisation == "none" and method:
+        yield f"quant_method is {method!r:.40}, the profile has no quantisation"
+
+
+def _shown(method: str) -> str:
+    return f"{method!r:.40}" if method else "no quant_method"
+
+
+def _dimensions(profile: ModelProfile, config: Mapping[str, Any]) -> Iterator[str]:
+    found = dimensions(config)
+    for name in (field.name for field in fields(Dimensions)):
+        theirs, ours = getattr(found, name), getattr(profile.dimensions, name)
+        if theirs and ours and theirs != ours:
+            yield f"{name} is {theirs}, the profile has {ours}"

@@ -15,11 +15,9 @@ from orchestrator.engines.registry import first_with
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Overrides
 from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning import places
+from orchestrator.model.secret_text import is_hidden
 from orchestrator.planning.choices import RdmaChoice
-from orchestrator.planning.options import HostFacts
-from orchestrator.planning.redaction import is_hidden
-from orchestrator.planning.requirements import older
+from orchestrator.planning.host import HostFacts, older, vocabularies
 from orchestrator.protocol.network import NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
 
@@ -311,7 +309,7 @@ def _process(about: Surroundings) -> Iterator[Setting]:
     if about.host.vocabularies:
         yield Setting(
             "TIKTOKEN_ENCODINGS_BASE",
-            places.vocabularies(about.venv),
+            vocabularies(about.venv),
             "the vocabularies from the stack's bundle: openai_harmony (gpt-oss) would download them",
         )
 

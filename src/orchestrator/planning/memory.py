@@ -19,7 +19,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import ModelProfile, Part, Stack
-from orchestrator.planning.layout import degrees_of, head_dim, kept_whole
+from orchestrator.planning.layout import kept_whole
 from orchestrator.protocol.layout import Layout
 
 GIB = 1 << 30
@@ -81,7 +81,7 @@ def budget(
     ]
     if room < per_token:
         raise InputError(
-            f"{profile.name} does not fit at {degrees_of(layout)}: " + "; ".join(lines),
+            f"{profile.name} does not fit at {layout}: " + "; ".join(lines),
             where=where,
             fix="use more GPUs, or a smaller model",
         )
@@ -161,7 +161,7 @@ def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division
     if dims.kv_lora_rank:
         return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * size
     heads = max(1, dims.num_key_value_heads // parts)
-    cell = 2 * heads * head_dim(profile) * size
+    cell = 2 * heads * dims.head * size
     windows = round(layers * profile.window_layers / dims.num_hidden_layers)
     share = division.window_share if division is not None else 1.0
     return cell * (layers - windows) + int(share * cell * windows)
@@ -228,7 +228,7 @@ def _attention(profile: ModelProfile, tensor: int, *, absorbed: bool = True) -> 
     heads = dims.num_attention_heads
     linear = partial(_linear, profile, "attention")
     if not dims.kv_lora_rank:
-        head = head_dim(profile)
+        head = dims.head
         kv_heads = max(1, dims.num_key_value_heads // tensor)
         return linear((heads // tensor + 2 * kv_heads) * head, dims.hidden_size) + linear(
             dims.hidden_size, heads * head // tensor

@@ -1,15 +1,16 @@
-"""What a profile has in addition to the model's dimensions: layouts with a name, and where it can't be served."""
+"""What of a profile counts on these nodes: the layout, by name or by need, and whether the stack can serve it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
-from orchestrator.model.profile import ModelProfile, ModelRefusal, Stack
+from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
-from orchestrator.planning.layout import Degrees, degrees_of
+from orchestrator.planning.layout import Abilities, layout_of, reasons, usual, working
+from orchestrator.protocol.layout import Layout
 from orchestrator.topology.gpus import capability
 
 
@@ -33,15 +34,25 @@ def laid_out(profile: ModelProfile, name: str, stack: Stack) -> ModelProfile:
             where=where,
             fix="choose another stack with --stack, or another layout",
         )
+    return _with(profile, chosen)
+
+
+def _with(profile: ModelProfile, chosen: NamedLayout) -> ModelProfile:
     return replace(
-        profile,
-        tensor_parallel=chosen.tensor_parallel,
-        pipeline_parallel=chosen.pipeline_parallel,
-        expert_parallel=chosen.expert_parallel,
-        attention_data_parallel=chosen.attention_data_parallel,
+        _at(profile, chosen),
         micro_batch=chosen.micro_batch,
         flags=(*profile.flags, *(("", flag, value) for flag, value in chosen.flags)),
         env=(*profile.env, *(("", variable, value) for variable, value in chosen.env)),
+    )
+
+
+def _at(profile: ModelProfile, degrees: NamedLayout | Layout) -> ModelProfile:
+    return replace(
+        profile,
+        tensor_parallel=degrees.tensor_parallel,
+        pipeline_parallel=degrees.pipeline_parallel,
+        expert_parallel=degrees.expert_parallel,
+        attention_data_parallel=degrees.attention_data_parallel,
     )
 
 
@@ -56,10 +67,11 @@ def on_one_node(profile: ModelProfile, gpus: int, stack: Stack) -> str:
     return next(fitting, "")
 
 
-def name_of(profile: ModelProfile, degrees: Degrees) -> str:
+def name_of(profile: ModelProfile, layout: Layout) -> str:
     """The name that the profile gives these degrees alone, without flags or environment beside them; '' for none."""
     plain = (each for each in profile.layouts if not each.flags and not each.env)
-    return next((each.name for each in plain if degrees_of(each) == degrees), "")
+    named = (each.name for each in plain if layout_of(each, layout.nnodes, layout.gpus_per_node) == layout)
+    return next(named, "")
 
 
 def refusal(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu] = ()) -> ModelRefusal | None:
@@ -83,14 +95,38 @@ def refuse(profile: ModelProfile, stack: Stack, gpus: Iterable[Gpu], where: str)
         raise InputError(
             f"{profile.name} can't be served by the stack {stack.name} here: {against.reason} ({against.source})",
             where=where,
-            fix=instead(against),
+            fix=_instead(against),
         )
 
 
-def instead(against: ModelRefusal) -> str:
+def _instead(against: ModelRefusal) -> str:
     """What an operator can do about a refusal."""
     if against.below and against.versions:
         return f"use GPUs of compute capability {against.below / 10:g} or newer, another stack, or another model"
     if against.below:
         return f"use GPUs of compute capability {against.below / 10:g} or newer, or another model"
     return "choose another stack with --stack, or another model"
+
+
+def adapted(
+    profile: ModelProfile,
+    stack: Stack,
+    able: Abilities,
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    fits: Callable[[ModelProfile, Layout], bool],
+) -> ModelProfile:
+    """The profile with a layout that these nodes can have; as it was where none works, for `layout.refuse` to say why.
+
+    Its usual layout comes first, then its named layouts in its own order, then every TP x PP that the checkpoint's
+    arithmetic allows, with the least pipelining first.
+    fits: whether the weights of the profile with that layout leave room for a KV cache
+    """
+    found = working(profile, nodes=nodes, gpus_per_node=gpus_per_node, able=able)
+    own = (_with(profile, one) for one in profile.layouts if stack.engine_version.startswith(one.versions))
+    for candidate in (profile, *own, *(_at(profile, layout) for layout in found)):
+        layout = usual(candidate, nodes, gpus_per_node)
+        if not reasons(candidate, layout, able) and fits(candidate, layout):
+            return candidate
+    return profile

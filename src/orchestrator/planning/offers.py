@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import engine_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.gpu_facts import L40S
@@ -12,7 +11,6 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning import layout, memory, named, page_cache
-from orchestrator.planning.build import abilities
 from orchestrator.planning.roofline import RDMA, REDUCES_A_LAYER, Network, Speeds, bytes_a_token, speeds, unsaid
 from orchestrator.protocol.layout import Layout
 
@@ -33,7 +31,7 @@ class LayoutFit:
     read:      bytes of weight files that one node reads at a start
     """
 
-    degrees: layout.Degrees
+    layout: Layout
     name: str
     weights: int | None
     kv_tokens: int | None
@@ -77,99 +75,62 @@ def offer(
     """
     nodes, each = len(gang.nodes), gang.leader.gpus
     engine = engine_of(stack)
-    able = abilities(engine)
-    where = f"gang {gang.name}"
-    refusal, advice = "", ""
-    usual: layout.Degrees | None = None
+    able, where = layout.abilities(engine), f"gang {gang.name}"
     flags = commands.asked(engine, profile, stack, gang.leader, ())
+    reduces = engine.attention.reduces if engine.attention else REDUCES_A_LAYER
 
     def tokens_of(candidate: Layout) -> int | None:
-        return _kv_tokens(profile, stack, candidate, flags, gpu_total)
+        """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
+        try:
+            return memory.budget(profile, stack, candidate, flags=flags, gpu_total=gpu_total, where=where).kv_tokens
+        except InputError:
+            return 0
 
+    def fit_of(candidate: Layout, tokens: int | None) -> LayoutFit:
+        why = unsaid(profile, candidate, gpu) if stack.device == "cuda" else "the engine runs on CPU"
+        return LayoutFit(
+            layout=candidate,
+            name=named.name_of(profile, candidate),
+            weights=memory.weights_per_gpu(profile, candidate),
+            kv_tokens=tokens,
+            measured=(stack.name, str(candidate)) in profile.measured,
+            default=candidate == usual and not refusal,
+            speeds=None if why else speeds(profile, candidate, gpu, network=network, whole_reduces=reduces),
+            unsaid=why,
+            sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=reduces),
+            read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
+        )
+
+    usual, refusal, advice = layout.usual(profile, nodes, each), "", ""
     try:
         named.refuse(profile, stack, (), where)
-        chosen = layout.choose(
-            profile,
-            nodes=nodes,
-            gpus_per_node=each,
-            able=able,
-            fits=lambda candidate: tokens_of(candidate) != 0,
-            where=where,
-        )
-        memory.budget(profile, stack, chosen, flags=flags, gpu_total=gpu_total, where=where)
-        usual = layout.degrees_of(chosen)
+        layout.refuse(profile, usual, able, fits=lambda candidate: tokens_of(candidate) != 0, where=where)
+        memory.budget(profile, stack, usual, flags=flags, gpu_total=gpu_total, where=where)
     except InputError as wrong:
         refusal, advice = wrong.what, wrong.fix
-    fits = []
-    for degrees in _degrees(profile, stack, able, nodes, each):
-        candidate = layout.layout_of(degrees, nodes, each)
-        tokens = tokens_of(candidate)
-        if tokens != 0:
-            fits.append(
-                LayoutFit(
-                    degrees=degrees,
-                    name=named.name_of(profile, degrees),
-                    weights=memory.weights_per_gpu(profile, candidate),
-                    kv_tokens=tokens,
-                    measured=(stack.name, str(degrees)) in profile.measured,
-                    default=degrees == usual,
-                    speeds=_speeds(profile, stack, candidate, gpu, network),
-                    unsaid=_unsaid(profile, stack, candidate, gpu),
-                    sent=bytes_a_token(profile.dimensions, candidate, whole_reduces=_whole_reduces(engine)),
-                    read=page_cache.to_read(memory.checkpoint_bytes(profile), candidate),
-                )
-            )
+    fits = ((candidate, tokens_of(candidate)) for candidate in _works(profile, stack, able, nodes, each))
     return ModelOffer(
         model=profile.name,
         gang=gang.name,
         nodes=nodes,
         gpus_per_node=each,
         stack=stack.name,
-        fits=tuple(fits),
+        fits=tuple(fit_of(candidate, tokens) for candidate, tokens in fits if tokens != 0),
         refusal=refusal,
         instead=advice,
     )
 
 
-def _speeds(profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str, network: Network) -> Speeds | None:
-    if stack.device != "cuda":
-        return None
-    whole = _whole_reduces(engine_of(stack))
-    return speeds(profile, candidate, gpu, network=network, whole_reduces=whole)
-
-
-def _unsaid(profile: ModelProfile, stack: Stack, candidate: Layout, gpu: str) -> str:
-    return unsaid(profile, candidate, gpu) if stack.device == "cuda" else "the engine runs on CPU"
-
-
-def _whole_reduces(engine: Engine) -> int:
-    return engine.attention.reduces if engine.attention else REDUCES_A_LAYER
-
-
-def _degrees(
-    profile: ModelProfile, stack: Stack, able: layout.Abilities, nodes: int, gpus_per_node: int
-) -> tuple[layout.Degrees, ...]:
-    """What works: by the checkpoint's arithmetic, with attention groups a node, and with the profile's own names."""
+def _works(profile: ModelProfile, stack: Stack, able: layout.Abilities, nodes: int, each: int) -> tuple[Layout, ...]:
+    """By the checkpoint's arithmetic, with attention groups a node, and with the profile's own names."""
     if named.refusal(profile, stack):
         return ()
-    found = layout.working(profile, gpus=nodes * gpus_per_node, nodes=nodes, able=able)
+    found = layout.working(profile, nodes=nodes, gpus_per_node=each, able=able)
     if stack.device == "cuda":
-        found = layout.with_attention_a_node(profile, found, gpus_per_node=gpus_per_node, able=able)
+        found = layout.with_attention_a_node(profile, found, able)
     own = (
-        layout.degrees_of(one)
+        layout.layout_of(one, nodes, each)
         for one in profile.layouts
         if stack.engine_version.startswith(one.versions) and not one.flags and not one.env
     )
-    return tuple(
-        dict.fromkeys((*found, *(one for one in own if not layout.reasons(profile, one, nodes, gpus_per_node, able))))
-    )
-
-
-def _kv_tokens(
-    profile: ModelProfile, stack: Stack, candidate: Layout, flags: memory.Flags, gpu_total: int
-) -> int | None:
-    """0 where it does not fit, None where nothing can be said (an engine on CPU)."""
-    try:
-        return memory.budget(profile, stack, candidate, flags=flags, gpu_total=gpu_total, where="").kv_tokens
-    except InputError:
-        return 0
+    return tuple(dict.fromkeys((*found, *(one for one in own if not layout.reasons(profile, one, able)))))

@@ -123,13 +123,8 @@ def speeds(
     *,
     network: Network = RDMA,
     whole_reduces: int = REDUCES_A_LAYER,
-) -> Speeds | None:
-    """None where nothing can be said: see `unsaid`.
-
-    whole_reduces: as for `traffic.bytes_a_token`
-    """
-    if unsaid(profile, layout, gpu):
-        return None
+) -> Speeds:
+    """Of a case of which `unsaid` says nothing. whole_reduces: as for `bytes_a_token`"""
     facts = facts_of(gpu)
     bandwidth, rest = MEMORY_GBS[facts.name if facts else gpu], fitted(POINTS)
     found = {

@@ -35,13 +35,8 @@ class Layout(Message):
         return " ".join((f"TP{self.tensor_parallel}", *more))
 
     def __str__(self) -> str:
-        return degrees_words(
-            self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.attention_data_parallel
-        )
-
-
-def degrees_words(tensor: int, pipeline: int, expert: int, attention: int) -> str:
-    """'TP32', 'PP4 x TP8', 'TP32 with EP2'."""
-    name = f"TP{tensor}" if pipeline == 1 else f"PP{pipeline} x TP{tensor}"
-    more = [f"EP{expert}"] * (expert > 1) + [f"attention DP{attention}"] * (attention > 1)
-    return f"{name} with {' and '.join(more)}" if more else name
+        """'TP32', 'PP4 x TP8', 'TP32 with EP2'."""
+        name = f"PP{self.pipeline_parallel} x " * (self.pipeline_parallel > 1) + f"TP{self.tensor_parallel}"
+        more = [f"EP{self.expert_parallel}"] * (self.expert_parallel > 1)
+        more += [f"attention DP{self.attention_data_parallel}"] * (self.attention_data_parallel > 1)
+        return f"{name} with {' and '.join(more)}" if more else name

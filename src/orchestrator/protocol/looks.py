@@ -35,7 +35,7 @@ class StackQuestion(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRequest(Message):
-    """One look at a machine; the answer is a snapshot (model/snapshot_json.py). model_root, state_dir: places whose
+    """One look at a machine; the answer is a snapshot (model/snapshot.py). model_root, state_dir: places whose
     free space is asked; engine_user: whom the engine runs as, '' for who asks."""
 
     node: str = ""

@@ -9,10 +9,8 @@ from enum import Enum
 from typing import Any
 
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.engines.tuned_shapes import linears
-from orchestrator.engines.tuned_wanted import wanted_files
+from orchestrator.engines.tuned_wanted import linears, wanted_files
 from orchestrator.model.profile import ModelProfile
-from orchestrator.planning.layout import head_dim
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.tuning.messages import KernelCase, KernelLine, TuneJob
@@ -115,7 +113,7 @@ def _attention(profile: ModelProfile, layout: Layout) -> list[KernelCase]:
                              heads=extend.heads, n=n, k=k) for n, k in ((latent, nope), (v, latent))]  # fmt: skip
         absorb.insert(0, first)
     elif profile.attention == "gqa" and any(words[1:] == ("--attention-backend", "triton") for words in profile.flags):
-        size = head_dim(profile)
+        size = profile.dimensions.head
         extend = replace(extend, kv_heads=max(1, dims.num_key_value_heads // ways), qk=size, v=size)
     else:
         return [_unknown(f"attention ({profile.attention})")]

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.engines.tuned_files import Lookup, moe_root
-from orchestrator.engines.tuned_holdings import digest
-from orchestrator.engines.tuned_lookup import triton_version
-from orchestrator.engines.tuned_validity import Flaw, flaws, read_name
+from orchestrator.engines.tuned_validity import Flaw, digest, flaws, read_name
+from orchestrator.engines.tuned_wanted import triton_version
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import Holdings
 

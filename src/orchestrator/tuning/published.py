@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.engines.tuned_lookup import triton_folder
 from orchestrator.engines.tuned_validity import read_name
+from orchestrator.engines.tuned_wanted import triton_folder
 from orchestrator.model.published import Published
 from orchestrator.tuning.pack import part_name
 

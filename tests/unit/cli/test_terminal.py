@@ -34,8 +34,7 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
 

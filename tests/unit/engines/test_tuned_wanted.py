@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.engines.registry import dialect, engine_of
-from orchestrator.engines.tuned_lookup import device_name, fuses_shared_expert, moe_name, triton_version
-from orchestrator.engines.tuned_shapes import experts, linears
-from orchestrator.engines.tuned_wanted import Wanted, resolve, wanted_files
+from orchestrator.engines.tuned_wanted import (
+    Wanted,
+    device_name,
+    experts,
+    fuses_shared_expert,
+    linears,
+    moe_name,
+    resolve,
+    triton_version,
+    wanted_files,
+)
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.protocol.layout import Layout

@@ -15,7 +15,7 @@ from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.memory import MemoryAsked
 from orchestrator.engines.registry import dialect, dialects, newest
 from orchestrator.engines.serving import finished_requests, running_requests, serving
-from orchestrator.engines.tuned_lookup import linear_name, moe_name
+from orchestrator.engines.tuned_wanted import linear_name, moe_name
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import InputError

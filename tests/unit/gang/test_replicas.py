@@ -12,9 +12,8 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.replicas import concerned, replicas_of, split
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.model.survivors import concerned, replicas_of, split
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.verbs import ReportAnswer
 
 

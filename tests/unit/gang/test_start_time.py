@@ -15,8 +15,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.report import Phase
 from orchestrator.records import documents
 

@@ -16,13 +16,12 @@ from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import FindingsError, InputError
-from orchestrator.model.inventory import GangPorts, GangSpec, Overrides, Reach
+from orchestrator.model.inventory import GangSpec, Overrides, Reach
 from orchestrator.model.plan import NodePlan, Plan
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.digest import facts_digest
-from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.plan_file import plan_json
+from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.host import HostFacts
+from orchestrator.planning.plan_file import facts_digest, plan_json
 
 HOSTS = {f"node{number}": HostFacts(user="root", home="/root", cpu_count=64) for number in range(8)}
 CONFIG = {"model_type": "deepseek_v3"}
@@ -330,7 +329,6 @@ def test_overrides_of_the_inventory_are_shown_as_such() -> None:
         ({}, {"extra_args": ("--config", "x"), "stack": "sglang-0.5.23"}, "command line: after --", "set by the plan"),
         ({"overrides": Overrides(args=("--nope",))}, {}, "inventory: node0: l40s_args", "no flag --nope"),
         ({"overrides": Overrides(env=(("A B", "1"),))}, {}, "inventory: node0: l40s_env", "environment variable"),
-        ({"ports": GangPorts(http=5000)}, {}, "inventory: gang gang0", "port 5000 is used twice"),
         ({}, {"tensor_parallel": 16}, "gang gang0", "needs 16 GPUs"),
         ({}, {"pipeline_parallel": 4}, "gang gang0", "no pipeline parallelism"),
     ],
@@ -372,14 +370,10 @@ def test_a_stack_that_is_launched_otherwise_has_no_place_for_a_key() -> None:
                    PlanOptions(api_keys={"gang0": "3fa9"}))  # fmt: skip
 
 
-def test_ports_and_gpus_are_the_gangs_not_a_nodes() -> None:
+def test_every_node_of_a_gang_has_as_many_gpus() -> None:
     spec = gang(2)
-    for odd, says in (
-        (replace(spec.nodes[1], ports=GangPorts(http=9000)), "different ports"),
-        (replace(spec.nodes[1], gpus=4), "different numbers of GPUs"),
-    ):
-        with pytest.raises(InputError, match=says):
-            plan_of(replace(spec, nodes=(spec.nodes[0], odd)), {})
+    with pytest.raises(InputError, match="different numbers of GPUs"):
+        plan_of(replace(spec, nodes=(spec.nodes[0], replace(spec.nodes[1], gpus=4))), {})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from tests.support.reference_cluster import gang, node, rdma_port, topologies, t
 from orchestrator.model.errors import FindingsError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
-from orchestrator.planning.choices import RdmaChoice, rdma_choice, tcp_choices, two_ports_of_a_card
-from orchestrator.planning.transport import decide
+from orchestrator.planning.choices import RdmaChoice, decide, rdma_choice, tcp_choices, two_ports_of_a_card
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, gid_index, networks_met, usable_rails
 

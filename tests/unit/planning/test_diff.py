@@ -12,9 +12,8 @@ from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
-from orchestrator.planning.build import build_plan
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.diff import SettingChange, changes, words_of
-from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.staging import StagingRequest
 

@@ -12,9 +12,8 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.planning.build import build_plan
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.environment import network
-from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.ports import port_uses
 from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.network import NodeNetwork, Transport

@@ -14,9 +14,8 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Overrides
 from orchestrator.model.profile import Stack
 from orchestrator.model.topology import RAILS, Area, NotRead, Topology
-from orchestrator.planning.build import build_plan
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.facts_of_now import Moved, gone, moved, off_the_rails
-from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.network import NodeNetwork, Transport
 from orchestrator.protocol.staging import StagingRequest

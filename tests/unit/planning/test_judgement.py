@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import InputError
-from orchestrator.planning.judgement import judge
-from orchestrator.planning.profile_draft import draft
+from orchestrator.planning.judgement import draft, judge
 
 
 def facts(**changes: Any) -> dict[str, Any]:

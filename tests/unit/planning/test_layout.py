@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Dimensions, ModelProfile
-from orchestrator.planning.layout import Abilities, Degrees, choose, kept_whole, obstacles, tensor_ranks, working
+from orchestrator.planning.dimensions import dimensions
+from orchestrator.planning.layout import Abilities, degrees, kept_whole, obstacles, refuse, tensor_ranks, usual, working
 from orchestrator.protocol.layout import Layout
 
 STOCK = load_profile("DeepSeek-V3-0324")
@@ -22,6 +24,20 @@ WIDE64, WIDE128 = (
     replace(load_profile("tiny-deepseek-v3-tp32"), quantisation="fp8-block", block=(n, n)) for n in (64, 128)
 )
 NEW, OLD = Abilities(), Abilities(pipelines=False, experts=False)
+
+
+def choose(
+    profile: ModelProfile, *, nodes: int = 4, gpus: int = 8, able: Abilities = NEW, where: str = "", **pinned: int
+) -> Layout:
+    layout = usual(profile, nodes, gpus, **pinned)
+    refuse(profile, layout, able, where=where)
+    return layout
+
+
+def on(tensor: int, pipeline: int = 1, expert: int = 1, *, nodes: int = 4, gpus: int = 8) -> Layout:
+    return Layout(
+        tensor_parallel=tensor, pipeline_parallel=pipeline, expert_parallel=expert, nnodes=nodes, gpus_per_node=gpus
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,7 +60,7 @@ def test_legal_tensor_parallel_degrees(profile: object, legal: tuple[int, ...], 
 
 def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
     with pytest.raises(InputError) as caught:
-        choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, where="gang gang0")
+        choose(STOCK, where="gang gang0")
     assert "18432/32 = 576 is not a multiple of the quantisation block 128" in caught.value.what
     assert "2048/32 = 64 is not a multiple of the quantisation block 128" in caught.value.what
     assert "re-block to 64 (`checkpoint reblock`) for TP32" in caught.value.fix
@@ -54,15 +70,10 @@ def test_why_tp32_is_out_for_128_blocks_and_what_works_instead() -> None:
 
 
 def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
-    layout = choose(FINE, nodes=4, gpus_per_node=8, able=NEW, where="")
-    assert (layout.tensor_parallel, layout.pipeline_parallel) == (32, 1)
-    layout = choose(TINY, nodes=2, gpus_per_node=1, able=NEW, where="")
-    assert layout.tensor_parallel == 2
-    pinned = choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, pipeline=4, where="")
-    assert (pinned.tensor_parallel, pinned.pipeline_parallel) == (8, 4)
-    profile = replace(STOCK, tensor_parallel=16, pipeline_parallel=2)
-    layout = choose(profile, nodes=4, gpus_per_node=8, able=NEW, where="")
-    assert (layout.tensor_parallel, layout.pipeline_parallel) == (16, 2)
+    assert choose(FINE) == on(32)
+    assert choose(TINY, nodes=2, gpus=1) == on(2, nodes=2, gpus=1)
+    assert choose(STOCK, pipeline=4) == on(8, 4)
+    assert choose(replace(STOCK, tensor_parallel=16, pipeline_parallel=2)) == on(16, 2)
 
 
 @pytest.mark.parametrize(
@@ -71,35 +82,33 @@ def test_all_gpus_form_one_group_unless_somebody_pins() -> None:
         ({"tensor": 16}, "needs 16 GPUs, but the gang has 4 nodes x 8 = 32"),
         ({"tensor": 12}, "128 attention heads are not divisible by 12"),
         ({"pipeline": 4, "able": OLD}, "no pipeline parallelism"),
-        ({"tensor": 1, "pipeline": 32, "nodes": 4, "gpus_per_node": 8, "profile": TINY}, "can't be split into 32"),
-        ({"nodes": 4, "gpus_per_node": 6, "pipeline": 6}, "end in the middle of a node"),
+        ({"tensor": 1, "pipeline": 32, "profile": TINY}, "can't be split into 32"),
+        ({"nodes": 4, "gpus": 6, "pipeline": 6}, "end in the middle of a node"),
     ],
 )
-def test_a_layout_that_can_not_be_is_refused_with_its_arithmetic(changes: dict[str, object], says: str) -> None:
-    wanted = {"profile": FINE, "nodes": 4, "gpus_per_node": 8, "able": NEW, "where": "x", **changes}
+def test_a_layout_that_can_not_be_is_refused_with_its_arithmetic(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as caught:
-        choose(wanted.pop("profile"), **wanted)  # type: ignore[arg-type]
+        choose(**{"profile": FINE, **changes})
     assert says in caught.value.what
     assert caught.value.fix
 
 
 def test_a_gang_that_nothing_fits_says_so() -> None:
     with pytest.raises(InputError) as caught:
-        choose(FINE, nodes=1, gpus_per_node=7, able=OLD, where="x")
+        choose(FINE, nodes=1, gpus=7, able=OLD)
     assert "no layout works on this gang's GPUs" in caught.value.fix or "layout that works" in caught.value.fix
 
 
 def test_what_works_on_the_reference_cluster() -> None:
-    piped = tuple(Degrees(32 // stages, stages) for stages in (2, 4, 8, 16, 32))
-    assert working(STOCK, gpus=32, nodes=4, able=Abilities(experts=False)) == piped
-    assert working(STOCK, gpus=32, nodes=4, able=NEW) == (Degrees(32, expert=2), *piped)
-    assert working(FINE, gpus=32, nodes=4, able=OLD) == (Degrees(32),)
+    piped = tuple(on(32 // stages, stages) for stages in (2, 4, 8, 16, 32))
+    assert working(STOCK, nodes=4, gpus_per_node=8, able=Abilities(experts=False)) == piped
+    assert working(STOCK, nodes=4, gpus_per_node=8, able=NEW) == (on(32, expert=2), *piped)
+    assert working(FINE, nodes=4, gpus_per_node=8, able=OLD) == (on(32),)
 
 
 def test_expert_parallelism_lifts_the_limit_of_128_blocks_and_keeps_whole_what_can_not_be_cut() -> None:
     """sglang 0.5.23: 2048 / (32 / 2) = 128; 18432/32 and the shared expert's 2048/32 are no multiples of 128."""
-    layout = choose(STOCK, nodes=4, gpus_per_node=8, able=NEW, expert=2, where="")
-    assert (layout.tensor_parallel, layout.expert_parallel) == (32, 2)
+    assert choose(STOCK, expert=2) == on(32, expert=2)
     assert kept_whole(STOCK, 32) == (True, True)
     assert kept_whole(FINE, 32) == (False, False)
 
@@ -120,32 +129,20 @@ def test_a_model_without_mla_is_cut_between_its_heads() -> None:
     )  # fmt: skip
     qwen = replace(STOCK, name="Qwen3-235B", dimensions=dims)
     assert [tensor for tensor in (1, 2, 4, 8, 16) if not obstacles(qwen, tensor)] == [1, 2, 4]
-    assert working(qwen, gpus=8, nodes=1, able=NEW) == (
-        Degrees(8, expert=2),
-        Degrees(4, 2),
-        Degrees(2, 4),
-        Degrees(1, 8),
-    )
+    found = [str(layout) for layout in working(qwen, nodes=1, gpus_per_node=8, able=NEW)]
+    assert found == ["TP8 with EP2", "PP2 x TP4", "PP4 x TP2", "PP8 x TP1"]
     with pytest.raises(InputError) as caught:
-        choose(qwen, nodes=1, gpus_per_node=8, able=NEW, where="")
+        choose(qwen, nodes=1)
     assert "re-block to 64" in caught.value.fix
 
 
 @given(nodes=st.sampled_from([1, 2, 3, 4, 8]), gpus=st.integers(1, 9), pipelines=st.booleans())
 def test_whatever_is_listed_as_working_is_taken(nodes: int, gpus: int, pipelines: bool) -> None:
-    for degrees in working(FINE, gpus=nodes * gpus, nodes=nodes, able=NEW if pipelines else OLD):
-        layout = choose(
-            FINE,
-            nodes=nodes,
-            gpus_per_node=gpus,
-            able=NEW if pipelines else OLD,
-            tensor=degrees.tensor,
-            pipeline=degrees.pipeline,
-            expert=degrees.expert,
-            where="",
-        )
+    able = NEW if pipelines else OLD
+    for layout in working(FINE, nodes=nodes, gpus_per_node=gpus, able=able):
+        refuse(FINE, layout, able, where="")
         ranks = [rank for node in range(nodes) for rank in tensor_ranks(layout, node)]
-        assert ranks == list(range(degrees.tensor)) * degrees.pipeline
+        assert ranks == list(range(layout.tensor_parallel)) * layout.pipeline_parallel
 
 
 @pytest.mark.parametrize(
@@ -159,5 +156,55 @@ def test_whatever_is_listed_as_working_is_taken(nodes: int, gpus: int, pipelines
     ],
 )
 def test_ranks_of_a_nodes_gpus(tensor: int, pipeline: int, node: int, ranks: tuple[int, ...]) -> None:
-    layout = Layout(tensor_parallel=tensor, pipeline_parallel=pipeline, nnodes=4, gpus_per_node=8)
-    assert tensor_ranks(layout, node) == ranks
+    assert tensor_ranks(on(tensor, pipeline), node) == ranks
+
+
+DEEPSEEK: dict[str, Any] = {
+    "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
+    "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+KIMI = {**DEEPSEEK, "num_attention_heads": 64, "num_key_value_heads": 64, "n_routed_experts": 384}
+QWEN = {
+    "hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1536, "num_hidden_layers": 94,
+    "num_attention_heads": 64, "num_key_value_heads": 4, "num_experts": 128, "head_dim": 128,
+}  # fmt: skip
+MINIMAX = {
+    "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62, "num_attention_heads": 48,
+    "num_key_value_heads": 8, "num_local_experts": 256, "head_dim": 128,
+}  # fmt: skip
+LLAMA = {
+    "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "block", "allowed"),
+    [
+        (DEEPSEEK, (128, 128), [1, 2, 4, 8, 16]),
+        (DEEPSEEK, (64, 64), [1, 2, 4, 8, 16, 32]),
+        (DEEPSEEK, (32, 32), [1, 2, 4, 8, 16, 32, 64]),
+        (DEEPSEEK, None, [1, 2, 4, 8, 16, 32, 64, 128]),
+        (KIMI, (64, 64), [1, 2, 4, 8, 16, 32]),
+        (QWEN, (128, 128), [1, 2, 4]),
+        (QWEN, (64, 64), [1, 2, 4, 8]),
+        (MINIMAX, (128, 128), [1, 2, 4]),
+        (LLAMA, (128, 128), [1, 2, 4, 8, 16, 32]),
+        ({"text_config": DEEPSEEK}, (128, 128), [1, 2, 4, 8, 16]),
+    ],
+)
+def test_degrees(config: dict[str, Any], block: tuple[int, int] | None, allowed: list[int]) -> None:
+    assert [degree for degree, refusal in degrees(dimensions(config), block).items() if not refusal] == allowed
+
+
+def test_the_reason_is_the_arithmetic() -> None:
+    refusals = degrees(dimensions(DEEPSEEK), (128, 128))
+    assert refusals[32] == "moe_intermediate_size 2048 / 32 = 64 is 0.5 blocks of 128"
+    refusals = degrees(dimensions({**DEEPSEEK, "moe_intermediate_size": 4096}), (128, 128))
+    assert refusals[32] == "intermediate_size 18432 / 32 = 576 is 4.5 blocks of 128"
+
+
+def test_a_config_that_says_nothing() -> None:
+    assert dimensions({"hidden_size": "large", "num_experts": None}).hidden_size == 0

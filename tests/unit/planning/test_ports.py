@@ -15,8 +15,7 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import GangPorts
 from orchestrator.model.plan import GangPlan
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.ports import GANG, firewall, nftables, port_uses
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.model.errors import InputError
 from orchestrator.model.topology import Interface, Topology
-from orchestrator.planning.transport import data_network
+from orchestrator.planning.choices import data_network
 
 
 def node(name: str, number: int, *, rail: int = 100_000, shared: bool = True) -> Topology:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from orchestrator.planning.redaction import shown_hook, typed
+from orchestrator.model.secret_text import shown_hook, typed
 
 SECRET = "s3cr3t-0123456789"
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.doctor.steps.recordings import Given, examine_given
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
+from orchestrator.model.snapshot import Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import build
 from orchestrator.topology.nccl_xml import topology_of_xml

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.model.snapshot_json import snapshot_from_json
+from orchestrator.model.snapshot import snapshot_from_json
 from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import build
 from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups

@@ -36,8 +36,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.secret_text import HIDDEN, long_enough, without_secrets
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
+from orchestrator.model.snapshot import Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.topology.build import build
 from orchestrator.topology.config_space import config_space
 from orchestrator.topology.draw import topology_json

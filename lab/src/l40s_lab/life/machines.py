@@ -9,8 +9,7 @@ from pathlib import Path
 from l40s_lab.hardware import realise, recording, wiring
 from l40s_lab.hardware.machine import NodeMachine
 from l40s_lab.life.blueprint import Blueprint
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.snapshot_json import snapshot_from_json
+from orchestrator.model.snapshot import Snapshot, snapshot_from_json
 
 RECORDED = "recorded"
 """Directory of a lab with the snapshots that its nodes imitate."""

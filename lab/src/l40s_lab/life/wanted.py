@@ -23,8 +23,7 @@ from orchestrator.engines.registry import newest
 from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_file
 from orchestrator.model.errors import InputError, NodeError
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.model.snapshot import Snapshot, snapshot_json
 
 Say = Callable[[str], None]
 

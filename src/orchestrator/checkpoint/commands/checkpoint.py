@@ -215,11 +215,11 @@ def _rows(judgement: Judgement) -> Iterator[tuple[str, str]]:
     yield "shards", f"{shards['readable']} of {shards['named']} readable, {size(facts['bytes']['files'])}"
     for dtype, kind in facts["tensors"]["by_dtype"].items():
         yield f"  {dtype}", f"{kind['count']} tensors, {size(kind['bytes'])}"
-    allowed = [str(degree.tensor_parallel) for degree in judgement.degrees if not degree.refusal]
+    allowed = [str(degree) for degree, refusal in judgement.degrees.items() if not refusal]
     yield "tensor parallel", f"{', '.join(allowed) or 'unknown'}"
-    refused = next((degree for degree in judgement.degrees if degree.refusal), None)
+    refused = next(((degree, refusal) for degree, refusal in judgement.degrees.items() if refusal), None)
     if refused:
-        yield "", f"not {refused.tensor_parallel}: {refused.refusal}"
+        yield "", f"not {refused[0]}: {refused[1]}"
     yield "an engine", "loads it" if judgement.loads else "refuses it, or loads it incorrectly:"
 
 

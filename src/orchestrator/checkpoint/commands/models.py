@@ -17,6 +17,7 @@ from orchestrator.loading import resources
 from orchestrator.loading.which import choose_inventory
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.per_node import collected
+from orchestrator.planning.layout import short
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import LayoutFit, ModelOffer
 from orchestrator.planning.steps.models import ASSUMED, ModelListing, add_model, list_models, models_json
@@ -172,11 +173,11 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def _cells(fit: LayoutFit) -> tuple[str, str, str]:
-    groups = f"{fit.degrees.attention}x" if fit.degrees.attention > 1 else ""
+    groups = f"{fit.layout.attention_data_parallel}x" if fit.layout.attention_data_parallel > 1 else ""
     tokens = "" if fit.kv_tokens is None else f"{groups}{fit.kv_tokens // 1000}k"
     speeds = fit.speeds.tokens_per_s if fit.speeds is not None else {}
     speed = f"{speeds[min(speeds)]:.0f}-{speeds[max(speeds)]:.0f}" if speeds else ""
-    return f"{fit.degrees.short}{'*' if fit.default else ''}", tokens, speed
+    return f"{short(fit.layout)}{'*' if fit.default else ''}", tokens, speed
 
 
 def _add(args: argparse.Namespace, screen: Screen) -> int:

@@ -20,8 +20,8 @@ from orchestrator.model.deadlines import INSPECT_S
 from orchestrator.model.errors import DeployError, InputError, LockHeld, NodeError, VerificationDiffers
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.failure import Failure, os_failures
+from orchestrator.planning.host import venv
 from orchestrator.planning.judgement import Judgement, judge
-from orchestrator.planning.places import venv
 from orchestrator.protocol.jobs import (
     Downloaded,
     HubLine,

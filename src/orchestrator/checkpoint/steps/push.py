@@ -17,7 +17,7 @@ from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, InputError, LockHeld, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.planning.transport import data_network
+from orchestrator.planning.choices import data_network
 from orchestrator.protocol.jobs import Giving, OfferRequest, ReceiveRequest
 from orchestrator.records.audit import audit_file
 from orchestrator.remote.fleet import Fleet

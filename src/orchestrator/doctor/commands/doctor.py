@@ -18,7 +18,7 @@ from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
 from orchestrator.planning import page_cache
-from orchestrator.planning.commands.advisories import advisories_json, say_advisories
+from orchestrator.planning.commands.plan_options import advisories_json, say_advisories
 from orchestrator.rooms import answers
 from orchestrator.topology.draw import paths_json
 from orchestrator.topology.paths import shape

@@ -14,8 +14,7 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, stop
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS
-from orchestrator.planning.options import HostFacts
-from orchestrator.planning.places import state_dir
+from orchestrator.planning.host import HostFacts, state_dir
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import number
 

@@ -15,7 +15,7 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.model.finding import Finding
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Area, Gpu, PathType
-from orchestrator.planning.transport import ASKED, TCP, over_tcp
+from orchestrator.planning.choices import ASKED, TCP, over_tcp
 from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups, p2p_level
 from orchestrator.topology.speed import Traffic, price, tcp_severity
 

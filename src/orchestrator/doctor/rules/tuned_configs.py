@@ -9,8 +9,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_files import Lookup
-from orchestrator.engines.tuned_holdings import Holding, State, digest, judged
-from orchestrator.engines.tuned_validity import flaws, read_name
+from orchestrator.engines.tuned_validity import Holding, State, digest, flaws, judged, read_name
 from orchestrator.engines.tuned_wanted import Wanted, wanted_files
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.protocol.looks import Holdings

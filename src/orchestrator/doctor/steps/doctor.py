@@ -13,7 +13,7 @@ from orchestrator.doctor.steps.look import look, named_stack
 from orchestrator.gang.replicas import layout_of
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
-from orchestrator.loading.library import Library
+from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import chosen_nodes, no_such
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity

@@ -8,16 +8,15 @@ from dataclasses import replace
 
 from orchestrator.engines.registry import dialects
 from orchestrator.engines.tuned_files import moe_root
-from orchestrator.loading.library import Library
+from orchestrator.loading.resources import Library
 from orchestrator.model import packages
 from orchestrator.model.deadlines import LOOK_S, NVML_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.snapshot_json import snapshot_from_json
-from orchestrator.planning.places import venv
+from orchestrator.model.snapshot import Snapshot, snapshot_from_json
+from orchestrator.planning.host import venv
 from orchestrator.protocol.looks import LabelsAnswer, LabelsRequest, ProbeRequest, StackQuestion, TunedFolders
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet

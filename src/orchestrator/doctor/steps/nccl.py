@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
-from orchestrator.loading.library import Library
+from orchestrator.loading.resources import Library
 from orchestrator.model.errors import InputError
 from orchestrator.topology.distance import Groups, gpu_groups, nccl_log
 from orchestrator.topology.stated import TEXT

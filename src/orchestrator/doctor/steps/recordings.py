@@ -20,8 +20,7 @@ from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError
 from orchestrator.model.per_node import collected
-from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
-from orchestrator.model.snapshot_json import snapshot_from_json, snapshot_json
+from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, snapshot_from_json, snapshot_json
 from orchestrator.model.topology import Topology
 from orchestrator.node.look.hardware import PARTS
 from orchestrator.node.look.reading import LARGEST_TEXT, SnapshotReader

@@ -15,7 +15,6 @@ from orchestrator.gang.steps.start_clock import StartClock
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
-from orchestrator.planning.layout import degrees_of
 
 if TYPE_CHECKING:  # rich costs 60 ms: lines do without
     from rich.console import RenderableType
@@ -37,7 +36,7 @@ class RisingProgress(LivePicture):
         """Say what will run."""
         self._clock.planned(plan)
         for gang in plan.gangs:
-            degrees = f"{degrees_of(gang.layout)} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+            degrees = f"{gang.layout} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
             self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
         nodes = sum(len(gang.nodes) for gang in plan.gangs)
         losses = [group for group in grouped(plan.findings) if group.finding.severity is Severity.SLOW]

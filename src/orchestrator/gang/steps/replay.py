@@ -15,7 +15,7 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
-from orchestrator.planning.redaction import shown_env, shown_flags
+from orchestrator.model.secret_text import shown_env, shown_flags
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.page_cache import WeightsAheadRequest
 from orchestrator.protocol.staging import Secrets, StagingRequest

@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 from orchestrator.engines.engine import STUB_FILE
 from orchestrator.engines.registry import dialect
 from orchestrator.gang.pace import allowed_s
-from orchestrator.loading.library import Library
-from orchestrator.loading.resources import template
+from orchestrator.loading.resources import Library, template
 from orchestrator.model.errors import FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.planning.redaction import fingerprint, is_secret, shown_flags
+from orchestrator.model.secret_text import fingerprint, is_secret, shown_flags
 from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.staging import (
     Asked,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.doctor.steps.look import look
-from orchestrator.loading.host_pattern import BadPattern, expand
+from orchestrator.loading.ansible_yaml import BadPattern, expand
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.deadlines import ANSWER_S, INIT_CONNECT_S
 from orchestrator.model.errors import InputError, NodeError

@@ -25,7 +25,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
 from orchestrator.model.survivors import all_machines
 from orchestrator.planning.choices import tcp_choices
-from orchestrator.planning.places import venv
+from orchestrator.planning.host import venv
 from orchestrator.planning.ports import firewall
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import ansible_runner
 
 from orchestrator.hosts.results import advice, diff_text, failure_message, unreachable_message
-from orchestrator.loading.ansible_settings import reading_settings
+from orchestrator.loading.ansible_command import reading_settings
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.per_node import PerNode

@@ -13,8 +13,7 @@ from orchestrator.model.errors import Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.survivors import without
 from orchestrator.planning.steps.exports import compose_files
-from orchestrator.planning.steps.file import read_request
-from orchestrator.planning.steps.plan import plan_inventory
+from orchestrator.planning.steps.plan import plan_inventory, read_request
 
 NAME = "compose"
 SUMMARY = "print a compose file for a node, for containers started by hand"

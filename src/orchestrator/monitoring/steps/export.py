@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.loading.resources import template
-from orchestrator.loading.yaml_text import yaml_text
+from orchestrator.loading.yaml_fields import yaml_text
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.targets import RULES, Targets, scrape_config
 from orchestrator.records.documents import write_whole

@@ -13,10 +13,11 @@ from orchestrator.gang.steps.standing import as_replicas
 from orchestrator.model.chosen import no_such
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.secret_text import shown
 from orchestrator.model.survivors import without
-from orchestrator.planning.commands.advisories import advisories_json
 from orchestrator.planning.commands.plan_options import (
     add_plan_options,
+    advisories_json,
     request_of,
     show_plan,
     stacks_of_plan,
@@ -26,13 +27,11 @@ from orchestrator.planning.diff import GangDiff, by_change, side
 from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.ports import nftables, port_uses
-from orchestrator.planning.redaction import shown
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.diff import diff_inventory, diff_json
 from orchestrator.planning.steps.exports import unit
-from orchestrator.planning.steps.file import write_plan
-from orchestrator.planning.steps.layouts import chosen, fit_words, layouts_json, layouts_of, measured_words
-from orchestrator.planning.steps.plan import launch_scripts, plan_inventory
+from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of, measured_words
+from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, write_plan
 
 _SHOWN = ("env", "argv", "script", "unit", "ports", "nftables")
 
@@ -117,11 +116,11 @@ def _document(
 
 def _show_speeds(plan: Plan, fits: Mapping[str, tuple[LayoutFit, ...]], screen: Screen) -> None:
     for gang in plan.gangs:
-        fit = chosen(fits.get(gang.name, ()), gang)
+        fit = next((fit for fit in fits.get(gang.name, ()) if fit.layout == gang.layout), None)
         if fit is not None and fit.speeds is not None:
-            screen.out.print(printable(f"{gang.name} at {fit.degrees}: {words(fit.speeds)}"))
+            screen.out.print(printable(f"{gang.name} at {fit.layout}: {words(fit.speeds)}"))
         elif fit is not None:
-            screen.out.print(printable(f"{gang.name} at {fit.degrees}: speed not calculated: {fit.unsaid}"))
+            screen.out.print(printable(f"{gang.name} at {fit.layout}: speed not calculated: {fit.unsaid}"))
         if len(fits.get(gang.name, ())) > 1:
             screen.out.print(
                 printable(

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_gang_option, add_layout, count, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.steps.look import named_stack
-from orchestrator.loading.library import Library
+from orchestrator.loading.resources import Library
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.profile import Stack
-from orchestrator.planning.commands.advisories import say_advisories
-from orchestrator.planning.layout import degrees_of
-from orchestrator.planning.redaction import shown
-from orchestrator.planning.steps.file import read_request
-from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.model.secret_text import shown
+from orchestrator.planning.steps.plan import PlanRequest, read_request
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -154,11 +151,10 @@ def show_plan(plan: Plan, screen: Screen, *, sources: bool = False) -> None:
 
 def _summary(gang: GangPlan, screen: Screen) -> None:
     layout = gang.layout
-    degrees = degrees_of(layout)
     where = f"{layout.nnodes} x {layout.gpus_per_node}"
     lines = [
         f"gang {gang.name}: {gang.model} by {gang.stack}",
-        f"layout: {degrees} on {where}; rendezvous {gang.dist_init}, service {gang.service_url}",
+        f"layout: {layout} on {where}; rendezvous {gang.dist_init}, service {gang.service_url}",
         *gang.memory.explanation,
     ]
     for line in lines:
@@ -225,3 +221,36 @@ def _span(ranks: tuple[int, ...]) -> str:
     if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[0] + len(ranks))):
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
+
+
+def known(stacks: Iterable[Stack]) -> tuple[Stack, ...]:
+    """Each stack once, those that have any."""
+    return tuple({stack.name: stack for stack in stacks if stack.advisories}.values())
+
+
+def say_advisories(stacks: Sequence[Stack], screen: Screen) -> None:
+    """One line a stack; docs/security.md has what each needs."""
+    for stack in known(stacks):
+        ids = ", ".join(one.id for one in stack.advisories)
+        screen.out.print(
+            printable(
+                f"note: {stack.name} has {len(stack.advisories)} published vulnerabilities, looked up on "
+                f"{stack.looked_up}: {ids}; see `doctor --json` and docs/security.md for when they matter"
+            ),
+            style="dim",
+        )
+
+
+def advisories_json(stacks: Iterable[Stack]) -> list[dict[str, Any]]:
+    """[{stack, looked_up, known: [{id, published, package, what, when, source}]}]."""
+    return [
+        {
+            "stack": stack.name,
+            "looked_up": stack.looked_up,
+            "known": [
+                {key: getattr(one, key) for key in ("id", "published", "package", "what", "when", "source")}
+                for one in stack.advisories
+            ],
+        }
+        for stack in known(stacks)
+    ]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.loading.library import Library
-from orchestrator.loading.resources import template
+from orchestrator.loading.resources import Library, template
 from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.secret_text import shown
 from orchestrator.node.verbs.arm import PROPERTIES
-from orchestrator.planning.redaction import shown
 from orchestrator.rendering import compose_file, unit_file
 
 

@@ -1,28 +1,34 @@
-"""`models`: every profile with the layouts that fit a cluster; a new profile from a checkpoint."""
+"""`models`, the layouts that `plan` lists, by what `nettest` measured of the network, and a new profile."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.loading import resources
-from orchestrator.loading.library import Library
-from orchestrator.loading.resources import template
-from orchestrator.model.errors import InputError
-from orchestrator.model.inventory import GangSpec
-from orchestrator.model.profile import ModelProfile, Stack
-from orchestrator.planning.judgement import Judgement
+from orchestrator.loading.resources import Library, template
+from orchestrator.model.benchmark import ExpectedSpeeds
+from orchestrator.model.errors import DeployError, InputError
+from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.network_figures import BYTES_A_NUMBER, Between
+from orchestrator.model.plan import GangPlan
+from orchestrator.model.profile import ModelProfile
+from orchestrator.planning.judgement import Judgement, draft, known_dimensions
+from orchestrator.planning.layout import flags
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.planning.offers import LayoutFit, ModelOffer, offer
+from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offer
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
-from orchestrator.planning.profile_draft import draft, known_dimensions
-from orchestrator.planning.steps.measured import assumed_network
-from orchestrator.planning.steps.plan import chosen_stack, who_can
+from orchestrator.planning.roofline import Network
+from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
+from orchestrator.protocol.network import Transport
 from orchestrator.records.documents import write_whole
+from orchestrator.records.nettests import newest
 from orchestrator.rendering import profile_file
+from orchestrator.topology.speed import Traffic
 
 ASSUMED = "48 GB L40S (46068 MiB by NVML), assumed; the nodes were not contacted"
 
@@ -41,13 +47,13 @@ def list_models(gangs: Sequence[GangSpec], stack: str | None, name: str | None =
     """Every profile, by name, or this one. stack: as for `plan`, None lets the inventory and the profile decide."""
     listed = []
     for profile in map(Library.profile, Library.models() if name is None else (name,)):
-        offers = [_offered(profile, Library.stack(chosen_stack((gang,), profile, stack).name), gang) for gang in gangs]
+        stacks = [Library.stack(chosen_stack((gang,), profile, stack).name) for gang in gangs]
+        offers = [
+            offer(profile, its_stack, gang, network=assumed_network(gang, its_stack.name, profile))
+            for gang, its_stack in zip(gangs, stacks, strict=True)
+        ]
         listed.append(ModelListing(profile, tuple(offers), who_can(profile)))
     return tuple(listed)
-
-
-def _offered(profile: ModelProfile, stack: Stack, gang: GangSpec) -> ModelOffer:
-    return offer(profile, stack, gang, network=assumed_network(gang, stack.name, profile))
 
 
 def models_json(listed: Sequence[ModelListing]) -> dict[str, Any]:
@@ -81,19 +87,18 @@ def _offer(each: ModelOffer) -> dict[str, Any]:
         "stack": each.stack,
         "layouts": [
             {
-                "name": str(fit.degrees),
+                "name": str(fit.layout),
                 "layout": fit.name or None,
-                "flags": fit.degrees.flags,
-                "tensor_parallel": fit.degrees.tensor,
-                "pipeline_parallel": fit.degrees.pipeline,
-                "expert_parallel": fit.degrees.expert,
-                "attention_data_parallel": fit.degrees.attention,
+                "flags": flags(fit.layout),
+                "tensor_parallel": fit.layout.tensor_parallel,
+                "pipeline_parallel": fit.layout.pipeline_parallel,
+                "expert_parallel": fit.layout.expert_parallel,
+                "attention_data_parallel": fit.layout.attention_data_parallel,
                 "weights_bytes_per_gpu": fit.weights,
                 "kv_tokens": fit.kv_tokens,
                 "measured": fit.measured,
                 "default": fit.default,
-                **costs_json(fit),
-                **speeds_json(fit),
+                **_figures(fit),
             }
             for fit in each.fits
         ],
@@ -101,30 +106,150 @@ def _offer(each: ModelOffer) -> dict[str, Any]:
     }
 
 
-def costs_json(fit: LayoutFit) -> dict[str, Any]:
-    """What a layout costs the network and a start, calculated: bytes, and seconds of reading from two kinds of disk."""
+def layouts_json(fits: tuple[LayoutFit, ...]) -> list[dict[str, Any]]:
+    """The key `layouts` of a gang in `plan --json`."""
+    return [
+        {
+            "name": str(fit.layout),
+            "tp": fit.layout.tensor_parallel,
+            "pp": fit.layout.pipeline_parallel,
+            "ep": fit.layout.expert_parallel,
+            "attn_dp": fit.layout.attention_data_parallel,
+            "layout": fit.name or None,
+            "kv_tokens": fit.kv_tokens,
+            **_figures(fit),
+        }
+        for fit in fits
+    ]
+
+
+def _figures(fit: LayoutFit) -> dict[str, Any]:
+    """What a layout costs the network and a start (bytes, and seconds of reading from two kinds of disk), and its
+    speed, null where nothing can be said: all of it calculated."""
+    found = fit.speeds
     return {
         "network_bytes_per_token": fit.sent,
         "start": {
             "read_bytes_per_node": fit.read,
             "read_s": {"5 GB/s": round(fit.read / FAST_DISK), "1 GB/s": round(fit.read / SLOW_DISK)},
         },
-    }
-
-
-def speeds_json(fit: LayoutFit) -> dict[str, Any]:
-    """Decode speed of a layout, as it was calculated; null where nothing can be said."""
-    found = fit.speeds
-    if found is None:
-        return {"tokens_per_s": None, "calculated": True, "basis": None, "error": None, "not_calculated": fit.unsaid}
-    figures = {str(batch): round(speed, 1) for batch, speed in found.tokens_per_s.items()}
-    return {
-        "tokens_per_s": figures,
+        "tokens_per_s": found and {str(batch): round(speed, 1) for batch, speed in found.tokens_per_s.items()},
         "calculated": True,
-        "basis": found.basis,
-        "error": round(found.error, 3),
-        "not_calculated": None,
+        "basis": found and found.basis,
+        "error": found and round(found.error, 3),
+        "not_calculated": None if found else fit.unsaid,
     }
+
+
+def layouts_of(inventory: Inventory, planned: PlanResult) -> dict[str, tuple[LayoutFit, ...]]:
+    """By gang: every layout that fits its GPUs. Gangs that none can be offered for are left out."""
+    plans = {plan.name: plan for plan in planned.plan.gangs}
+    found = {}
+    for gang in inventory.gangs:
+        if plan := plans.get(gang.name):
+            seen = (planned.topologies[node.name] for node in gang.nodes if node.name in planned.topologies)
+            with suppress(DeployError):
+                found[gang.name] = offer(
+                    planned.profile,
+                    planned.stack,
+                    gang,
+                    gpu_total=plan.memory.gpu_total or L40S_BYTES,
+                    gpu=next((gpu.name for topology in seen for gpu in topology.gpus if gpu.name), ""),
+                    network=planned_network(gang, plan, planned.profile),
+                ).fits
+    return found
+
+
+def fit_words(fit: LayoutFit) -> str:
+    """'PP4 x TP8 (node-stages): 667k KV tokens, 86 kB a token between nodes, 41 to 983 tokens/s at 1 and 128 requests,
+    172 GB to read on each node (34 s at 5 GB/s)'."""
+    count = fit.layout.attention_data_parallel
+    groups = f" in each of {count} groups" if count > 1 else ""
+    parts = [] if fit.kv_tokens is None else [f"{fit.kv_tokens // 1000}k KV tokens{groups}"]
+    parts.append(f"{fit.sent / 1000:.0f} kB per token between nodes")
+    if fit.speeds is not None:
+        least, most = min(fit.speeds.tokens_per_s), max(fit.speeds.tokens_per_s)
+        rates = f"{fit.speeds.tokens_per_s[least]:.0f} to {fit.speeds.tokens_per_s[most]:.0f}"
+        parts.append(f"{rates} tokens/s at {least} and {most} requests")
+    parts.append(f"{fit.read / 1e9:.0f} GB to read on each node at a start ({fit.read / FAST_DISK:.0f} s at 5 GB/s)")
+    name = f" ({fit.name})" if fit.name else ""
+    return f"{fit.layout}{name}{', measured' if fit.measured else ''}: {', '.join(parts)}"
+
+
+def measured_words(model: str) -> str:
+    """What others measured of this profile, beside the same architecture in other formats under the same load; ''
+    where there is no such measurement, or no such profile here."""
+    try:
+        own = Library.profile(model)
+    except DeployError:  # another operator's
+        return ""
+    mine = _served(own)
+    if mine is None:
+        return ""
+    asked = (mine.stack, mine.layout, mine.gpu, mine.load)
+    others = []
+    for profile in (Library.profile(name) for name in Library.models() if name != own.name):
+        one = _served(profile)
+        if one and profile.dimensions == own.dimensions and (one.stack, one.layout, one.gpu, one.load) == asked:
+            others.append(f"{profile.quantisation} {_rate(one):g} (other weights: {profile.name})")
+    return (
+        f"measured by {mine.stack} at {mine.layout}, {mine.load.concurrency} requests at once: "
+        + ", ".join([f"{own.quantisation} {_rate(mine):g} tokens/s", *others])
+        + f"; {mine.source}"
+    )
+
+
+def _served(profile: ModelProfile) -> ExpectedSpeeds | None:
+    return next((one for one in profile.expected if one.wiring == "right" and _rate(one)), None)
+
+
+def _rate(one: ExpectedSpeeds) -> float:
+    return dict(one.figures).get("output_tok_s", 0.0)
+
+
+def planned_network(gang: GangSpec, plan: GangPlan, profile: ModelProfile) -> Network:
+    """By the plan, which has looked at the nodes."""
+    socket = any(node.network.transport is Transport.TCP for node in plan.nodes)
+    return _network(gang, plan.stack, profile, Traffic.TCP if socket else Traffic.RAILS, assumed=False)
+
+
+def assumed_network(gang: GangSpec, stack: str, profile: ModelProfile) -> Network:
+    """By the inventory alone: RDMA unless it says TCP."""
+    asked = {node.transport for node in gang.nodes}
+    traffic = Traffic.TCP if asked == {"tcp"} else Traffic.RAILS
+    return _network(gang, stack, profile, traffic, assumed=asked == {"auto"})
+
+
+def _network(gang: GangSpec, stack: str, profile: ModelProfile, traffic: Traffic, *, assumed: bool) -> Network:
+    """With the newest test of these nodes, slow or not: it is what the network gives today. What was measured over RDMA
+    says nothing of TCP between the nodes."""
+    found = newest(gang, stack, sum(node.gpus for node in gang.nodes))
+    if found is None:
+        return Network(traffic=traffic, assumed=assumed)
+    other = traffic is Traffic.TCP and any("IB over" in str(words) for words in _transport(found).values())
+    token = profile.dimensions.hidden_size * BYTES_A_NUMBER
+    return Network(
+        traffic=traffic,
+        assumed=assumed,
+        everywhere={} if other else _reduces(found, Between.ALL, token),
+        inside=_reduces(found, Between.NODE, token),
+        test=f"nettest {found.get('id', '')}" + (", which found it slow" if found["verdict"] == "slow" else ""),
+    )
+
+
+def _transport(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    said = found.get("transport")
+    return said if isinstance(said, dict) else {}
+
+
+def _reduces(found: Mapping[str, Any], between: Between, token: int) -> dict[int, float]:
+    """Seconds of an all-reduce by tokens of this model; of several nodes the slowest."""
+    by_tokens: dict[int, float] = {}
+    for one in found["tests"]:
+        if one["kind"] == between.value and one["bytes"] == one["wanted_bytes"] and one["bytes"] % token == 0:
+            tokens = int(one["bytes"]) // token
+            by_tokens[tokens] = max(by_tokens.get(tokens, 0.0), float(one["measured_us"]) / 1e6)
+    return by_tokens
 
 
 def add_model(checkpoint: Judgement, place: str, *, file: Path | None) -> tuple[Path, dict[str, str]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import dialect, dialects
-from orchestrator.loading.library import Library
-from orchestrator.loading.resources import template
+from orchestrator.loading.resources import Library, template
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import PREREQUISITES_S
@@ -18,17 +18,17 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, Stack
+from orchestrator.model.secret_text import fingerprint
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning import places
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.config_match import check_checkpoint
+from orchestrator.planning.build import PlanOptions, build_plan
+from orchestrator.planning.dimensions import check_checkpoint
+from orchestrator.planning.host import HostFacts, model_path, venv
 from orchestrator.planning.named import refusal
-from orchestrator.planning.options import HostFacts, PlanOptions
-from orchestrator.planning.plan_file import SavedPlan, refuse_changes
-from orchestrator.planning.redaction import fingerprint
+from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.message import Unreadable, parsed
+from orchestrator.records.documents import write_whole
 from orchestrator.remote.background import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
@@ -177,8 +177,8 @@ def prerequisites(
     def one(session: Session) -> PrerequisitesAnswer:
         spec = session.spec
         request = PrerequisitesRequest(
-            model_path=places.model_path(spec, profile),
-            venv=places.venv(spec, stack.name),
+            model_path=model_path(spec, profile),
+            venv=venv(spec, stack.name),
         )
         return ask(session, "prerequisites", request, PrerequisitesAnswer, deadline_s=PREREQUISITES_S)
 
@@ -233,3 +233,56 @@ def launch_scripts(plan: Plan) -> dict[str, str]:
         for gang in plan.gangs
         for node in gang.nodes
     }
+
+
+FORMAT = 1
+
+
+def write_plan(path: Path, plan: Plan, request: PlanRequest) -> None:
+    """Write the plan's document with the request that it came from. Raises InputError where it can't be written."""
+    asked = asdict(replace(request, saved=None))
+    document = {"format": FORMAT, **plan_json(plan), "request": asked}
+    write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_request(path: Path) -> PlanRequest:
+    """The request of a plan file, which refuses any other plan than the file's. Raises InputError."""
+    try:
+        document = json.loads(path.read_bytes())
+        if document["format"] != FORMAT:
+            raise _wrong(path, f"found format {document['format']!r:.40}, wanted {FORMAT}")
+        return _request(path, document)
+    except OSError as failure:
+        raise InputError(
+            f"this file can't be read: {failure.strerror or failure}",
+            where=str(path),
+            fix="specify a file from `l40s-deploy plan --out`",
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
+        raise _wrong(path, f"this is not a plan: {wrong!r:.100}") from None
+
+
+def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:
+    asked = document["request"]
+    return PlanRequest(
+        model=str(asked["model"]),
+        stack=None if asked["stack"] is None else str(asked["stack"]),
+        tp=_degree(asked["tp"]),
+        pp=_degree(asked["pp"]),
+        ep=_degree(asked["ep"]),
+        attn_dp=_degree(asked.get("attn_dp")),
+        layout=str(asked.get("layout", "")),
+        replicas=asked.get("replicas") is True,
+        extra_args=tuple(str(word) for word in asked["extra_args"]),
+        gangs=tuple(str(name) for name in asked["gangs"]),
+        without=tuple(str(name) for name in asked.get("without", ())),
+        saved=saved_plan(str(path), document),
+    )
+
+
+def _degree(value: object) -> int | None:
+    return None if value is None else int(str(value))
+
+
+def _wrong(path: Path, what: str) -> InputError:
+    return InputError(what, where=str(path), fix="write it with `l40s-deploy plan --out FILE`")

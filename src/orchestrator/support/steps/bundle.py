@@ -30,9 +30,8 @@ from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
-from orchestrator.model.secret_text import long_enough
-from orchestrator.model.snapshot_json import snapshot_json
-from orchestrator.planning.redaction import is_hidden, is_secret
+from orchestrator.model.secret_text import is_hidden, is_secret, long_enough
+from orchestrator.model.snapshot import snapshot_json
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.redaction import Pseudonyms, Scrubber, redact
 

@@ -22,13 +22,12 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import time_limit
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
-from orchestrator.engines.tuned_holdings import Holding, State
+from orchestrator.engines.tuned_validity import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode, collected
-from orchestrator.planning.layout import degrees_of
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.tuning.commands import fetch as tuning_fetch
 from orchestrator.tuning.pack import INTERPRETED
@@ -292,7 +291,7 @@ def _verdict(kits: Sequence[Kit]) -> int:
 
 def _show(kit: Kit, screen: Screen) -> None:
     triton = f"Triton {kit.triton} ({kit.triton_source})" if kit.triton else "Triton of unknown version"
-    layout = str(degrees_of(kit.layout)) if kit.layout else "no layout"
+    layout = str(kit.layout) if kit.layout else "no layout"
     screen.out.print(
         printable(f"{kit.stack.name}: SGLang {kit.stack.engine_version}, {triton}, gang {kit.gang}, {layout}, "
                   f"{kit.gpu} ({kit.gpu_source})"),

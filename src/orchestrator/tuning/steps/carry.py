@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_lookup import device_name, triton_folder
+from orchestrator.engines.tuned_wanted import device_name, triton_folder
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.deadlines import TUNE_S
@@ -17,7 +17,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import Stack
-from orchestrator.planning.places import venv
+from orchestrator.planning.host import venv
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.protocol.looks import Holdings

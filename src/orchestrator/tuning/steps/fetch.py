@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_lookup import device_name
+from orchestrator.engines.tuned_wanted import device_name
 from orchestrator.loading.published import load_published
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_lookup import device_name
 from orchestrator.engines.tuned_validity import flaws
-from orchestrator.engines.tuned_wanted import Wanted, wanted_files
+from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.jobs.messages import JobOrder
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
@@ -25,7 +24,7 @@ from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
-from orchestrator.planning.digest import short_digest
+from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet

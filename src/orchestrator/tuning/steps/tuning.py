@@ -9,9 +9,8 @@ from typing import Any
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_files import Lookup, moe_root
-from orchestrator.engines.tuned_holdings import Holding, judged
-from orchestrator.engines.tuned_lookup import device_name
-from orchestrator.engines.tuned_wanted import Wanted, wanted_files
+from orchestrator.engines.tuned_validity import Holding, judged
+from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs
@@ -21,10 +20,9 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts
-from orchestrator.planning.build import abilities
 from orchestrator.planning.engine_command import asked
+from orchestrator.planning.host import venv
 from orchestrator.planning.named import laid_out
-from orchestrator.planning.places import venv
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
@@ -228,17 +226,17 @@ def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
 
 
 def _layout(gang: GangSpec, profile: ModelProfile, stack: Stack, request: PlanRequest) -> Layout:
-    return layouts.choose(
+    layout = layouts.usual(
         profile,
-        nodes=len(gang.nodes),
-        gpus_per_node=gang.leader.gpus,
-        able=abilities(engine_of(stack)),
+        len(gang.nodes),
+        gang.leader.gpus,
         tensor=request.tp,
         pipeline=request.pp,
         expert=request.ep,
         attention=request.attn_dp,
-        where=f"gang {gang.name}, stack {stack.name}",
     )
+    layouts.refuse(profile, layout, layouts.abilities(engine_of(stack)), where=f"gang {gang.name}, stack {stack.name}")
+    return layout
 
 
 def status_json(model: str, kits: Sequence[Kit]) -> dict[str, Any]:
@@ -252,7 +250,7 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
         "name": kit.stack.name,
         "gang": kit.gang,
         "engine_version": kit.stack.engine_version,
-        "layout": str(layouts.degrees_of(kit.layout)) if kit.layout else None,
+        "layout": str(kit.layout) if kit.layout else None,
         "gpu": kit.gpu,
         "gpu_source": kit.gpu_source,
         "triton": kit.triton,

@@ -27,8 +27,7 @@ from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RdmaPort
 from orchestrator.monitoring.steps.lights import lights
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
 from orchestrator.protocol.layout import Layout
 from orchestrator.topology.draw import TreeLine, tree

@@ -14,7 +14,7 @@ from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import Given
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
-from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.model.snapshot import snapshot_json
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

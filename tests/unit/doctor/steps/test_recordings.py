@@ -13,8 +13,7 @@ from tests.support.machine_files import MachineFiles, reference_machine
 
 from orchestrator.doctor.steps.recordings import load_saved, save_snapshots
 from orchestrator.model.errors import InputError
-from orchestrator.model.snapshot import Snapshot
-from orchestrator.model.snapshot_json import snapshot_json
+from orchestrator.model.snapshot import Snapshot, snapshot_json
 from orchestrator.topology.build import build
 
 

@@ -32,8 +32,7 @@ from orchestrator.model.errors import (
     Unreachable,
 )
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.report import Cause
 
 INVENTORY = """

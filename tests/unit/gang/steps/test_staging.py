@@ -16,10 +16,9 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Overrides
+from orchestrator.model.secret_text import fingerprint
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
-from orchestrator.planning.redaction import fingerprint
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.plan import api_key, launch_scripts
 from orchestrator.protocol.staging import Secrets, StagingRequest
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.support.machine_files import reference_machine
 
-from orchestrator.model.snapshot_json import snapshot_from_json
+from orchestrator.model.snapshot import snapshot_from_json
 from orchestrator.node.look.probe import _nccl_conf, answer, free_space, host_facts
 from orchestrator.topology.build import build
 

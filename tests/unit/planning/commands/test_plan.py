@@ -18,11 +18,10 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.planning.build import build_plan
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.commands import plan as verb
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.diff import GangDiff, SettingChange
-from orchestrator.planning.options import PlanOptions
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult
 
 

@@ -8,8 +8,7 @@ from tests.support.reference_cluster import gang, topologies
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.exports import compose_files
 
 

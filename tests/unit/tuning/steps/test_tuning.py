@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.tuned_holdings import State
+from orchestrator.engines.tuned_validity import State
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.planning.steps.plan import PlanRequest

@@ -69,8 +69,8 @@ from orchestrator.model.notice import Notice
 from orchestrator.model.notify import Event
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import as_written, staffed
+from orchestrator.planning.choices import TCP
 from orchestrator.planning.facts_of_now import lost_gpus
-from orchestrator.planning.transport import TCP
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import Asked
 from orchestrator.remote.fleet import Fleet, StragglerWait

@@ -34,8 +34,7 @@ from orchestrator.gang.steps.router.host import (
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
 from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
-from orchestrator.loading.library import Library
-from orchestrator.loading.resources import template
+from orchestrator.loading.resources import Library, template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import (
@@ -50,8 +49,8 @@ from orchestrator.model.deadlines import (
 from orchestrator.model.errors import DeployError, Exit, GangFailed, InputError, NodeError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.planning.digest import short_digest
-from orchestrator.planning.redaction import fingerprint
+from orchestrator.model.secret_text import fingerprint
+from orchestrator.planning.plan_file import short_digest
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.asking import ask_staged

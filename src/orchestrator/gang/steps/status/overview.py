@@ -22,7 +22,7 @@ from orchestrator.model.deadlines import GLANCE_ASK_S, GLANCE_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.model.replicas import concerned
+from orchestrator.model.survivors import concerned
 from orchestrator.records.documents import read_told, unheard_file
 from orchestrator.remote.fleet import Fleet, StragglerWait
 

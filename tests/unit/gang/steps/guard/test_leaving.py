@@ -22,8 +22,7 @@ from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, R
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.verbs import StagedAnswer
 

@@ -10,7 +10,7 @@ from tests.support.reference_cluster import node
 from l40s_lab.node.models import config
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.errors import InputError
-from orchestrator.planning.config_match import check_checkpoint, disagreements
+from orchestrator.planning.dimensions import check_checkpoint, disagreements
 
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 STOCK = load_profile("DeepSeek-V3-0324")

@@ -10,8 +10,7 @@ from tests.support.reference_cluster import node
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.finding import Severity
-from orchestrator.planning.options import HostFacts
-from orchestrator.planning.requirements import contradictions, older
+from orchestrator.planning.host import HostFacts, contradictions, older
 
 MODEL = load_profile("DeepSeek-V3-0324-Block64x64")
 

@@ -12,11 +12,9 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.model.secret_text import HIDDEN
-from orchestrator.planning.build import build_plan
-from orchestrator.planning.options import PlanOptions
+from orchestrator.model.secret_text import HIDDEN, is_hidden, is_secret, shown, shown_env, shown_flags, typed
+from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.plan_file import plan_json
-from orchestrator.planning.redaction import is_hidden, is_secret, shown, shown_env, shown_flags, typed
 
 SECRET = "hf_abcDEF0123456789"
 

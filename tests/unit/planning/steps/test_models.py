@@ -12,7 +12,7 @@ from tests.unit.planning.test_build import plan_of
 
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.inventory import GangSpec
-from orchestrator.planning.steps.measured import assumed_network, planned_network
+from orchestrator.planning.steps.models import assumed_network, planned_network
 from orchestrator.records.nettests import addresses_of, write_nettest
 from orchestrator.topology.speed import Traffic
 
