@@ -269,7 +269,7 @@ def _push(verb: str) -> Callable[[Fleet], None]:
             link = chain.VerbStream(fleet, name, verb, ASKED)
             link.wait()
             try:
-                link.begin()
+                link.begin("127.0.0.1")
                 link.files()
             except DeployError:
                 assert name == ODD or link.first

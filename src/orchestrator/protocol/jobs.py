@@ -312,3 +312,20 @@ class ReceiveRequest(OfferRequest):
     streams: int = 1
     bytes_per_s: int = 0
     repair: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushLine(Message):
+    """One line of either side: some of the source's files, where it gives its files, or how far it is.
+
+    files: [path, source, bytes] of each, judged as those of a request; there: it had all of them before
+    bytes: read, or here and checked; complete: that is all; sent: files that had to be sent
+    """
+
+    files: Any = None
+    port: int = 0
+    secret: str = field(default="", repr=False)
+    there: bool = False
+    bytes: int = 0
+    complete: bool = False
+    sent: int = 0

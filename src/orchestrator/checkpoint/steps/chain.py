@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from orchestrator.model.deadlines import FIRST_LINE_S, SILENT_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.below import FIX
-from orchestrator.protocol.jobs import Giving, ReceiveRequest
-from orchestrator.protocol.message import Message, parsed
+from orchestrator.protocol.jobs import Giving, PushLine, ReceiveRequest
+from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -39,30 +39,16 @@ class Hop:
     """Files that had to be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOffer:
-    """What the source has, judged."""
-
-    files: Sequence[FileEntry]
-    address: str
-    port: int
-    secret: str
-
-    @property
-    def bytes(self) -> int:
-        return sum(entry.size for entry in self.files)
-
-
 class VerbStream:
-    """A streaming verb on one machine, read by a thread of its own."""
+    """A push's verb on one machine, read by a thread of its own. first: where it gives its files; now: how far it is"""
 
     def __init__(self, fleet: Fleet, name: str, verb: str, request: Message) -> None:
         self.name = name
-        self._listed: list[Any] = []
-        self.first: Mapping[str, Any] = {}
-        self.now: Mapping[str, Any] = {}
+        self.first: PushLine | None = None
+        self.now: PushLine | None = None
         self.failure: DeployError | None = None
-        self.heard = time.monotonic()
+        self._listed: list[Any] = []
+        self._heard = time.monotonic()
         self._over = False
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._live, args=(fleet, verb, request), daemon=True)
@@ -70,23 +56,26 @@ class VerbStream:
 
     @property
     def complete(self) -> bool:
-        return bool(self.now.get("complete"))
+        return self.now is not None and self.now.complete
 
     @property
     def read(self) -> int:
         """Bytes of its files so far."""
-        return self._number("bytes", 0)
+        return self.now.bytes if self.now else 0
 
-    def begin(self) -> None:
-        """Wait for the first line. Raises what the machine reported, Unreachable if it reported nothing."""
+    def begin(self, address: str) -> Giving:
+        """Wait for its first word: where it gives its files, at this address of its. Raises what the machine reported,
+        Unreachable if it reported nothing."""
         if not self._begun.wait(FIRST_LINE_S):
             raise self._silent(FIRST_LINE_S)
         if self.failure is not None:
             raise self.failure
+        assert self.first is not None
+        return Giving(address=address, port=self.first.port, secret=self.first.secret)
 
     def judge(self) -> None:
         """Silence is a failure too."""
-        if self.failure is None and time.monotonic() - self.heard > SILENT_S:
+        if self.failure is None and time.monotonic() - self._heard > SILENT_S:
             self.failure = self._silent(SILENT_S)
 
     def files(self) -> Sequence[FileEntry]:
@@ -105,81 +94,57 @@ class VerbStream:
         self._thread.join(FIRST_LINE_S)
 
     def hop(self) -> Hop:
-        there = bool(self.first.get("there"))
         state = "failed" if self.failure else "complete" if self.complete else "fetching" if self.now else "waiting"
-        return Hop(self.name, state, self.read, there, self._number("sent", 0))
+        there, sent = bool(self.first and self.first.there), self.now.sent if self.now else 0
+        return Hop(self.name, state, self.read, there, sent)
 
     def _live(self, fleet: Fleet, verb: str, request: Message) -> None:
         try:
             result = fleet.on_every(lambda session: self._read(session, verb, request), only={self.name})
             self.failure = self.failure or result.failures.get(self.name)
         except Exception as defect:
-            self.failure = self.failure or DeployError(
-                f"{type(defect).__name__}: {defect}", where=self.name, fix="report this"
-            )
+            what = f"{type(defect).__name__}: {defect}"
+            self.failure = self.failure or DeployError(what, where=self.name, fix="report this")
         if self.failure is None and not self._over:
-            self.failure = Unreachable(
-                f"its part of the push ended ({verb})", where=self.name, fix="push again; it resumes where it stopped"
-            )
+            what = f"its part of the push ended ({verb})"
+            self.failure = Unreachable(what, where=self.name, fix="push again; it resumes where it stopped")
         self._begun.set()
 
     def _read(self, session: Session, verb: str, request: Message) -> None:
-        lines = node_app.stream(session, verb, request)
-        try:
-            for line in lines:
-                self._hear(line)
+        with closing(node_app.messages(session, verb, request, PushLine)) as lines:
+            for said in lines:
+                self._hear(said)
                 if self._over:
                     return
-        finally:
-            _close(lines)
 
-    def _hear(self, line: bytes) -> None:
-        said = parsed(line)
-        if not isinstance(said, Mapping):
-            return  # a login script's
-        self.heard = time.monotonic()
-        if self.first:
+    def _hear(self, said: PushLine) -> None:
+        self._heard = time.monotonic()
+        if self.first is not None:
             self.now = said
-        elif "files" in said:
-            self._list(said["files"])
-        elif "port" in said:
-            self._refuse_odd(said)
+        elif said.files is not None:
+            if not isinstance(said.files, list) or len(self._listed) + len(said.files) > MOST_FILES:
+                raise self._odd(f"its list of files is not valid: wanted at most {MOST_FILES} files")
+            self._listed += said.files
+        elif said.port or said.secret:
+            if not 0 < said.port < 65536 or not said.secret.isalnum():
+                raise self._odd("it did not report a port and secret for the other nodes")
             self.first = said
             self._begun.set()
-
-    def _list(self, part: Any) -> None:
-        if not isinstance(part, list) or len(self._listed) + len(part) > MOST_FILES:
-            raise self._odd(f"its list of files is not valid: wanted at most {MOST_FILES} files")
-        self._listed += part
-
-    def _refuse_odd(self, said: Mapping[str, Any]) -> None:
-        port, secret = said["port"], said.get("secret")
-        if type(port) is not int or not 0 < port < 65536 or not isinstance(secret, str) or not secret.isalnum():
-            raise self._odd("it did not report a port and secret for the other nodes")
 
     def _odd(self, what: str) -> NodeError:
         return NodeError(what, where=self.name, fix=FIX)
 
-    def _number(self, name: str, default: int) -> int:
-        found = self.now.get(name, default)
-        return found if type(found) is int else default
-
     def _silent(self, seconds: float) -> Unreachable:
-        return Unreachable(
-            f"no progress reported for {seconds:.0f} s",
-            where=self.name,
-            fix="check that the node and its disk respond, then push again; it resumes where it stopped",
-        )
-
-
-def _close(lines: Iterator[bytes]) -> None:
-    getattr(lines, "close", lambda: None)()
+        fix = "check that the node and its disk respond, then push again; it resumes where it stopped"
+        return Unreachable(f"no progress reported for {seconds:.0f} s", where=self.name, fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """A source that offers already, and how to reach the nodes.
 
+    source:    where the origin gives its files
+    local:     the source is this machine: the first node comes to it through SSH
     addresses: each node's in the network that carries the bytes
     requests:  what every node is asked beside what the chain itself adds
     """
@@ -187,9 +152,9 @@ class Chain:
     fleet: Fleet
     specs: Mapping[str, NodeSpec]
     origin: VerbStream
-    offer: SourceOffer
+    source: Giving
+    files: Sequence[FileEntry]
     local: bool
-    """The source is this machine: the first node comes to it through SSH."""
     addresses: Mapping[str, str]
     requests: Mapping[str, ReceiveRequest]
 
@@ -202,9 +167,9 @@ class Chain:
         source.
         """
         links: list[VerbStream] = []
-        with ExitStack() as closing:
-            closing.callback(_end_all, links)
-            failures = self._build(names, links, closing)
+        with ExitStack() as ends:
+            ends.callback(_end_all, links)
+            failures = self._build(names, links, ends)
             if not failures:
                 self._watch(links, report)
         if self.origin.failure is not None:
@@ -214,29 +179,23 @@ class Chain:
         first = dict(list(failures.items())[:1])
         return [link.hop() for link in links if link.complete], real or first
 
-    def _build(self, names: Sequence[str], links: list[VerbStream], closing: ExitStack) -> dict[str, DeployError]:
+    def _build(self, names: Sequence[str], links: list[VerbStream], ends: ExitStack) -> dict[str, DeployError]:
         """Begin every link; {} or the first that could not begin."""
-        files: Any = [[entry.path, entry.source, entry.size] for entry in self.offer.files]
-        before = Giving(address=self.offer.address, port=self.offer.port, secret=self.offer.secret)
-        for number, name in enumerate(names):
-            if number == 0 and self.local and self.specs[name].reach.connection != "local":
+        before, files = self.source, [[entry.path, entry.source, entry.size] for entry in self.files]
+        for name in names:
+            if self.local and name == names[0] and self.specs[name].reach.connection != "local":
                 try:
-                    port = closing.enter_context(port_forward(self.specs[name], self.offer.port))
-                    before = replace(before, port=port)
+                    before = replace(before, port=ends.enter_context(port_forward(self.specs[name], before.port)))
                 except Unreachable as failure:
                     return {name: failure}
-            last = number == len(names) - 1
-            address = LOOPBACK if last else self.addresses[name]
+            address = LOOPBACK if name == names[-1] else self.addresses[name]
             asked = replace(self.requests[name], files=files, upstream=before, address=address)
-            link = VerbStream(self.fleet, name, "push-receive", asked)
-            links.append(link)
+            links.append(VerbStream(self.fleet, name, "push-receive", asked))
             try:
-                link.begin()
+                before = links[-1].begin(address)
             except DeployError as failure:
-                link.failure = failure
                 return {name: failure}
-            before = Giving(address=address, port=link.first["port"], secret=link.first["secret"])
-            files = [[entry.path, entry.path, entry.size] for entry in self.offer.files]
+            files = [[entry.path, entry.path, entry.size] for entry in self.files]
         return {}
 
     def _watch(self, links: Sequence[VerbStream], report: Callable[[Sequence[Hop]], None]) -> None:

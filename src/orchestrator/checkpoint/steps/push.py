@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, SourceOffer, VerbStream
+from orchestrator.checkpoint.steps.chain import LOOPBACK, Chain, Hop, VerbStream
 from orchestrator.checkpoint.steps.verify import repair_command, same_roots
 from orchestrator.doctor.steps.look import look
 from orchestrator.model.chosen import chosen_nodes, no_such
@@ -29,20 +29,11 @@ STREAMS = 2
 """Files sent at the same time over one link: the next one is sent while a digest is compared."""
 
 
-class _Differs(InputError):
-    """A directory that exists already and differs."""
-
-
 _KINDS: Mapping[str, type[DeployError]] = {
     "lock-held": LockHeld,
     "digest": VerificationDiffers,
-    "target-exists": InputError,
-    "target-differs": _Differs,
-    "no-checkpoint": InputError,
-    "unfinished": InputError,
-    "no-model": InputError,
-    "far-link": InputError,
-    "odd-name": InputError,
+    **dict.fromkeys(("target-exists", "target-differs", "no-checkpoint", "unfinished", "no-model"), InputError),
+    **dict.fromkeys(("far-link", "odd-name"), InputError),
 }
 """Kinds of refusal that have an exit code of their own."""
 
@@ -69,6 +60,9 @@ class CheckpointPushRequest:
     repair: bool = False
 
 
+NOTHING: PerNode[Hop] = PerNode(values={}, failures={})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushResult:
     """The result of a push.
@@ -81,11 +75,11 @@ class PushResult:
 
     source: str
     directories: Mapping[str, str]
-    bytes: int
-    files: int
-    nodes: PerNode[Hop]
+    bytes: int = 0
+    files: int = 0
+    nodes: PerNode[Hop] = NOTHING
     shared: Mapping[str, str]
-    network: str
+    network: str = ""
     seconds: float
     repaired: bool = False
 
@@ -128,35 +122,31 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
         wanted = [name for name in directories if name not in shared]
         for name, owner in shared.items():
             watcher.say(f"{name}: has the same directory as {owner} (shared file system); nothing to send")
+        result = PushResult(
+            source=request.source,
+            directories=directories,
+            shared=shared,
+            repaired=request.repair,
+            seconds=time.monotonic() - began,
+        )
         if not wanted:
-            nothing: PerNode[Hop] = PerNode(values={}, failures={})
-            return PushResult(
-                source=request.source, directories=directories, bytes=0, files=0, nodes=nothing, shared=shared,
-                network="", seconds=time.monotonic() - began,
-            )  # fmt: skip
+            return result
         addresses, network, lost = _network(fleet, everyone, wanted, node, request, watcher)
-        with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, offer):
+        with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, giving):
             chain = Chain(
                 fleet=fleet,
                 specs=everyone,
                 origin=origin,
-                offer=offer,
+                source=giving,
+                files=origin.files(),
                 local=node is None,
                 addresses=addresses,
                 requests={name: _asked(everyone[name], directories[name], request) for name in wanted},
             )
-            nodes = _with_commands(_all(chain, wanted, watcher, lost), request, directories)
-    return PushResult(
-        source=request.source,
-        directories=directories,
-        bytes=offer.bytes,
-        files=len(offer.files),
-        nodes=nodes,
-        shared=shared,
-        network=network,
-        seconds=time.monotonic() - began,
-        repaired=request.repair,
-    )
+            total = sum(entry.size for entry in chain.files)
+            nodes = _all(chain, total, directories, lost, request, watcher)
+    seconds = time.monotonic() - began
+    return replace(result, bytes=total, files=len(chain.files), nodes=nodes, network=network, seconds=seconds)
 
 
 def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[str, str]:
@@ -180,12 +170,6 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
     if not path.startswith("/"):
         raise InputError(f"found the path {path!r}, wanted an absolute one", where=place, fix=f"{name}:/path")
     return nodes[name], str(PurePosixPath(path))
-
-
-def with_exit_code(failure: DeployError) -> DeployError:
-    """A node's refusal with the exit code that its kind has."""
-    kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
-    return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
 
 
 def _directory(spec: NodeSpec, name: str) -> str:
@@ -247,28 +231,26 @@ def _network(
 @contextmanager
 def _origin(
     fleet: Fleet, node: NodeSpec | None, path: str, addresses: Mapping[str, str], request: CheckpointPushRequest
-) -> Iterator[tuple[VerbStream, SourceOffer]]:
+) -> Iterator[tuple[VerbStream, Giving]]:
     address = LOOPBACK if node is None else addresses[node.name]
     state = node.state_dir if node is not None else str(audit_file().parent)
     asked = OfferRequest(directory=path, address=address, port=request.port if node else 0, state_dir=state)
     link = VerbStream(fleet, node.name if node else HERE, "push-offer", asked)
     try:
         try:
-            link.begin()
+            giving = link.begin(address)
         except DeployError as failure:
-            raise with_exit_code(failure) from None
-        yield link, SourceOffer(link.files(), address, int(link.first["port"]), str(link.first["secret"]))
+            raise _with_exit_code(failure) from None
+        yield link, giving
     finally:
         link.end()
         link.wait()
 
 
-def _with_commands(nodes: PerNode[Hop], request: CheckpointPushRequest, directories: Mapping[str, str]) -> PerNode[Hop]:
-    """The complete command that repairs each node whose directory differs."""
-    for name, failure in nodes.failures.items():
-        if isinstance(failure, _Differs):
-            failure.fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
-    return nodes
+def _with_exit_code(failure: DeployError) -> DeployError:
+    """A node's refusal with the exit code that its kind has."""
+    kind = _KINDS.get(failure.kind) if isinstance(failure, NodeRefusal) else None
+    return kind(failure.what, where=failure.where, fix=failure.fix) if kind else failure
 
 
 def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> ReceiveRequest:
@@ -286,7 +268,14 @@ def _asked(spec: NodeSpec, directory: str, request: CheckpointPushRequest) -> Re
     )
 
 
-def _all(chain: Chain, wanted: Sequence[str], watcher: PushWatcher, lost: Mapping[str, DeployError]) -> PerNode[Hop]:
+def _all(
+    chain: Chain,
+    total: int,
+    directories: Mapping[str, str],
+    lost: Mapping[str, DeployError],
+    request: CheckpointPushRequest,
+    watcher: PushWatcher,
+) -> PerNode[Hop]:
     """One chain after another, each without the nodes that failed: the others resume where they stopped."""
     complete: dict[str, Hop] = {}
     failures = dict(lost)
@@ -294,17 +283,19 @@ def _all(chain: Chain, wanted: Sequence[str], watcher: PushWatcher, lost: Mappin
     def report(hops: Sequence[Hop]) -> None:
         shown = {**complete, **{hop.name: hop for hop in hops}}
         shown |= {name: Hop(name, "failed", 0) for name in failures}
-        ordered = [shown.get(name) or Hop(name, "waiting", 0) for name in wanted]
-        watcher.moved(ordered, chain.offer.bytes, chain.origin.read)
+        ordered = [shown.get(name) or Hop(name, "waiting", 0) for name in chain.requests]
+        watcher.moved(ordered, total, chain.origin.read)
 
-    while left := [name for name in wanted if name not in complete and name not in failures]:
+    while left := [name for name in chain.requests if name not in complete and name not in failures]:
         ready, failed = chain.run(left, report)
         if not ready and not failed:
             raise DeployError("the transfer ended without a result", where=chain.origin.name, fix="push again")
         complete |= {hop.name: hop for hop in ready}
         for name, failure in failed.items():
             if name not in complete:
-                failures[name] = with_exit_code(failure)
+                failures[name] = _with_exit_code(failure)
+                if isinstance(failure, NodeRefusal) and failure.kind == "target-differs":
+                    failures[name].fix = repair_command(request.source, name, PurePosixPath(directories[name]).name)
                 watcher.say(f"{failure.where}: {failure.what}")
     report([])
-    return PerNode(values=complete, failures=failures).ordered(wanted)
+    return PerNode(values=complete, failures=failures).ordered(list(chain.requests))

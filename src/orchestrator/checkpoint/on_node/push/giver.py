@@ -40,15 +40,20 @@ FEW = 4
 MOST_GREETED = 64
 MOST_DAEMONS = 64
 """One fetching side has as many as `--streams`, 16 at most."""
+HELLO = b"l40s "
+"""What a connection for this begins with; rsync's begin with @RSYNCD."""
+LINE_S = 20.0
+"""For the giver's whole handshake; a side that says nothing for this long afterwards is gone."""
+ALIVE_S = 5.0
+LONGEST = 64 * 1024
 
 
 def rsync(*words: str) -> list[str]:
     """argv of an rsync that ends with us; setpriv is part of util-linux."""
     program = shutil.which("rsync")
     if program is None:
-        raise Failure(
-            "no-rsync", "rsync is not installed", "PATH", "install it with `l40s-deploy prepare --tags system_packages`"
-        )
+        fix = "install it with `l40s-deploy prepare --tags system_packages`"
+        raise Failure("no-rsync", "rsync is not installed", "PATH", fix)
     ender = shutil.which("setpriv")
     return [*((ender, "--pdeathsig", "KILL", "--") if ender else ()), program, *words]
 
@@ -91,9 +96,8 @@ class Giver:
             listener.listen(64)
         except OSError as wrong:
             what = f"can't listen on {address} port {port}: {wrong.strerror}"
-            raise Failure(
-                "port", what, f"port {port}", "choose a port that is free on every node with --port"
-            ) from None
+            fix = "choose a port that is free on every node with --port"
+            raise Failure("port", what, f"port {port}", fix) from None
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return int(listener.getsockname()[1])
 
@@ -196,16 +200,8 @@ class Giver:
         )
 
 
-HELLO = b"l40s "
-"""What a connection for this begins with; rsync's begin with @RSYNCD."""
-LINE_S = 20.0
-"""For the giver's whole handshake; a side that says nothing for this long afterwards is gone."""
-ALIVE_S = 5.0
-LONGEST = 64 * 1024
-
-
-class NoNotes(Exception):
-    """The connection could not be made, or ended. The text says how."""
+class ConnectionLost(Exception):
+    """A connection could not be made, or ended early; the next try may do better. The text says how."""
 
 
 class Ready:
@@ -234,7 +230,7 @@ def tell_ready(
 ) -> None:
     """The giver's end, until the other one goes. trusting: entered once it has proved that it has the secret."""
     key = secret.encode()
-    with connection, contextlib.suppress(OSError, ValueError, KeyError, NoNotes):
+    with connection, contextlib.suppress(OSError, ValueError, KeyError, ConnectionLost):
         connection.settimeout(LINE_S)
         lines = Exchange(LINE_S).makefile(connection)
         theirs = str(_line(lines.readline(LONGEST).removeprefix(HELLO))["nonce"])
@@ -244,20 +240,16 @@ def tell_ready(
             return
         connection.settimeout(LINE_S)
         with trusting:
-            _tell_all(connection, ready)
-
-
-def _tell_all(connection: socket.socket, ready: Ready) -> None:
-    count = 0
-    while True:
-        new = ready.after(count, ALIVE_S)
-        count += len(new)
-        text = "".join(json.dumps({"path": path, "sha256": digest}) + "\n" for path, digest in new)
-        connection.sendall((text or "{}\n").encode())
+            count = 0
+            while True:
+                new = ready.after(count, ALIVE_S)
+                count += len(new)
+                text = "".join(json.dumps({"path": path, "sha256": digest}) + "\n" for path, digest in new)
+                connection.sendall((text or "{}\n").encode())
 
 
 def hear_ready(address: str, port: int, secret: str, heard: Callable[[str, str], None]) -> None:
-    """The fetcher's end: `heard` receives every file, until the connection ends. Raises NoNotes then."""
+    """The fetcher's end: `heard` receives every file, until the connection ends. Raises ConnectionLost then."""
     key = secret.encode()
     try:
         with socket.create_connection((address, port), timeout=LINE_S) as connection:
@@ -268,14 +260,14 @@ def hear_ready(address: str, port: int, secret: str, heard: Callable[[str, str],
             said = _line(lines.readline(LONGEST))
             theirs = str(said.get("nonce"))
             if not proves(key, said.get("proof"), "giver", "push", "", ours, theirs):
-                raise NoNotes("another program listens on that port")
+                raise ConnectionLost("another program listens on that port")
             _say(connection, {"proof": proof(key, "fetcher", "push", "", ours, theirs)})
             while True:
                 said = _line(lines.readline(LONGEST))
                 if "path" in said:
                     heard(str(said["path"]), str(said["sha256"]))
     except (OSError, ValueError) as wrong:
-        raise NoNotes(str(wrong)) from None
+        raise ConnectionLost(str(wrong)) from None
 
 
 def _say(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -284,8 +276,8 @@ def _say(connection: socket.socket, message: dict[str, Any]) -> None:
 
 def _line(text: bytes) -> dict[str, Any]:
     if not text:
-        raise NoNotes("it closed the connection")
+        raise ConnectionLost("it closed the connection")
     said = parsed(text)
     if not isinstance(said, dict):
-        raise NoNotes("another program listens on that port")
+        raise ConnectionLost("another program listens on that port")
     return said

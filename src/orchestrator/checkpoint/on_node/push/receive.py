@@ -13,9 +13,8 @@ import os
 import subprocess
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from orchestrator.checkpoint.on_node.push.giver import (
     FILES,
     IDLE_S,
     USER,
+    ConnectionLost,
     Giver,
-    NoNotes,
     hear_ready,
     own_folder,
     rsync,
@@ -35,7 +34,7 @@ from orchestrator.node.failure import Failure, failure_of, os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.sha256 import CHUNK, Counted, Digests
 from orchestrator.node.telling import TICK_S, reader_is_gone, tell
-from orchestrator.protocol.jobs import ReceiveRequest
+from orchestrator.protocol.jobs import Giving, ReceiveRequest
 
 PATIENCE_S = 20.0
 """When connections to the one before us have failed for this long, it counts as lost."""
@@ -43,86 +42,98 @@ AGAIN_S = 0.2
 MOST_AT_ONCE = 16
 """Files that one rsync fetches, so that streams share what is ready."""
 TRIES = 2
+CONNECT_S = 10
+POLL_S = 0.02
+_DISK = 11
+"""rsync(1), EXIT VALUES: error in file I/O; on the fetching side, since the giver only reads."""
 
 
 def stream(request: dict[str, Any]) -> None:
     """Fetch, check, offer, finish, and serve until the caller goes away."""
     os.umask(0o022)  # whoever the engine runs as must be able to read what arrives
     asked = request_of(ReceiveRequest, request)
-    entries = _entries(asked)
-    target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
-    with os_failures(asked.directory):
-        _receive(asked, files.state_dir(asked.state_dir), target, entries)
-
-
-def _entries(asked: ReceiveRequest) -> Sequence[FileEntry]:
     try:
-        return entries_of(asked.files)
+        entries = entries_of(asked.files)
     except ValueError as wrong:
         raise Failure("outside", f"the list of files is refused: {wrong}", "request", below.FIX) from None
+    target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
+    with os_failures(asked.directory):
+        _receive(asked, files.state_dir(asked.state_dir), target)
 
 
-def _receive(asked: ReceiveRequest, state: str, target: PushTarget, entries: Sequence[FileEntry]) -> None:
+def _receive(asked: ReceiveRequest, state: str, target: PushTarget) -> None:
     folder = own_folder(state, "receive")
     target.open()
     giver = Giver(folder, target.folder)
     try:
         port = giver.listen(asked.address, asked.port)
-        upstream = _upstream(asked, folder)
-        arrival = Arrival(target, entries, Digests(state), upstream, giver)
+        arrival = Arrival(target, Digests(state), asked.upstream, _command(asked, folder, target.arriving), giver)
         tell({"port": port, "secret": giver.secret, "there": target.there})
-        _run(arrival, max(1, asked.streams))
+        for work in (arrival.listen, *[arrival.work] * max(1, asked.streams)):
+            threading.Thread(target=work, daemon=True).start()
+        try:
+            while not reader_is_gone(TICK_S):
+                tell(arrival.progress())
+                if arrival.failure is not None:
+                    raise arrival.failure
+        finally:
+            arrival.stop()
     finally:
         giver.close()
         target.close()
 
 
-def _upstream(asked: ReceiveRequest, folder: Path) -> Upstream:
+def _command(asked: ReceiveRequest, folder: Path, into: Path) -> list[str]:
+    """argv of an rsync that fetches the files that its stdin names, in that order, each growing under its own name, and
+    keeps what is there already. folder: our own, for the password: a command line is everybody's."""
     before = asked.upstream
+    files.write(str(folder / "password"), before.secret + "\n")
     rate = asked.bytes_per_s // max(1, asked.streams)
-    upstream = Upstream(before.address, before.port, before.secret, folder, rate)
-    upstream.keep_secret()
-    return upstream
-
-
-def _run(arrival: Arrival, streams: int) -> None:
-    for work in (arrival.listen, *[arrival.work] * streams):
-        threading.Thread(target=work, daemon=True).start()
-    try:
-        while not reader_is_gone(TICK_S):
-            tell(arrival.progress())
-            if arrival.failure is not None:
-                raise arrival.failure
-    finally:
-        arrival.stop()
+    host = f"[{before.address}]" if ":" in before.address else before.address
+    return rsync(
+        f"--password-file={folder}/password",
+        f"--contimeout={CONNECT_S}",
+        f"--timeout={IDLE_S}",
+        "--no-motd",
+        "-8",
+        *([f"--bwlimit={max(1, rate // 1024)}"] if rate else ()),
+        "--append",
+        "--copy-links",
+        "--from0",
+        "--files-from=-",
+        "--outbuf=L",
+        "--out-format=%b %n",
+        f"rsync://{USER}@{host}:{before.port}/{FILES}/",
+        f"{into}/",
+    )
 
 
 class Arrival:
-    """All files of one directory that are being received, by several threads."""
+    """All files of one directory that are being received, by several threads. command: of one rsync"""
 
     def __init__(
-        self, target: PushTarget, entries: Sequence[FileEntry], digests: Digests, upstream: Upstream, giver: Giver
+        self, target: PushTarget, digests: Digests, upstream: Giving, command: Sequence[str], giver: Giver
     ) -> None:
         self.failure: Failure | None = None
         self._target = target
         self._digests = digests
         self._upstream = upstream
+        self._command = command
         self._giver = giver
-        self._todo = deque(entries)
-        self._wanted = {entry.path for entry in entries}
-        self._left = len(entries)
+        self._todo = deque(target.entries)
+        self._wanted = {entry.path for entry in target.entries}
+        self._left = len(target.entries)
         self._ready: dict[str, str] = {}
-        self._tries: dict[str, int] = {}
+        self._tries: Counter[str] = Counter()
         self._placed: set[str] = set()
         self._bytes = 0
         self._sent = 0
-        self._complete = not entries
+        self._complete = not target.entries
         self._stopped = False
         self._lost_since = 0.0
         """When connections began to fail, monotonic; 0 while they do not."""
         self._fetches: set[Fetch] = set()
-        self._lock = threading.RLock()
-        self._news = threading.Condition(self._lock)
+        self._news = threading.Condition()
 
     def progress(self) -> dict[str, Any]:
         """How far this node is: bytes that are here and checked, or being checked."""
@@ -134,61 +145,35 @@ class Arrival:
         for fetch in list(self._fetches):
             fetch.kill()
 
-    def work(self) -> None:
-        """A thread's life: take what is ready, until nothing is left. The first failure ends all."""
-        while self._left and not self._stopped and self.failure is None:
-            self._try(self._try_step)
-
-    def _try(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as wrong:
-            self.failure = self.failure or failure_of(wrong, str(self._target.directory), "push-receive")
-
-    def _try_step(self) -> None:
-        try:
-            self._step()
-        except ConnectionLost as lost:
-            self._bear(lost)
-
-    def _step(self) -> None:
-        batch = self._take()
-        if not batch:
-            return
-        try:
-            missing = [entry for entry in batch if not self._is_here(entry)]
-            self._fetch(missing)
-        finally:
-            self._give_back(batch)
-
-    def _take(self) -> list[FileEntry]:
-        """Some of the files that are ready, in their order; waits a little for the first."""
-        with self._news:
-            ready = [entry for entry in self._todo if entry.path in self._ready]
-            if not ready:
-                self._news.wait(AGAIN_S)
-                return []
-            batch = ready[: max(1, min(MOST_AT_ONCE, len(ready) // 2))]
-            for entry in batch:
-                self._todo.remove(entry)
-            return batch
-
-    def _give_back(self, batch: Sequence[FileEntry]) -> None:
-        """What did not come is to be fetched again; the last file that came ends it all."""
-        with self._lock:
-            missing = [entry for entry in batch if entry.path not in self._placed]
-            self._todo.extendleft(reversed(missing))
-
     def listen(self) -> None:
         """A thread's life: hear what is ready; when the connection ends, begin again."""
-        while not self._complete and not self._stopped and self.failure is None:
-            self._try(self._listen)
+        before = self._upstream
+        self._live(lambda: hear_ready(before.address, before.port, before.secret, self._hear))
 
-    def _listen(self) -> None:
+    def work(self) -> None:
+        """A thread's life: take what is ready, until nothing is left."""
+        self._live(self._step)
+
+    def _live(self, step: Callable[[], None]) -> None:
+        while self._left and not self._stopped and self.failure is None:
+            self._try(step)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """The first failure ends all. A broken connection is made again; whoever has not answered for long is gone."""
         try:
-            hear_ready(self._upstream.address, self._upstream.port, self._upstream.secret, self._hear)
-        except NoNotes as wrong:
-            self._bear(ConnectionLost(str(wrong)))
+            step()
+        except ConnectionLost as lost:
+            self._lost_since = self._lost_since or time.monotonic()
+            if time.monotonic() - self._lost_since > PATIENCE_S:
+                what = f"the previous node in the chain sends nothing: {lost}"
+                where = f"{self._upstream.address} port {self._upstream.port}"
+                fix = (
+                    "check that this node reaches that port; choose another network with --interface, another port with"
+                )
+                self.failure = self.failure or Failure("upstream", what, where, f"{fix} --port")
+            time.sleep(AGAIN_S)
+        except Exception as wrong:
+            self.failure = self.failure or failure_of(wrong, str(self._target.directory), "push-receive")
 
     def _hear(self, path: str, digest: str) -> None:
         with self._news:
@@ -198,18 +183,25 @@ class Arrival:
             self._lost_since = 0.0
             self._news.notify_all()
 
-    def _bear(self, lost: ConnectionLost) -> None:
-        """A connection broke. Whoever has not answered for long is gone."""
-        now = time.monotonic()
-        self._lost_since = self._lost_since or now
-        if now - self._lost_since > PATIENCE_S:
-            where = f"{self._upstream.address} port {self._upstream.port}"
-            fix = (
-                "check that this node reaches that port; choose another network with --interface, another port with"
-                " --port"
-            )
-            raise Failure("upstream", f"the previous node in the chain sends nothing: {lost}", where, fix)
-        time.sleep(AGAIN_S)
+    def _step(self) -> None:
+        batch = self._take()
+        try:
+            if missing := [entry for entry in batch if not self._is_here(entry)]:
+                self._fetch(missing)
+        finally:  # what did not come is to be fetched again
+            with self._news:
+                self._todo.extendleft(reversed([entry for entry in batch if entry.path not in self._placed]))
+
+    def _take(self) -> list[FileEntry]:
+        """Some of the files that are ready, in their order; waits a little for the first."""
+        with self._news:
+            ready = [entry for entry in self._todo if entry.path in self._ready]
+            if not ready:
+                self._news.wait(AGAIN_S)
+            batch = ready[: max(1, min(MOST_AT_ONCE, len(ready) // 2))]
+            for entry in batch:
+                self._todo.remove(entry)
+            return batch
 
     def _is_here(self, entry: FileEntry) -> bool:
         """Whether a file is in its place with the right digest; a wrong one goes, unless it was never ours."""
@@ -234,13 +226,12 @@ class Arrival:
         return False
 
     def _fetch(self, batch: Sequence[FileEntry]) -> None:
-        if not batch:
-            return
         arriving = self._target.arriving
         for entry in batch:
             below.refuse_links(arriving, entry.source)
-            self._make_way(arriving / entry.source, entry)
-        fetch = self._upstream.fetch(batch, arriving)
+            if files.size(arriving / entry.source) > entry.size:  # --append leaves what is longer
+                (arriving / entry.source).unlink()
+        fetch = Fetch(self._command, batch)
         self._fetches.add(fetch)
         try:
             for entry in batch:
@@ -250,14 +241,9 @@ class Arrival:
             fetch.kill()
             self._fetches.discard(fetch)
 
-    def _make_way(self, path: Path, entry: FileEntry) -> None:
-        """--append adds to what is shorter and leaves what is longer."""
-        if path.exists() and path.stat().st_size > entry.size:
-            path.unlink()
-
     def _check(self, entry: FileEntry, fetch: Fetch) -> None:
         path = self._target.arriving / entry.source
-        came, before = 0, path.stat().st_size if path.exists() else 0
+        came, before = 0, files.size(path)
 
         def counted(count: int) -> None:
             nonlocal came
@@ -278,19 +264,16 @@ class Arrival:
             return
         self._counted(-came)
         path.unlink()
-        self._tries[entry.path] = self._tries.get(entry.path, 0) + 1
+        self._tries[entry.path] += 1
         if self._tries[entry.path] >= TRIES:
             what = f"arrived {TRIES} times with SHA-256 {digest[:16]}..., but the source has {wanted[:16]}..."
-            fix = (
-                "check whether the source has changed; if not, test the memory and disk of this node and the"
-                " previous one"
-            )
+            fix = "check whether the source has changed; if not, test memory and disk of this node and the previous one"
             raise Failure("digest", what, entry.path, fix)
 
     def _done(self, entry: FileEntry) -> None:
         self._placed.add(entry.path)
         self._giver.offer(entry.path, self._ready[entry.path])
-        with self._lock:
+        with self._news:
             self._left -= 1
             if self._left:
                 return
@@ -301,53 +284,14 @@ class Arrival:
     def _counted(self, count: int) -> None:
         if self._stopped:
             raise Failure("stopped", "the controller no longer waits for it", "push-receive")
-        with self._lock:
+        with self._news:
             self._bytes += count
-
-
-CONNECT_S = 10
-POLL_S = 0.02
-_DISK = 11
-"""rsync(1), EXIT VALUES: error in file I/O; on the fetching side, since the giver only reads."""
-
-
-class ConnectionLost(Exception):
-    """A connection failed or ended early; the next try may do better. The text is rsync's last line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """The one before us. bytes_per_s: limit for one stream, 0 for none; folder: our own, for the secret"""
-
-    address: str
-    port: int
-    secret: str
-    folder: Path
-    bytes_per_s: int = 0
-
-    def keep_secret(self) -> None:
-        """The password into a file that only we may read: a command line is everybody's."""
-        files.write(str(self.folder / "password"), self.secret + "\n")
-
-    def fetch(self, entries: Sequence[FileEntry], into: Path) -> Fetch:
-        """Start to fetch files, in this order, each growing under its own name; what is there already is kept."""
-        limit = (f"--bwlimit={max(1, self.bytes_per_s // 1024)}",) if self.bytes_per_s else ()
-        words = (*limit, "--append", "--copy-links", "--from0", "--files-from=-", "--outbuf=L", "--out-format=%b %n")
-        return Fetch([*self._command(), *words, f"{self._url()}/", f"{into}/"], entries)
-
-    def _command(self) -> list[str]:
-        times = (f"--contimeout={CONNECT_S}", f"--timeout={IDLE_S}")
-        return rsync(f"--password-file={self.folder}/password", *times, "--no-motd", "-8")
-
-    def _url(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"rsync://{USER}@{host}:{self.port}/{FILES}"
 
 
 class Fetch:
     """One rsync that fetches some files."""
 
-    def __init__(self, command: list[str], entries: Sequence[FileEntry]) -> None:
+    def __init__(self, command: Sequence[str], entries: Sequence[FileEntry]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._finished: set[str] = set()
         self._errors = b""
@@ -378,7 +322,7 @@ class Fetch:
             time.sleep(POLL_S)
 
     def end(self) -> None:
-        """Wait for rsync. Raises Lost where it failed, Failure where the disk did."""
+        """Wait for rsync. Raises ConnectionLost where it failed, Failure where the disk did."""
         status = self._process.wait()
         for reader in self._readers:
             reader.join(1)

@@ -102,15 +102,13 @@ class PushTarget:
             self._remove_strangers()
             check_space(self.work, self._to_come(), 0)
 
-    def bytes_here(self) -> int:
-        """What earlier runs have left of the files, whole or begun."""
-        return sum(max(0, min(files.size(path), entry.size)) for entry in self.entries for path in self._places(entry))
-
     def _to_come(self) -> int:
-        """Bytes that must arrive; for a repair, those of files whose size differs."""
-        if not self.repairs:
-            return sum(entry.size for entry in self.entries) - self.bytes_here()
-        return sum(entry.size for entry in self.entries if files.size(self.folder / entry.path) != entry.size)
+        """Bytes that must arrive beside what earlier runs have left; for a repair, of files whose size differs."""
+        if self.repairs:
+            return sum(entry.size for entry in self.entries if files.size(self.folder / entry.path) != entry.size)
+        places = [(entry, path) for entry in self.entries for path in self._places(entry)]
+        here = sum(max(0, min(files.size(path), entry.size)) for entry, path in places)
+        return sum(entry.size for entry in self.entries) - here
 
     def place(self, arrived: Path, path: str) -> os.stat_result:
         """Give an arrived file its name; what has a name is on the disk."""
@@ -119,7 +117,9 @@ class PushTarget:
         with target_failures(named):
             descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                _refuse_another_kind(os.fstat(descriptor), arrived)
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:  # a hard link is another file's
+                    raise Failure("outside", "the received file is not a regular file", str(arrived), below.FIX)
                 os.fchmod(descriptor, 0o644)
                 os.fsync(descriptor)
                 named.parent.mkdir(parents=True, exist_ok=True)
@@ -172,9 +172,8 @@ class PushTarget:
         """A repair of most of a directory is none: somebody has named the wrong one."""
         alike = sum(files.size(self.directory / entry.path) == entry.size for entry in self.entries)
         if alike * 2 < len(self.entries):
-            what = (
-                f"another checkpoint is in this directory: {alike} of {len(self.entries)} files have the source's size"
-            )
+            found = f"{alike} of {len(self.entries)} files have the source's size"
+            what = f"another checkpoint is in this directory: {found}"
             raise Failure("target-exists", what, str(self.directory), "choose another name with --as")
 
     def _hold(self) -> None:
@@ -195,9 +194,3 @@ class PushTarget:
                 path = Path(folder, name)
                 if str(path) not in kept and name != JOURNAL:
                     path.unlink()
-
-
-def _refuse_another_kind(found: os.stat_result, arrived: Path) -> None:
-    """What has arrived is a file of its own, not a hard link to another file."""
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise Failure("outside", "the received file is not a regular file", str(arrived), below.FIX)

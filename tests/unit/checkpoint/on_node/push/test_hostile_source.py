@@ -204,5 +204,5 @@ def test_a_stranger_at_either_end_of_the_notes_is_left(monkeypatch: pytest.Monke
             theirs.send(b"{")
             telling.join(0.05)
     assert not telling.is_alive()
-    with talker(b"[" * 60_000 + b"\n") as port, pytest.raises(giver.NoNotes):
+    with talker(b"[" * 60_000 + b"\n") as port, pytest.raises(giver.ConnectionLost):
         giver.hear_ready("127.0.0.1", port, "secret", lambda path, digest: None)
