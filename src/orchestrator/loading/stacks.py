@@ -4,46 +4,28 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import cast, get_args
 
 from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError
-from orchestrator.model.profile import Advisory, Install, Stack
+from orchestrator.model.profile import Advisory, Stack
 
 
 def load_stack(name: str) -> Stack:
     """The stack with this name (or in this .yml file). InputError has the nearest names."""
     top = yaml_fields.read(yaml_fields.choose("stack", name, resources.folders("stacks")))
-    device = top.text("device", "cuda", choices=("cuda", "cpu"))
-    install = cast("Install", top.text("install", "venv", choices=get_args(Install)))
-    stack = Stack(
-        name=top.text("name"),
-        source=top.text("source"),
-        dialect=top.text("dialect"),
-        engine_version=top.text("engine_version"),
-        nccl_version=top.text("nccl_version", ""),
-        torch_version=top.text("torch_version", ""),
-        triton_version=top.text("triton_version", ""),
+    return top.into(
+        Stack,
         python=_version(top, "python", "3.10"),
         glibc_min=_version(top, "glibc_min", ""),
         driver_min=_version(top, "driver_min", ""),
-        system_packages=top.texts("system_packages"),
-        install=install,
-        image=_image(top, install),
-        contains=top.texts("contains"),
+        image=_image(top),
         bring=_bring(top),
-        evidence=top.words("evidence"),
-        device="cpu" if device == "cpu" else "cuda",
-        launch=top.texts("launch"),
-        env=top.words("env"),
-        flags=top.words("flags"),
-        tested=top.text("tested", ""),
-        advisories=_advisories(top.section("advisories")) if "advisories" in top.names() else (),
+        advisories=tuple(
+            one.into(Advisory, id=name, published=_date(one, "published")) for name, one in top.sections("advisories")
+        ),
         looked_up=_date(top, "looked_up"),
     )
-    top.done()
-    return stack
 
 
 def _bring(top: Section) -> tuple[tuple[str, str], ...]:
@@ -54,30 +36,15 @@ def _bring(top: Section) -> tuple[tuple[str, str], ...]:
     return found
 
 
-def _image(top: Section, install: Install) -> str:
+def _image(top: Section) -> str:
     """By digest or by id where we start it: a tag can mean another image on every node."""
     image = top.text("image", "")
-    if install != "venv" and re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._:/-]*@)?sha256:[0-9a-f]{64}", image) is None:
+    if (
+        top.text("install", "venv") != "venv"
+        and re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._:/-]*@)?sha256:[0-9a-f]{64}", image) is None
+    ):
         raise top.wrong("image", f"found {image!r}, wanted NAME@sha256:64 HEX DIGITS, or an image's id as sha256:...")
     return image
-
-
-def _advisories(known: Section) -> tuple[Advisory, ...]:
-    found = []
-    for name in known.names():
-        one = known.section(name)
-        found.append(
-            Advisory(
-                id=name,
-                published=_date(one, "published"),
-                package=one.text("package"),
-                what=one.text("what"),
-                when=one.text("when"),
-                source=one.text("source"),
-            )
-        )
-        one.done()
-    return tuple(found)
 
 
 def _date(top: Section, key: str) -> str:

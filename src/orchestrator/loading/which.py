@@ -87,12 +87,9 @@ def load_config() -> Config:
     top = read(path)
     inventory = top.text("inventory", "")
     options = top.section("options")
-    found = Config(
+    return top.into(
+        Config,
         path=path,
         inventory=(path.parent / Path(inventory).expanduser()) if inventory else None,
-        quiet=top.flag("quiet"),
-        lookups=top.flag("lookups", default=True),
         options={verb: options.section(verb).all() for verb in options.names()},
     )
-    top.done()
-    return found

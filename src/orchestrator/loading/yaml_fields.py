@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
 from orchestrator.loading.marked_yaml import parse_yaml, read_text
 from orchestrator.model.chosen import no_such
 from orchestrator.model.errors import InputError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class Section:
@@ -102,6 +108,33 @@ class Section:
         """A mapping below this one; empty where the key is missing."""
         value = self._take(key, {})
         return Section(value, self._file, f"{self._path}.{key}" if self._path else key)
+
+    def sections(self, key: str) -> Iterator[tuple[str, Section]]:
+        """Mappings below this one with names of the author's own; none where the key is missing."""
+        below = self.section(key)
+        return ((name, below.section(name)) for name in below.names())
+
+    def into(self, kind: type[T], **given: Any) -> T:
+        """A dataclass whose fields have the keys' names, types and defaults, but for what is given; refuses other keys.
+
+        An integer is 1 or more, and may be 0 where its default is.
+        """
+        types = get_type_hints(kind)
+        found = {one.name: self._field(one, types[one.name]) for one in fields(kind) if one.name not in given}
+        self.done()
+        return kind(**found, **given)
+
+    def _field(self, field: Field[Any], kind: Any) -> Any:
+        key, default = field.name, None if field.default is MISSING else field.default
+        if get_origin(kind) is Literal:
+            return self.text(key, default, choices=get_args(kind))
+        if kind is int:
+            return self.number(key, default, least=0 if default == 0 else 1)
+        if kind in (bool, str):
+            return self.flag(key, bool(default)) if kind is bool else self.text(key, default)
+        if kind == int | None:
+            return self.optional_number(key)
+        return self.texts(key) if kind == tuple[str, ...] else self.words(key)
 
     def all(self) -> dict[str, Any]:
         """All keys unchanged, for a caller that checks them itself."""

@@ -76,7 +76,7 @@ class ExpectedSpeeds:
     stack: str
     layout: str
     gpu: str
-    wiring: Wiring
+    wiring: Wiring = "right"
     load: Load
     figures: tuple[tuple[str, float], ...]
     dataset: str = ""

@@ -72,7 +72,7 @@ class ModelRefusal:
     """
 
     versions: str
-    below: int
+    below: int = 0
     reason: str
     source: str
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 import urllib.parse
 from collections.abc import Mapping
@@ -12,13 +13,13 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import device_name
-from orchestrator.loading.published import load_published
+from orchestrator.loading import resources, yaml_fields
 from orchestrator.loading.stacks import load_stack
+from orchestrator.loading.yaml_fields import Section
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
-from orchestrator.model.published import Published
 from orchestrator.remote.download import downloaded
 from orchestrator.tuning.pack import DERIVED, LARGEST_PART, PUBLISHED, Pack
-from orchestrator.tuning.published import devices, parts_of
+from orchestrator.tuning.published import Derived, Published, devices, parts_of
 from orchestrator.tuning.steps.packs import proved, save_pack
 
 _AT_ONCE = 8
@@ -118,3 +119,36 @@ def _download(address: str, deadline: float) -> bytes:
             where=address,
             fix="clone the repository on a machine with access, check out the commit, and use --checkout DIR",
         ) from None
+
+
+def load_published(name: str) -> Published:
+    """The set with this name (or in this .yml file). InputError has the nearest names."""
+    top = yaml_fields.read(yaml_fields.choose("set of published configs", name, resources.folders("tuned")))
+    address = top.text("address")
+    if not address.startswith("https://") or "{file}" not in address:
+        raise top.wrong("address", f"found {address!r:.60}, wanted https://... with {{file}} in it")
+    files = top.section("files")
+    return top.into(
+        Published,
+        commit=_hexadecimal(top, "commit", 40),
+        address=address,
+        folder=top.text("folder").strip("/"),
+        files={_path(files, path): _hexadecimal(files, path, 64) for path in files.names()},
+        derived={
+            name: one.into(Derived, source=_path(one, one.text("from")), sha256=_hexadecimal(one, "sha256", 64))
+            for name, one in top.sections("derived")
+        },
+    )
+
+
+def _path(section: Section, path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/") or not path.endswith(".json"):
+        raise section.wrong("", f"found {path!r:.80}, wanted a relative path of a .json file")
+    return path
+
+
+def _hexadecimal(section: Section, key: str, digits: int) -> str:
+    text = section.text(key)
+    if re.fullmatch(rf"[0-9a-f]{{{digits}}}", text) is None:
+        raise section.wrong(key, f"found {text!r:.60}, wanted {digits} hexadecimal digits")
+    return text

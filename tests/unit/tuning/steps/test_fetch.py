@@ -16,14 +16,12 @@ from orchestrator.cli.main import main
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import wanted_files
 from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.published import load_published
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import DeployError, InputError, Unreachable, VerificationDiffers
-from orchestrator.model.published import Published
 from orchestrator.protocol.layout import Layout
 from orchestrator.tuning.pack import Pack
-from orchestrator.tuning.published import devices, parts_of
-from orchestrator.tuning.steps.fetch import fetch, fetched_json
+from orchestrator.tuning.published import Published, devices, parts_of
+from orchestrator.tuning.steps.fetch import fetch, fetched_json, load_published
 from orchestrator.tuning.steps.packs import load_pack
 
 OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"
