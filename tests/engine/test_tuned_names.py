@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from l40s_lab.engine.environment import ensure_engine
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.registry import dialect
-from orchestrator.engines.tuned_files import Lookup
 from orchestrator.engines.tuned_validity import read_name
 from orchestrator.engines.tuned_wanted import Wanted, resolve, wanted_files
 from orchestrator.loading.profiles import load_profile

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.engines.known_flags import KnownFlags, known_flags
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable
-from orchestrator.engines.tuned_files import Lookup
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs, ModelProfile
 from orchestrator.protocol.staging import CausePattern, PhasePattern, ProbeOrder, StopOrder, Watch
@@ -241,17 +240,28 @@ class Engine:
         return replace(own, renamed={flag: hint for flag, hint in self.renamed if flag not in own})
 
     def options(self, intent: Intent) -> tuple[Option, ...]:
-        """An intent in this family's full flag names, in the order in which a human would write them."""
+        """An intent in this family's full flag names, in the order in which a human would write them; what a version
+        can't do, `planning.layout` has refused."""
         options = [
             Option("--model-path", (intent.model_path,), "the profile's directory below the node's model root"),
             Option(self.names.tensor_parallel, (str(intent.tensor_parallel),), "layout: tensor parallel degree"),
         ]
-        if intent.pipeline_parallel > 1:
-            options += self._pipeline(intent)
-        if intent.expert_parallel > 1:
-            options += self._experts(intent)
-        if intent.attention_data_parallel > 1:
-            options += self._attention_groups(intent.attention_data_parallel)
+        if intent.pipeline_parallel > 1 and self.names.pipeline_parallel:
+            degree = (str(intent.pipeline_parallel),)
+            options.append(Option(self.names.pipeline_parallel, degree, "layout: pipeline parallel degree"))
+            options += self._micro_batch(intent)
+        if intent.expert_parallel > 1 and self.names.expert_parallel:
+            degree = (str(intent.expert_parallel),)
+            options.append(Option(self.names.expert_parallel, degree, "layout: expert parallel degree"))
+            if intent.whole_dense:
+                reason = "dense layers are kept complete on every rank: split by TP, they would not end on a"
+                options.append(Option("--moe-dense-tp-size", ("1",), f"{reason} quantisation block"))
+        if intent.attention_data_parallel > 1 and self.attention:
+            degree = (str(intent.attention_data_parallel),)
+            options.append(Option(self.attention.flag, degree, "layout: attention data parallel degree"))
+            if self.attention.switch:
+                reason = f"without it {self.attention.flag} means copies of the whole model"
+                options.append(Option(self.attention.switch, (), reason))
         if intent.nnodes > 1:
             options += [
                 Option("--dist-init-addr", (intent.dist_init,), "rendezvous on the leader, the same on every node"),
@@ -296,55 +306,13 @@ class Engine:
             options.append(Option(self.names.cuda_graph_sizes, tuple(map(str, graphs.sizes)), why))
         return tuple(options)
 
-    def _pipeline(self, intent: Intent) -> list[Option]:
-        if self.names.pipeline_parallel is None:
-            raise InputError(
-                f"{self.product} {self.version} has no pipeline parallelism, but {intent.pipeline_parallel} stages were"
-                " requested",
-                where="command line",
-                fix="use --pp 1, or a stack with SGLang 0.5",
-            )
-        stages = intent.pipeline_parallel
-        options = [Option(self.names.pipeline_parallel, (str(stages),), "layout: pipeline parallel degree")]
+    def _micro_batch(self, intent: Intent) -> Iterator[Option]:
         if self.names.micro_batch is not None:
-            size = intent.micro_batch or -(-CONCURRENCY // stages)
-            reason = (
-                "the profile: most requests in a stage at once"
-                if intent.micro_batch
-                else f"{CONCURRENCY} requests spread over {stages} stages; by default one stage may take them all"
-            )
-            options.append(Option(self.names.micro_batch, (str(size),), reason))
-        return options
-
-    def _experts(self, intent: Intent) -> list[Option]:
-        if self.names.expert_parallel is None:
-            raise InputError(
-                f"{self.product} {self.version} has no expert parallelism, but --ep {intent.expert_parallel} was"
-                " requested",
-                where="command line",
-                fix="use --ep 1, or a stack with SGLang 0.5",
-            )
-        options = [Option(self.names.expert_parallel, (str(intent.expert_parallel),), "layout: expert parallel degree")]
-        if intent.whole_dense:
-            reason = (
-                "dense layers are kept complete on every rank: split by TP, they would not end on a quantisation block"
-            )
-            options.append(Option("--moe-dense-tp-size", ("1",), reason))
-        return options
-
-    def _attention_groups(self, groups: int) -> list[Option]:
-        if self.attention is None:
-            raise InputError(
-                f"{self.product} {self.version} has no attention data parallelism, but --attn-dp {groups} was"
-                " requested",
-                where="command line",
-                fix="use --attn-dp 1, or a stack with SGLang 0.5",
-            )
-        options = [Option(self.attention.flag, (str(groups),), "layout: attention data parallel degree")]
-        if self.attention.switch:
-            reason = f"without it {self.attention.flag} means copies of the whole model"
-            options.append(Option(self.attention.switch, (), reason))
-        return options
+            stages = intent.pipeline_parallel
+            reason = f"{CONCURRENCY} requests spread over {stages} stages; by default one stage may take them all"
+            if intent.micro_batch:
+                reason = "the profile: most requests in a stage at once"
+            yield Option(self.names.micro_batch, (str(intent.micro_batch or -(-CONCURRENCY // stages)),), reason)
 
     def _nccl_port(self, port: int) -> Option:
         if self.names.nccl_port is None:
@@ -410,3 +378,36 @@ class Engine:
             barrier_s=self.barrier_s,
             shared_names=self.shared_names,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """One version's rules.
+
+    moe_parent, linear: folders below site-packages; MoE configs are in `moe_parent`/configs
+    by_triton:          MoE configs are in a folder for each Triton version, searched newest first as a fallback
+    channel_in_name:    `per_channel_quant=True` is part of a MoE config's name
+    down:               the down projection has a config of its own; without one the up projection's serves
+    fuses_shared:       a DeepSeek V3 model's shared expert becomes one more routed one (E=257)
+    fuses_qkv_a:        q_a and kv_a are one matrix
+    variable:           environment variable that replaces `moe_parent`, '' for none; `configs` below it must exist
+    spaced:             a block is `[64, 64]` in a name, else `[64,64]`
+    skips_compiled:     under torch.compile no tuned linear config is looked up
+    """
+
+    moe_parent: str
+    linear: str
+    by_triton: bool
+    channel_in_name: bool
+    down: bool
+    fuses_shared: bool
+    fuses_qkv_a: bool
+    variable: str
+    skips_compiled: bool
+    spaced: bool = True
+
+
+def moe_root(lookup: Lookup, moe_directory: str = "") -> str:
+    """The directory that holds MoE configs, or folders of them by Triton version."""
+    parent = moe_directory.rstrip("/") if moe_directory and lookup.variable else lookup.moe_parent
+    return f"{parent}/configs"

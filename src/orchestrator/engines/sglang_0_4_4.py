@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
+from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Lookup, Names
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
 from orchestrator.engines.registry import Dialect
 from orchestrator.engines.serving import METRICS
-from orchestrator.engines.tuned_files import Lookup
 from orchestrator.protocol.staging import StopOrder
 
 NAME = "sglang-0.4.4"

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from orchestrator.engines.causes import COMMON, PCIE_IPC, PCIE_IPC_IN_USE, REMARKS
-from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Names
+from orchestrator.engines.engine import GRAPH_STEPS, AttentionGroups, Engine, Lookup, Names
 from orchestrator.engines.memory import Division, MemoryAsked, RequestsAsked, RequestTable, element_bytes
 from orchestrator.engines.registry import Dialect, since
 from orchestrator.engines.serving import METRICS
-from orchestrator.engines.tuned_files import Lookup
 from orchestrator.protocol.staging import StopOrder
 
 NAME = "sglang-0.5"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.tuned_wanted import Wanted, resolve
 from orchestrator.model.finding import Severity
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of

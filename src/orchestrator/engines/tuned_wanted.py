@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.engines.tuned_files import Lookup, moe_root
+from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.model.profile import ModelProfile, Quantisation
 from orchestrator.planning.layout import kept_whole
 from orchestrator.protocol.layout import Layout

@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from orchestrator.engines.causes import COMMON, REMARKS
-from orchestrator.engines.engine import HARMLESS, Engine, Intent, Names, Option
+from orchestrator.engines.engine import HARMLESS, Engine, Intent, Lookup, Names, Option
 from orchestrator.engines.memory import Division, MemoryAsked, element_bytes
 from orchestrator.engines.registry import Dialect
 from orchestrator.engines.serving import METRICS
-from orchestrator.engines.tuned_files import Lookup
-from orchestrator.model.errors import InputError
 from orchestrator.model.profile import CudaGraphs
 from orchestrator.protocol.staging import CausePattern, ProbeOrder, StopOrder
 
@@ -29,7 +27,6 @@ PRODUCT = "vLLM"
 
 _DRAIN_S = 30
 _COMPLETIONS = "/v1/completions"
-_EXPERTS = f"{PRODUCT} spreads experts over all ranks (--enable-expert-parallel); --ep is another layout"
 
 _OURS = {
     "--tensor-parallel-size": "--tp N of this command",
@@ -149,7 +146,8 @@ class VllmEngine(Engine):
         return ()
 
     def _options(self, intent: Intent) -> Iterator[Option]:
-        self._refuse(intent)
+        if intent.nccl_port is not None:
+            yield self._nccl_port(intent.nccl_port)  # refused: it has no such flag
         stages, nodes, several = intent.pipeline_parallel, str(intent.nnodes), intent.nnodes > 1
         yield Option("--model", (intent.model_path,), "the profile's directory below the node's model root")
         yield Option("--tensor-parallel-size", (str(intent.tensor_parallel),), "layout: tensor parallel degree")
@@ -175,17 +173,6 @@ class VllmEngine(Engine):
         else:
             yield Option("--host", (intent.host,), "l40s_http_host")
             yield Option("--port", (str(intent.port),), "l40s_http_port")
-
-    def _refuse(self, intent: Intent) -> None:
-        asked = (
-            (intent.expert_parallel > 1, f"--ep {intent.expert_parallel}", _EXPERTS),
-            (intent.attention_data_parallel > 1, f"--attn-dp {intent.attention_data_parallel}",
-             "its data parallelism needs another start, which is not rendered here"),
-            (intent.nccl_port is not None, "l40s_nccl_port", "it takes any free port for NCCL"),
-        )  # fmt: skip
-        for wrong, what, why in asked:
-            if wrong:
-                raise InputError(f"{PRODUCT} {self.version} can't do {what}: {why}", where=NAME, fix=f"remove {what}")
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.model.topology import Gpu, PathType, Topology
 from orchestrator.nettest.messages import ALL_REDUCE, NettestStep
 from orchestrator.nettest.schedule import Place

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.nettest.messages import NettestLine, NettestStep
 from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.verdict import HALF, Odd

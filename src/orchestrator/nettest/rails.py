@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.nettest.expected import LESS_HEADERS
 from orchestrator.nettest.schedule import Place, rounds
 from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual

@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestrator.engines import nccl_log
 from orchestrator.engines.nccl_log import NcclTransport
+from orchestrator.model.benchmark import BYTES_A_NUMBER, Between
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.model.network_figures import BYTES_A_NUMBER, Between
 from orchestrator.nettest.rails import RailResult, rails
 from orchestrator.nettest.schedule import TOKENS
 from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict, Odd, Test, odd, overall

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from orchestrator.model.benchmark import BYTES_A_NUMBER
 from orchestrator.model.gpu_facts import L40S, facts_of
-from orchestrator.model.network_figures import BYTES_A_NUMBER
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.memory import routed_experts_per_gpu, weights_per_gpu
 from orchestrator.protocol.layout import Layout

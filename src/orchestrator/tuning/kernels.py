@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.tuned_wanted import linears, wanted_files
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.layout import Layout

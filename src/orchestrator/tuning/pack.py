@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.engines.tuned_files import Lookup, moe_root
+from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.engines.tuned_validity import Flaw, digest, flaws, read_name
 from orchestrator.engines.tuned_wanted import triton_version
 from orchestrator.model.finding import Severity

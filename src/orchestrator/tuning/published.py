@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.engines.tuned_files import Lookup
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.tuned_validity import read_name
 from orchestrator.engines.tuned_wanted import triton_folder
 from orchestrator.tuning.pack import part_name

@@ -95,14 +95,10 @@ def test_every_flag_is_of_the_version_itself(engine: Engine) -> None:
     assert engine.flags().version == engine.version
 
 
-def test_pipelines_are_refused_where_the_version_has_none() -> None:
-    with pytest.raises(InputError, match="no pipeline parallelism"):
-        VERSIONS["0.4.4.post1"].options(replace(INTENT, pipeline_parallel=2))
-
-
-def test_a_port_for_nccl_is_refused_where_the_version_can_t_choose_one() -> None:
+@pytest.mark.parametrize("engine", [VERSIONS["0.4.4.post1"], dialect("vllm-0.3x").engine("0.33.0")])
+def test_a_port_for_nccl_is_refused_where_the_version_can_t_choose_one(engine: Engine) -> None:
     with pytest.raises(InputError) as caught:
-        VERSIONS["0.4.4.post1"].options(replace(INTENT, nccl_port=5001))
+        engine.options(replace(INTENT, nccl_port=5001))
     assert caught.value.where == "inventory: l40s_nccl_port"
 
 

@@ -76,17 +76,6 @@ def test_every_flag_that_is_written_or_reserved_is_the_versions_own(version: str
     assert {flag for flag, _ in engine(version).renamed if flag in flags} == set()
 
 
-@pytest.mark.parametrize(
-    ("asked", "what"),
-    [({"expert_parallel": 2}, "--ep 2"), ({"attention_data_parallel": 4}, "--attn-dp 4"),
-     ({"nccl_port": 5001}, "l40s_nccl_port")],
-)  # fmt: skip
-def test_what_is_not_offered_is_refused_with_a_reason(asked: dict[str, int], what: str) -> None:
-    with pytest.raises(InputError, match=re.escape(what)) as caught:
-        engine().options(replace(INTENT, **asked))  # type: ignore[arg-type]
-    assert caught.value.fix == f"remove {what}"
-
-
 def test_its_own_client_is_not_started() -> None:
     load = Load(input=1, output=1, prompts=1, rate=1, concurrency=1)
     with pytest.raises(InputError, match=r"can't measure vLLM 0\.33\.0"):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.healthy_cluster import cluster_of, healthy_nodes
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.nettest.expected import NodeHardware, expectations
 from orchestrator.nettest.schedule import Place, schedule
 from orchestrator.nettest.verdict import Expectation

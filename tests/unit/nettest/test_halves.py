@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.messages import NettestLine
 from orchestrator.nettest.report import ModelShape, NettestResult, findings

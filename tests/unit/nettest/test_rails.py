@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.ib_write_bw import table
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.nettest.rails import (
     PerftestOutput,
     PortPair,

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS
 from orchestrator.nettest.schedule import LARGE, TRIES, Place, rounds, schedule, switch_groups
 

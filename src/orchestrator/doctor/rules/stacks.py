@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, unknown
+from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.engines.registry import UNLISTED, dialects, unlisted
-from orchestrator.engines.tuned_files import Lookup, moe_root
 from orchestrator.model import packages
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.profile import Stack

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from orchestrator.doctor.rules.stacks import held, installed
 from orchestrator.doctor.rules.support.cluster import Cluster, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
+from orchestrator.engines.engine import Lookup
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_files import Lookup
 from orchestrator.engines.tuned_validity import Holding, State, digest, flaws, judged, read_name
 from orchestrator.engines.tuned_wanted import Wanted, wanted_files
 from orchestrator.model.finding import Finding, Severity

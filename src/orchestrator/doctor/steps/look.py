@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from orchestrator.engines.engine import moe_root
 from orchestrator.engines.registry import dialects
-from orchestrator.engines.tuned_files import moe_root
 from orchestrator.loading.resources import Library
 from orchestrator.model import packages
 from orchestrator.model.deadlines import LOOK_S, NVML_S

@@ -17,7 +17,7 @@ from orchestrator.model.deadlines import STOP_S
 from orchestrator.model.errors import DeployError, Exit
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import same
-from orchestrator.planning.steps.rehearsal import would_stop
+from orchestrator.planning.steps.changes import would_stop
 
 _NOTHING = ("absent", "stopped", "failed", "staged", "unreachable")
 

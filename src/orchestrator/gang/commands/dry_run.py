@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit
-from orchestrator.planning.steps.rehearsal import GangRehearsal
+from orchestrator.planning.steps.changes import GangRehearsal
 
 
 def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done; change nothing") -> None:

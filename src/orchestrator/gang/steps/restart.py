@@ -30,7 +30,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import FindingsError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.planning.steps.rehearsal import GangRehearsal, would
+from orchestrator.planning.steps.changes import GangRehearsal, would
 from orchestrator.remote.fleet import Fleet, StragglerWait
 
 

@@ -23,7 +23,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.planning.steps.rehearsal import GangRehearsal, would
+from orchestrator.planning.steps.changes import GangRehearsal, would
 from orchestrator.remote.fleet import Fleet
 
 

@@ -19,11 +19,11 @@ from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import Between
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.network_figures import Between
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report

@@ -28,7 +28,7 @@ from orchestrator.planning.offers import LayoutFit
 from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
-from orchestrator.planning.steps.diff import diff_inventory, diff_json
+from orchestrator.planning.steps.changes import diff_inventory, diff_json
 from orchestrator.planning.steps.exports import unit
 from orchestrator.planning.steps.models import fit_words, layouts_json, layouts_of, measured_words
 from orchestrator.planning.steps.plan import launch_scripts, plan_inventory, write_plan

@@ -11,17 +11,15 @@ from typing import Any
 
 from orchestrator.loading import resources
 from orchestrator.loading.resources import Library, template
-from orchestrator.model.benchmark import ExpectedSpeeds
+from orchestrator.model.benchmark import BYTES_A_NUMBER, Between, ExpectedSpeeds
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.network_figures import BYTES_A_NUMBER, Between
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.judgement import Judgement, draft, known_dimensions
 from orchestrator.planning.layout import flags
-from orchestrator.planning.memory import checkpoint_bytes
+from orchestrator.planning.memory import FAST_DISK, SLOW_DISK, checkpoint_bytes
 from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offer
-from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.roofline import Network
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
 from orchestrator.protocol.network import Transport

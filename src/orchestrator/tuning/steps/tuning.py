@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.doctor.steps.look import look
+from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_files import Lookup, moe_root
 from orchestrator.engines.tuned_validity import Holding, judged
 from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
 from orchestrator.loading.profiles import load_profile

@@ -16,7 +16,7 @@ from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.status.history import history
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
-from orchestrator.planning.steps.rehearsal import would_stop
+from orchestrator.planning.steps.changes import would_stop
 
 pytestmark = pytest.mark.processes
 BACK = RestartRequest(verb=ROLLBACK, command="l40s-deploy rollback")

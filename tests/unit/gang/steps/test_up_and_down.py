@@ -48,8 +48,8 @@ from orchestrator.model.inventory import GangSpec, Inventory, Reach
 from orchestrator.nettest.rails import MOST_ROUNDS
 from orchestrator.node import processes
 from orchestrator.node.agent.lifecycle import LEADERS_CHECKS_S
+from orchestrator.planning.steps.changes import would_stop
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.planning.steps.rehearsal import would_stop
 from orchestrator.protocol.staging import ARMED_FOR_S, StagingRequest
 from orchestrator.protocol.verbs import LockHolder
 from orchestrator.remote import node_app

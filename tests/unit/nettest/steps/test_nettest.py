@@ -19,8 +19,8 @@ from tests.support.reference_cluster import gang, topologies
 from orchestrator.gang.steps.raising import UpRequest
 from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
+from orchestrator.model.benchmark import Between
 from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
-from orchestrator.model.network_figures import Between
 from orchestrator.model.per_node import PerNode
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, RanksOrder
 from orchestrator.nettest.report import NettestResult, as_json

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import topology
 
-from orchestrator.model.network_figures import Between
+from orchestrator.model.benchmark import Between
 from orchestrator.model.per_node import PerNode
 from orchestrator.nettest.rails import RailPort, ways
 from orchestrator.nettest.steps import ports as rails

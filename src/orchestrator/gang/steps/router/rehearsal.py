@@ -7,7 +7,7 @@ from orchestrator.gang.steps.router.host import router_gang
 from orchestrator.gang.steps.router.routing import Router, plan_wanted, wanted_router
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.model.inventory import Inventory
-from orchestrator.planning.steps.rehearsal import GangRehearsal, would, would_stop_of
+from orchestrator.planning.steps.changes import GangRehearsal, would, would_stop_of
 from orchestrator.remote.fleet import Fleet
 
 
