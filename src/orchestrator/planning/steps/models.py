@@ -18,8 +18,9 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.judgement import Judgement, draft, known_dimensions
 from orchestrator.planning.layout import flags
-from orchestrator.planning.memory import FAST_DISK, SLOW_DISK, checkpoint_bytes
+from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offer
+from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.roofline import Network
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
 from orchestrator.protocol.network import Transport
