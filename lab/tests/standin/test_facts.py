@@ -12,6 +12,7 @@ import pytest
 
 from l40s_lab.standin import moe, nccl
 from l40s_lab.standin.claims import visible_gpu
+from l40s_lab.standin.config import merged
 from l40s_lab.standin.failures import Failure, read_failures
 from l40s_lab.standin.flags import Given, build_parser, find_flag_list
 from l40s_lab.standin.log import shard_bar
@@ -91,6 +92,28 @@ def test_numbers_that_are_none(word: str, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit):
         settings("--max-total-tokens", word)
     assert "Invalid integer value" in capsys.readouterr().err
+
+
+def test_flags_of_a_config_file_come_first(tmp_path: Path) -> None:
+    """So that those of the command line win, as in 0.5.23."""
+    file = tmp_path / "secrets.yml"
+    file.write_text('# not this\napi-key: "k\\"q"\nport: 8000\n')
+    argv = ["--model-path", "m", "--config", str(file), "--tp-size", "2"]
+    assert merged(argv) == ["--api-key", 'k"q', "--port", "8000", "--model-path", "m", "--tp-size", "2"]
+    assert merged(["--tp-size", "2"]) == ["--tp-size", "2"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--config"], "No config file specified"),
+        (["--config", "x.json"], "must be YAML"),
+        (["--config", "/none.yml"], "not found"),
+    ],
+)
+def test_the_engines_own_refusals_of_a_config_file(argv: list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        merged(argv)
 
 
 def test_failures_are_read_or_refused() -> None:
