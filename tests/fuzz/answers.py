@@ -59,8 +59,9 @@ from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
 from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import asking, node_app
+from orchestrator.remote.commands import lines
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.session import CommandResult, Session, lines
+from orchestrator.remote.session import CommandResult, Session
 from orchestrator.topology.build import build
 from orchestrator.tuning.messages import TuneLine
 from orchestrator.tuning.steps import carry, tuning

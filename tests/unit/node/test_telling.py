@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from orchestrator.node.telling import in_parts
-from orchestrator.remote.session import LONGEST
+from orchestrator.remote.commands import LONGEST
 
 
 def test_parts_together_are_the_list_and_none_is_too_long() -> None:

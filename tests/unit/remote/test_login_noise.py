@@ -9,8 +9,7 @@ import pytest
 from tests.support.hostile import NOISES
 
 from orchestrator.model.errors import NodeError, Unreachable
-from orchestrator.remote import session as sessions
-from orchestrator.remote import ssh_session
+from orchestrator.remote import commands, ssh_session
 from orchestrator.remote.session import CommandResult
 from orchestrator.remote.ssh_session import SshSession, open_session
 
@@ -81,7 +80,7 @@ def test_a_login_without_an_end_is_the_nodes_failure(
         with pytest.raises(NodeError, match="`what it runs at login` wrote more than 1 MB"):
             way()
     (noisy.folder / "noise").write_text("printf hello; exec sleep 60")
-    monkeypatch.setattr(sessions, "FIRST_LINE_S", 0.5)
+    monkeypatch.setattr(commands, "FIRST_LINE_S", 0.5)
     with pytest.raises(Unreachable, match="`true` did not end within"):
         list(session.stream("true", deadline_s=None))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shlex
 import socket
 import subprocess
@@ -23,86 +22,12 @@ from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unrea
 from orchestrator.remote import ssh_way
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.session import CommandFailed, CommandResult
-from orchestrator.remote.ssh_session import SshSession, open_session
+from orchestrator.remote.ssh_session import open_session
 from orchestrator.remote.ssh_way import Heartbeat
 
 from .conftest import Sshd
 
 Start = Callable[..., Sshd]
-
-
-@pytest.fixture(scope="module")
-def shared(sshd: Sshd) -> Iterator[SshSession]:
-    session = open_session(sshd.spec(), deadline_s=20)
-    yield session
-    session.close()
-
-
-def test_a_command_has_status_output_and_errors(shared: SshSession) -> None:
-    assert shared.run("echo out; echo err >&2; exit 3", deadline_s=20) == CommandResult(3, b"out\n", b"err\n")
-
-
-def test_words_arrive_as_they_are(shared: SshSession) -> None:
-    odd = "a 'b' $HOME `id` \\ \"c\"\n; exit 9"
-    assert shared.run(["printf", "%s", odd], deadline_s=20) == CommandResult(0, odd.encode(), b"")
-
-
-def test_input_is_fed_and_ended(shared: SshSession) -> None:
-    assert shared.run("cat", stdin=b"\0\xff", deadline_s=20) == CommandResult(0, b"\0\xff", b"")
-    assert shared.run("cat", deadline_s=20) == CommandResult(0, b"", b"")
-
-
-def test_more_than_every_window_both_ways(shared: SshSession) -> None:
-    much = os.urandom(1 << 20) * 6
-    done = shared.run("tee /dev/stderr", stdin=much, deadline_s=60)
-    assert done.status == 0
-    assert done.out == much
-    assert done.err == much
-
-
-def test_a_command_that_reads_no_input_is_no_fault(shared: SshSession) -> None:
-    assert shared.run("exit 4", stdin=b"x" * 3_000_000, deadline_s=20).status == 4
-
-
-def test_a_signal_ends_the_command_and_not_the_connection(shared: SshSession) -> None:
-    assert shared.run("echo before; kill -9 $$", deadline_s=20) == CommandResult(-1, b"before\n", b"")
-    assert shared.alive
-
-
-def test_lines_come_as_they_are_written(shared: SshSession) -> None:
-    lines = shared.stream("echo one; read x; echo $x; printf end", stdin=b"two\n", deadline_s=20)
-    assert list(lines) == [b"one\n", b"two\n", b"end"]
-
-
-def test_a_stream_that_fails_says_so_after_its_lines(shared: SshSession) -> None:
-    lines = shared.stream("echo one; echo why >&2; exit 5", deadline_s=20)
-    assert next(lines) == b"one\n"
-    with pytest.raises(CommandFailed, match="status 5: why") as caught:
-        next(lines)
-    assert caught.value.status == 5
-
-
-def test_leaving_a_stream_closes_its_channel(shared: SshSession) -> None:
-    lines = shared.stream("while echo x; do :; done", deadline_s=20)
-    assert next(lines) == b"x\n"
-    lines.close()  # type: ignore[attr-defined]
-    assert shared.run("true", deadline_s=20).status == 0
-
-
-def test_the_deadline_covers_a_command_that_keeps_talking(sshd: Sshd) -> None:
-    session = open_session(sshd.spec(), deadline_s=20)
-    start = time.monotonic()
-    with pytest.raises(Unreachable, match=r"`while true.*did not end within 0.5 s"):
-        session.run("while true; do echo x; sleep 0.05; done", deadline_s=0.5)
-    assert time.monotonic() - start < 5 * slack()
-    assert not session.alive
-
-
-def test_the_deadline_covers_a_stream(sshd: Sshd) -> None:
-    session = open_session(sshd.spec(), deadline_s=20)
-    with pytest.raises(Unreachable, match="did not end"):
-        list(session.stream("echo x; sleep 60", deadline_s=0.5))
 
 
 def test_a_frozen_sshd_meets_the_deadline(start_sshd: Start) -> None:
@@ -112,7 +37,7 @@ def test_a_frozen_sshd_meets_the_deadline(start_sshd: Start) -> None:
     start = time.monotonic()
     with pytest.raises(Unreachable, match=r"within 0.5 s"):
         session.run("true", deadline_s=0.5)
-    assert time.monotonic() - start < 5 * slack()
+    assert time.monotonic() - start < 5 * slack() and not session.alive
 
 
 def test_a_lost_connection_is_unreachable_and_no_empty_answer(
