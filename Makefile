@@ -81,7 +81,7 @@ golden: setup ## rewrite the golden cases; read the diff as a review
 
 man: setup ## dist/man/l40s-deploy.1, from the same parsers as --help
 	mkdir -p dist/man
-	$(BIN)/argparse-manpage --module orchestrator.cli.every_parser --function every_parser --project-name l40s-deploy \
+	$(BIN)/argparse-manpage --module orchestrator.cli.main --function every_parser --project-name l40s-deploy \
 	  --prog l40s-deploy --description "one very large model on PCIe GPU servers" --output dist/man/l40s-deploy.1
 
 docs: setup ## dist/site: tutorial, guides, the reference made from the code; English and Chinese

@@ -28,8 +28,11 @@ from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS  # noqa: E4
 from tests.support.faults import FAULTS, ODD  # noqa: E402
 from tests.support.healthy_cluster import cluster_with  # noqa: E402
 
-from orchestrator.cli.every_parser import every_parser, verbs_of  # noqa: E402
-from orchestrator.cli.main import GROUPS  # noqa: E402
+from orchestrator.cli.main import (  # noqa: E402
+    GROUPS,
+    every_parser,
+    verbs_of,
+)
 from orchestrator.doctor.rules.support.catalogue import catalogue  # noqa: E402
 from orchestrator.doctor.rules.support.registry import run_rules  # noqa: E402
 from orchestrator.loading.stacks import load_stack, stack_names  # noqa: E402

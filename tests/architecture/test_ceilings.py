@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.sources import LAB, PRODUCT, ROOT
 
-from orchestrator.cli.every_parser import every_parser, verbs_of
+from orchestrator.cli.main import every_parser, verbs_of
 
 CEILINGS = {
     "lines of the product": 75_840,

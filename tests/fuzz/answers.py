@@ -58,7 +58,7 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
 from orchestrator.protocol.ways import Dialed, Listening
-from orchestrator.remote import asking, node_app
+from orchestrator.remote import node_app
 from orchestrator.remote.commands import lines
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import CommandResult, Session
@@ -213,7 +213,7 @@ def _staged(session: Session) -> None:
 
 def _ask(session: Session) -> None:
     request = verbs.AskRequest(asks=(verbs.HttpRequest(url="http://x"),))
-    (answer,) = asking.ask_http(session, request, deadline_s=5)
+    (answer,) = node_app.ask_http(session, request, deadline_s=5)
     serving.running_requests(answer.body)
     with contextlib.suppress(ValueError):
         serving.workers(answer.body)
@@ -348,7 +348,7 @@ def every_verb() -> Mapping[str, Verb]:
         "report": Verb(value(ready), _report),
         "logs": Verb(b"a line\n", every(lambda session: list(node_app.stream(session, "logs", ASKED)))),
         "lock": Verb(value(verbs.LockAnswer(held=lock, mine=True)),
-                     every(lambda session: asking.ask_lock(session, ASKED))),
+                     every(lambda session: node_app.ask_lock(session, ASKED))),
         "history": Verb(value(recorded.histories()[GOOD]), _history),
         "excerpt": Verb(value(verbs.ExcerptAnswer(found=True, lines=("a",), marked=0)), typed("excerpt")),
         "staged": Verb(value(recorded.staged()[GOOD]), every(_staged)),

@@ -28,7 +28,7 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.node.agent import weights
 from orchestrator.planning.judgement import draft, judge
 from orchestrator.planning.steps.plan import read_request
-from orchestrator.remote import ssh_config
+from orchestrator.remote import ssh_target
 from orchestrator.tuning.steps.packs import load_pack
 
 INDEX = "model.safetensors.index.json"
@@ -148,8 +148,8 @@ def _inspect(path: Path, name: str) -> None:
 
 
 def _ssh(path: Path) -> None:
-    ssh_config._parsed.cache_clear()
-    ssh_config.look_up("node0", str(path))
+    ssh_target._parsed.cache_clear()
+    ssh_target.look_up("node0", str(path))
 
 
 def _push_list(path: Path) -> None:

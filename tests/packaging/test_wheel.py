@@ -154,7 +154,7 @@ def test_issue_forms_ask_with_commands_that_exist(form: Path) -> None:
 HELP = """
 import contextlib, io, sys
 from orchestrator.cli import main
-from orchestrator.cli.every_parser import verbs_of
+from orchestrator.cli.main import verbs_of
 verbs = verbs_of(main.parser_of(None)[0])
 assert main.__file__.startswith(sys.argv[1]) and sys.argv[2] not in verbs and {"up", "restart", "guard"} <= verbs.keys()
 for name in verbs:

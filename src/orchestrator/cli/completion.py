@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from orchestrator.cli.every_parser import every_action, every_parser
+from orchestrator.cli.main import every_action, every_parser
 from orchestrator.cli.options import add_examples
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.inventory import load_inventory

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from orchestrator import __version__
 from orchestrator.cli.arguments import Parser, added, apart, arranged, in_groups, strange, without_quiet
 from orchestrator.cli.detaching import detaching
-from orchestrator.cli.every_parser import verbs_of
 from orchestrator.cli.screen import Screen, answering
 from orchestrator.loading.resources import Library
 from orchestrator.loading.which import choose_inventory, load_config
@@ -27,6 +26,7 @@ from orchestrator.remote.node_app import App
 
 if TYPE_CHECKING:  # most verbs name no model
     from orchestrator.model.profile import ModelProfile, Stack
+
 
 GROUPS = {
     "most used": {
@@ -199,6 +199,26 @@ def parser_of(verb: str | None) -> tuple[argparse.ArgumentParser, dict[str, Modu
             modules[name].configure(sub)
             apart(sub)
     return parser, modules
+
+
+def every_parser() -> argparse.ArgumentParser:
+    """All verbs with all their options. A command itself builds only the verb that was typed."""
+    return parser_of(None)[0]
+
+
+def verbs_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers below this one, by name; empty where it has none."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: one for action in below for name, one in action.choices.items()}
+
+
+def every_action(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Every option and argument of a parser and of those below it."""
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            yield action
+    for one in verbs_of(parser).values():
+        yield from every_action(one)
 
 
 def module_of(verb: str) -> str:

@@ -15,8 +15,8 @@ from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
-from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask_http
 
 QUIET_S = 5.0
 LOOK_S = 0.2

@@ -14,6 +14,7 @@ import marshal
 import os
 import threading
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from orchestrator.remote.node_app import App
@@ -26,16 +27,13 @@ _UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: byte code that is valid 
 _NO_REFERENCES = 2  # of marshal: later versions write what depends on who else holds an object
 
 
-_made: list[App] = []
 _making = threading.Lock()
 
 
 def application() -> App:
     """The application of this version, made once a process and kept in the user's cache by its sources' digest."""
     with _making:
-        if not _made:
-            _made.append(_application())
-        return _made[0]
+        return _application()
 
 
 def build(sources: Mapping[str, bytes]) -> bytes:
@@ -43,7 +41,6 @@ def build(sources: Mapping[str, bytes]) -> bytes:
     import zipfile  # 20 ms that only a new version pays
 
     sources = {**sources, **{f"{name}c": byte_code(name, text) for name, text in sources.items()}}
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name in sorted(sources):
@@ -75,6 +72,7 @@ def sources() -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in files.items()}
 
 
+@cache
 def _application() -> App:
     files = sources()
     seed = hashlib.sha256(_FORMAT + importlib.util.MAGIC_NUMBER)

@@ -1,10 +1,11 @@
-"""One time by which an entire operation must be over, whatever the number of waits in it."""
+"""One time by which an entire operation must be over, whatever the number of waits in it; and work beside us."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -65,19 +66,24 @@ class Deadline:
 
     def of(self, work: Callable[[], T]) -> T:
         """The result of work that nothing can break (a name look-up); at the deadline its thread is left to end."""
-        results: list[T] = []
-        faults: list[Exception] = []
-        done = threading.Event()
+        promised = ahead(work)
+        if not wait((promised,), self.left()).done:
+            raise DeadlinePassed
+        return promised.result()
 
-        def run() -> None:
-            try:
-                results.append(work())
-            except Exception as fault:
-                faults.append(fault)
-            done.set()
 
-        threading.Thread(target=run, daemon=True).start()
-        self.wait(done)
-        if faults:
-            raise faults[0]
-        return results[0]
+def ahead(work: Callable[[], T]) -> Future[T]:
+    """Start work in parallel; asking for the result returns its value or raises its error.
+
+    Nobody waits for it at the end of the process: it must be work that changes nothing.
+    """
+    promised: Future[T] = Future()
+
+    def do() -> None:
+        try:
+            promised.set_result(work())
+        except BaseException as failure:
+            promised.set_exception(failure)
+
+    threading.Thread(target=do, name="ahead", daemon=True).start()
+    return promised

@@ -32,14 +32,14 @@ class StragglerWait:
     least_s: float = 2.5
     times: float = 2.0
 
-    def wait(self, names: Sequence[str], jobs: Sequence[Callable[[], object]], answered: Callable[[], int]) -> None:
+    def wait(self, jobs: Sequence[Callable[[], object]], answered: Callable[[], int]) -> None:
         """Run the jobs in threads of their own, and wait. answered: how many of them have succeeded."""
         ended: queue.SimpleQueue[float] = queue.SimpleQueue()
         began = time.monotonic()
         for job in jobs:
             threading.Thread(target=_noting, args=(job, ended), daemon=True).start()
         until: float | None = None
-        for _ in names:
+        for _ in jobs:
             try:
                 at = ended.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
             except queue.Empty:
@@ -115,7 +115,7 @@ class Fleet:
         if patience is None:
             _side_by_side(jobs)
         else:
-            patience.wait(names, jobs, lambda: len(values))
+            patience.wait(jobs, lambda: len(values))
         if defects:
             raise defects[0]
         found = PerNode(values=values, failures=failures).ordered(names)
@@ -126,9 +126,8 @@ class Fleet:
         """Close every session, or leave it to the next fleet; work that still runs on one ends with Unreachable."""
         with self._counting:
             self._closed = True
-            idle = {name for name in self._open if self._hands_over and not self._busy[name]}
-        for name in idle:
-            leave(self._open.pop(name))
+            idle = [name for name in self._open if self._hands_over and not self._busy[name]]
+        leave([self._open.pop(name) for name in idle])
         _side_by_side([session.close for session in list(self._open.values())])
         self._open.clear()
 
@@ -197,15 +196,17 @@ _left: dict[str, tuple[Connection, float]] = {}
 _lock = threading.Lock()
 
 
-def leave(connection: Connection) -> None:
-    """Keep an idle connection for the next caller that needs that node."""
+def leave(connections: Sequence[Connection]) -> None:
+    """Keep idle connections for the next caller that needs those nodes, for a moment: a command may run for days."""
+    if not connections:
+        return
     with _lock:
-        before = _left.get(connection.spec.name)
-        _left[connection.spec.name] = connection, time.monotonic()
-        if len(_left) == 1:
-            _sweep_later()
-    if before is not None:
-        before[0].close()
+        before = [_left.pop(one.spec.name)[0] for one in connections if one.spec.name in _left]
+        _left.update({one.spec.name: (one, time.monotonic()) for one in connections})
+    _close(before)
+    later = threading.Timer(KEPT_S, _sweep)
+    later.daemon = True
+    later.start()
 
 
 def take(spec: NodeSpec) -> Connection | None:
@@ -221,19 +222,11 @@ def take(spec: NodeSpec) -> Connection | None:
     return None
 
 
-def _sweep_later() -> None:
-    later = threading.Timer(KEPT_S, _sweep)
-    later.daemon = True
-    later.start()
-
-
 def _sweep() -> None:
-    """Close unused connections: a command may run for days."""
     with _lock:
         old = [name for name, (_, since) in _left.items() if time.monotonic() - since >= KEPT_S]
-        _close([_left.pop(name)[0] for name in old])
-        if _left:
-            _sweep_later()
+        unused = [_left.pop(name)[0] for name in old]
+    _close(unused)
 
 
 @atexit.register

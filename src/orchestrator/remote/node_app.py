@@ -18,6 +18,15 @@ from weakref import WeakKeyDictionary
 from orchestrator.model.deadlines import ANSWER_S
 from orchestrator.model.errors import Exit, NodeError
 from orchestrator.protocol.message import M, Message, Unreadable, parsed
+from orchestrator.protocol.verbs import (
+    AskAnswer,
+    AskRequest,
+    GangRequest,
+    HttpAnswer,
+    LockAnswer,
+    LockRequest,
+    StagedAnswer,
+)
 from orchestrator.remote import session as session_limits
 from orchestrator.remote.session import CommandFailed, CommandResult, Conversant, Conversation, Session
 
@@ -109,25 +118,16 @@ def stream(session: Session, verb: str, request: Message, *, endless: bool = Fal
     endless: no bound on all of them together, for a caller that keeps none.
     """
     app = App.made()
-    stdin = _request(request)
-    most = None if endless else session_limits.MOST_OUTPUT
-
-    def lines() -> Iterator[bytes]:
-        written = session.stream(_run(app, session, verb), stdin=stdin, deadline_s=None)
-        yield from _told_lines(session, _bounded(session, verb, written, most))
-
-    try:
-        yield from lines()
-    except CommandFailed as failed:
-        if failed.status != _ABSENT:
-            raise _cannot_run(session, verb, failed.status, failed.err) from None
-    else:
-        return
-    _deliver(app, session)
-    try:
-        yield from lines()
-    except CommandFailed as failed:
-        raise _cannot_run(session, verb, failed.status, failed.err) from None
+    for delivered in (False, True):
+        written = session.stream(_run(app, session, verb), stdin=_request(request), deadline_s=None)
+        try:
+            yield from _told_lines(session, written if endless else _bounded(session, verb, written))
+        except CommandFailed as failed:
+            if delivered or failed.status != _ABSENT:
+                raise _cannot_run(session, verb, failed.status, failed.err) from None
+            _deliver(app, session)
+        else:
+            return
 
 
 def messages(session: Session, verb: str, request: Message, kind: type[M]) -> Generator[M, None, None]:
@@ -142,14 +142,13 @@ def messages(session: Session, verb: str, request: Message, kind: type[M]) -> Ge
             yield answer_of(session, verb, raw, kind)
 
 
-def _bounded(session: Session, verb: str, lines: Iterator[bytes], most: int | None) -> Iterator[bytes]:
+def _bounded(session: Session, verb: str, lines: Iterator[bytes]) -> Iterator[bytes]:
     """What callers collect out of lines is bounded by the lines. Raises NodeError past that."""
-    left = most
+    left = session_limits.MOST_OUTPUT
     for line in lines:
-        if left is not None:
-            left -= len(line)
-            if left < 0:
-                raise session_limits.too_much(session.spec.name, verb, session_limits.MOST_OUTPUT)
+        left -= len(line)
+        if left < 0:
+            raise session_limits.too_much(session.spec.name, verb, session_limits.MOST_OUTPUT)
         yield line
 
 
@@ -335,3 +334,25 @@ def _request(request: Message) -> bytes:
 
 def _last_line(text: bytes) -> str:
     return text.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1][:300]
+
+
+def ask_lock(session: Session, request: LockRequest) -> LockAnswer:
+    """Raises as `ask` does: an answer of other types is that node's failure."""
+    return ask(session, "lock", request, LockAnswer, deadline_s=ANSWER_S)
+
+
+def ask_staged(session: Session, request: GangRequest) -> StagedAnswer:
+    """Raises like `ask`: NodeRefusal of the kind `no-run` if nothing was ever staged."""
+    return ask(session, "staged", request, StagedAnswer, deadline_s=ANSWER_S)
+
+
+def ask_http(session: Session, request: AskRequest, *, deadline_s: float) -> tuple[HttpAnswer, ...]:
+    """One answer for each of the request's `asks`. Raises as `ask` does."""
+    answers = ask(session, "ask", request, AskAnswer, deadline_s=deadline_s).answers
+    if len(answers) != len(request.asks):
+        raise NodeError(
+            f"it answered {len(answers)} of {len(request.asks)} HTTP requests",
+            where=session.spec.name,
+            fix="run the command again; if it persists, check the disk and the memory of that node",
+        )
+    return answers

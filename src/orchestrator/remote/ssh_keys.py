@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,23 +16,16 @@ from orchestrator.remote.ssh_target import SshTarget
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One key and the words for it in a message."""
-
-    key: paramiko.PKey
-    origin: str
-
-
-def candidates(target: SshTarget, deadline: Deadline) -> Generator[Candidate, None, None]:
-    """Named key files first, then, unless IdentitiesOnly forbids it, the agent's keys; the default key files
-    only where none was named. Raises InputError for a key file of the inventory that cannot be used."""
+def candidates(target: SshTarget, deadline: Deadline) -> Generator[tuple[paramiko.PKey, str], None, None]:
+    """Keys, each with the words for it in a message: named key files first, then, unless IdentitiesOnly forbids it, the
+    agent's; the default key files only where none was named. Raises InputError for a key file of the inventory that
+    cannot be used."""
     locked = False
     for number, path in enumerate(target.key_files):
         key = _load(path, of=target.name if target.key_required and number == 0 else None)
         locked = locked or (key is None and path.exists())
         if key is not None:
-            yield Candidate(key, str(path))
+            yield key, str(path)
     if target.own_keys or locked:
         yield from _agent_keys(deadline, None if target.own_keys else target.key_files)
     if not target.key_files:
@@ -41,7 +33,7 @@ def candidates(target: SshTarget, deadline: Deadline) -> Generator[Candidate, No
             path = Path("~/.ssh").expanduser() / name
             key = _load(path, of=None)
             if key is not None:
-                yield Candidate(key, str(path))
+                yield key, str(path)
 
 
 @lru_cache(maxsize=64)
@@ -69,7 +61,7 @@ def _load(path: Path, *, of: str | None) -> paramiko.PKey | None:
     return None
 
 
-def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> Iterator[Candidate]:
+def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> Iterator[tuple[paramiko.PKey, str]]:
     """Keys of the agent at $SSH_AUTH_SOCK; `only`: those whose public half is beside a named key file."""
     try:
         agent = deadline.of(paramiko.Agent)
@@ -79,7 +71,7 @@ def _agent_keys(deadline: Deadline, only: tuple[Path, ...] | None) -> Iterator[C
     try:
         for key in agent.get_keys():
             if wanted is None or base64.b64encode(key.asbytes()).decode("ascii") in wanted:
-                yield Candidate(key, "the SSH agent")
+                yield key, "the SSH agent"
     finally:
         agent.close()
 

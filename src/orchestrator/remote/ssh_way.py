@@ -81,7 +81,7 @@ def open_way(target: SshTarget, deadline_s: float) -> SshConnection:
         raise
     assert way is not None
     patience_s = SILENT_SSHD_S if target.direct else PATIENCE_S
-    closers.append(Heartbeat(way.transport, way.close, patience_s=patience_s).stop)
+    closers.append(heartbeat(way.transport, way.close, patience_s=patience_s))
     return way
 
 
@@ -215,18 +215,14 @@ def _tcp(hop: SshTarget, deadline: Deadline) -> socket.socket:
 
 
 def _addresses(hop: SshTarget, deadline: Deadline) -> list[tuple[socket.AddressFamily, Any]]:
-    numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     try:
-        found = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM, flags=numeric)
-    except (OSError, UnicodeError):
-        try:
-            found = deadline.of(lambda: socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            raise Unreachable(
-                f"the name {hop.host!r} has no address: {getattr(error, 'strerror', None) or error}",
-                where=hop.name,
-                fix="write its address as ansible_host, or correct the name service",
-            ) from None
+        found = deadline.of(lambda: socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError) as error:
+        raise Unreachable(
+            f"the name {hop.host!r} has no address: {getattr(error, 'strerror', None) or error}",
+            where=hop.name,
+            fix="write its address as ansible_host, or correct the name service",
+        ) from None
     return [(entry[0], entry[4]) for entry in found]
 
 
@@ -304,10 +300,10 @@ def _exchange(transport: paramiko.Transport, deadline: Deadline, known: Sequence
 def _log_in(hop: SshTarget, transport: paramiko.Transport, deadline: Deadline) -> None:
     tried: list[str] = []
     with contextlib.closing(candidates(hop, deadline)) as keys:
-        for candidate in keys:
-            tried.append(candidate.origin)
+        for key, origin in keys:
+            tried.append(origin)
             answered = threading.Event()
-            transport.auth_publickey(hop.user, candidate.key, event=answered)
+            transport.auth_publickey(hop.user, key, event=answered)
             while not answered.wait(min(deadline.left() or _LOOK_S, _LOOK_S)) and transport.is_active():
                 pass  # a transport that ends just now may set no event
             if transport.is_authenticated():
@@ -385,36 +381,30 @@ PATIENCE_S = 10.0
 """No answer to one heartbeat for this long: the connection is lost."""
 
 
-class Heartbeat:
-    """Asks the far sshd for an answer again and again. paramiko's own set_keepalive never looks for one."""
+def heartbeat(
+    transport: paramiko.Transport,
+    lost: Callable[[], object],
+    *,
+    interval_s: float = INTERVAL_S,
+    patience_s: float = PATIENCE_S,
+) -> Callable[[], None]:
+    """Ask the far sshd for an answer again and again; paramiko's own set_keepalive never looks for one.
 
-    def __init__(
-        self,
-        transport: paramiko.Transport,
-        lost: Callable[[], object],
-        *,
-        interval_s: float = INTERVAL_S,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
-        self._transport = transport
-        self._lost = lost
-        self._interval = interval_s
-        self._patience = patience_s
-        self._stopped = threading.Event()
-        threading.Thread(target=self._beat, name="ssh heartbeat", daemon=True).start()
+    Returns what stops it; a beat in flight ends with its transport.
+    """
+    stopped = threading.Event()
 
-    def stop(self) -> None:
-        """Stop sending; a beat in flight ends with its transport."""
-        self._stopped.set()
-
-    def _beat(self) -> None:
-        while not self._stopped.wait(self._interval) and self._transport.is_active():
-            limit = threading.Timer(self._patience, self._lost)
+    def beat() -> None:
+        while not stopped.wait(interval_s) and transport.is_active():
+            limit = threading.Timer(patience_s, lost)
             limit.daemon = True
             limit.start()
             try:
-                self._transport.global_request("keepalive@openssh.com", wait=True)
+                transport.global_request("keepalive@openssh.com", wait=True)
             except (paramiko.SSHException, OSError, EOFError):
                 return
             finally:
                 limit.cancel()
+
+    threading.Thread(target=beat, name="ssh heartbeat", daemon=True).start()
+    return stopped.set

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from orchestrator.cli.every_parser import every_parser, verbs_of
-from orchestrator.cli.main import VERBS, main
+from orchestrator.cli.main import VERBS, every_parser, main, verbs_of
 
 
 def subcommands() -> list[tuple[str, ...]]:

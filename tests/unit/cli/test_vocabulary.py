@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.cli.every_parser import every_parser, verbs_of
+from orchestrator.cli.main import every_parser, verbs_of
 from orchestrator.cli.transfers import time_limit
 from orchestrator.model.errors import Unreachable
 

@@ -16,8 +16,8 @@ BYTE_CODE = app_archive.byte_code
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_archive, "_made", [])
+def _fresh() -> None:
+    app_archive._application.cache_clear()
 
 
 def test_the_same_sources_are_the_same_bytes() -> None:
@@ -69,10 +69,10 @@ def test_it_is_kept_by_its_sources_and_made_anew_when_torn(tmp_path: Path, monke
     assert kept.read_bytes().endswith(first.content)
     assert kept.parent.stat().st_mode & 0o777 == 0o700
     kept.write_bytes(kept.read_bytes()[:-30])
-    app_archive._made.clear()
+    app_archive._application.cache_clear()
     assert app_archive.application() == first
     monkeypatch.setattr(app_archive, "build", None)
-    app_archive._made.clear()
+    app_archive._application.cache_clear()
     assert app_archive.application() == first
 
 

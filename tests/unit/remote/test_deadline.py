@@ -1,12 +1,17 @@
+"""One time for an entire operation, work beside us, and downloads, which have both."""
+
 from __future__ import annotations
 
 import threading
 import time
 
 import pytest
+from tests.support.hostile import HOSTILE, talker
 from tests.support.waiting import slack
 
-from orchestrator.remote.deadline import Deadline, DeadlinePassed
+from orchestrator.model.errors import InputError
+from orchestrator.remote.deadline import Deadline, DeadlinePassed, ahead
+from orchestrator.remote.download import downloaded
 
 
 def test_without_an_end_there_is_always_time() -> None:
@@ -44,3 +49,26 @@ def test_work_that_cannot_be_broken_is_left_behind() -> None:
         Deadline(0.05).of(go_on.wait)
     go_on.set()
     assert Deadline(60).of(lambda: 7) == 7
+
+
+def test_work_goes_on_beside_us() -> None:
+    go = threading.Event()
+    promised = ahead(lambda: go.wait(20))
+    assert not promised.done()
+    go.set()
+    assert promised.result(20) is True
+
+
+def test_its_failure_is_raised_where_the_result_is_wanted() -> None:
+    def fail() -> None:
+        raise InputError("what", where="where", fix="fix")
+
+    promised = ahead(fail)
+    with pytest.raises(InputError, match="what"):
+        promised.result(20)
+
+
+@pytest.mark.parametrize("hostile", ["dripping status", "dripping headers", "dripping body", "going on", "noise"])
+def test_a_download_that_does_not_come_is_left(hostile: str) -> None:
+    with talker(*HOSTILE[hostile]) as port, pytest.raises(OSError, match=r"time limit|BadStatusLine"):
+        downloaded(f"http://127.0.0.1:{port}/", 100_000, 0.3)

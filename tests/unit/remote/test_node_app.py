@@ -18,11 +18,13 @@ from typing import Any
 
 import paramiko
 import pytest
+from tests.support.reference_cluster import gang
 from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
 from orchestrator.model.errors import NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.protocol.message import Message
+from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest, LockRequest
 from orchestrator.remote import app_archive, node_app
 from orchestrator.remote import session as sessions
 from orchestrator.remote.connect import connect
@@ -95,12 +97,17 @@ class Counting:
         self._session.close()
 
 
-@pytest.fixture
-def app(monkeypatch: pytest.MonkeyPatch) -> App:
-    content = app_archive.build({"__main__.py": ANSWERS.encode()})
+def in_place(monkeypatch: pytest.MonkeyPatch, source: str) -> App:
+    """An application of this source, in place of ours."""
+    content = app_archive.build({"__main__.py": source.encode()})
     app = App(content, hashlib.sha256(content).hexdigest())
     monkeypatch.setattr(App, "made", lambda: app)
     return app
+
+
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> App:
+    return in_place(monkeypatch, ANSWERS)
 
 
 @pytest.fixture
@@ -313,9 +320,7 @@ else:
 
 @pytest.fixture
 def staying(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = app_archive.build({"__main__.py": STAYING.encode()})
-    made = App(content, hashlib.sha256(content).hexdigest())
-    monkeypatch.setattr(App, "made", lambda: made)
+    in_place(monkeypatch, STAYING)
 
 
 @pytest.mark.usefixtures("staying")
@@ -373,3 +378,48 @@ def test_a_session_that_was_cut_is_not_kept(sshd: Sshd) -> None:
     gc.collect()
     assert gone() is None
     assert set(node_app._staying_on) <= before
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Any) -> Any:
+    """A session whose node answers with this."""
+    monkeypatch.setattr(node_app, "call", lambda *_, **__: answer)
+    return SimpleNamespace(spec=gang().leader)
+
+
+PAGE = HttpRequest(url="http://x")
+ODD_PAGES: tuple[Any, ...] = (
+    None, [], "yes", 7, {}, {"answers": None}, {"answers": [None]}, {"answers": [{"status": "200"}]}, {"answers": []},
+    {"answers": [{"status": 200, "body": 5}]}, {"answers": [{"status": 200}] * 2},
+)  # fmt: skip
+ODD_LOCKS: tuple[Any, ...] = (
+    None, [], "yes", {"mine": "no"}, {"mine": None}, {"held": "anna"}, {"held": {"token": "t", "age_s": "long ago"}},
+    {"held": {"token": ["t"]}}, {"held": {"token": "t", "pid": "1"}},
+)  # fmt: skip
+
+
+def ask_page(session: Any) -> object:
+    return node_app.ask_http(session, AskRequest(asks=(PAGE,)), deadline_s=1.0)
+
+
+def ask_lock(session: Any) -> object:
+    return node_app.ask_lock(session, LockRequest(op="show"))
+
+
+@pytest.mark.parametrize(
+    ("ask", "odd"), [*((ask_page, odd) for odd in ODD_PAGES), *((ask_lock, odd) for odd in ODD_LOCKS)]
+)
+def test_an_odd_answer_is_the_nodes_failure(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Any], object], odd: Any
+) -> None:
+    with pytest.raises(NodeError) as failure:
+        ask(answering(monkeypatch, odd))
+    assert failure.value.where == "node0"
+
+
+def test_a_right_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = answering(monkeypatch, {"answers": [{"status": 200, "body": "ok"}, {"error": "refused"}], "now": 1.5})
+    asked = node_app.ask_http(pages, AskRequest(asks=(PAGE, PAGE)), deadline_s=1.0)
+    assert asked == (HttpAnswer(status=200, body="ok"), HttpAnswer(error="refused"))
+    lock = answering(monkeypatch, {"held": {"token": "t", "who": "anna", "age_s": 3}, "mine": False})
+    held = node_app.ask_lock(lock, LockRequest(op="show")).held
+    assert held is not None and held.who == "anna"

@@ -23,7 +23,7 @@ from orchestrator.remote import ssh_way
 from orchestrator.remote.connect import connect
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.ssh_session import open_session
-from orchestrator.remote.ssh_way import Heartbeat
+from orchestrator.remote.ssh_way import heartbeat
 
 from .conftest import Sshd
 
@@ -416,11 +416,11 @@ def test_a_frozen_node_behind_a_jump_host_is_noticed(
     node = start_sshd()
     options = (("configfile", config(sshd)), ("proxyjump", "hop0"))
     session = open_session(node.spec(ssh_options=options), deadline_s=20)
-    beats = Heartbeat(session._way.transport, session.close, interval_s=0.05, patience_s=0.5)
+    stop_beats = heartbeat(session._way.transport, session.close, interval_s=0.05, patience_s=0.5)
     assert session.run("sleep 0.3; echo alive", deadline_s=20).out == b"alive\n"
     node.freeze_sessions()
     eventually(lambda: not session.alive)
-    beats.stop()
+    stop_beats()
 
 
 def test_a_frozen_node_ends_a_command_before_its_deadline(start_sshd: Start, monkeypatch: pytest.MonkeyPatch) -> None:

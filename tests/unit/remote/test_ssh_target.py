@@ -14,13 +14,14 @@ import pytest
 from orchestrator.loading.node_spec import ssh_pairs
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.remote import ssh_config
+from orchestrator.remote import ssh_target
+from orchestrator.remote.port_forward import ssh_command
 from orchestrator.remote.ssh_target import SshTarget, target_of
 
 
 @pytest.fixture(autouse=True)
 def _no_system_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_config, "SYSTEM_FILE", "/nonexistent")
+    monkeypatch.setattr(ssh_target, "SYSTEM_FILE", "/nonexistent")
 
 
 def config(text: str, name: str = "config") -> Path:
@@ -60,7 +61,7 @@ def test_the_config_speaks_where_the_inventory_does_not() -> None:
 def test_a_match_by_command_is_followed() -> None:
     """In a separate process: the command reads our standard input, which belongs to pytest here."""
     file = config('Match exec "test %h = n0"\n Port 2222\n')
-    code = f"from orchestrator.remote import ssh_config; print(ssh_config.look_up('n0', {str(file)!r})['port'])"
+    code = f"from orchestrator.remote import ssh_target; print(ssh_target.look_up('n0', {str(file)!r})['port'])"
     done = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
     )
@@ -182,3 +183,10 @@ def test_the_config_is_read_as_ssh_reads_it(host: str) -> None:
     found = target(host=host)
     assert (found.host, str(found.port), found.user) == (wanted["hostname"], wanted["port"], wanted["user"])
     assert list(found.key_files) == keys
+
+
+def test_the_level_that_tells_the_port_stands_before_the_inventorys_options() -> None:
+    reach = Reach(host="a", connection="ssh", ssh_options=(("LogLevel", "ERROR"), ("configfile", "/c")))
+    words = ssh_command(NodeSpec(name="a", gang="g", node_rank=0, reach=reach))
+    assert words[:3] == ["ssh", "-F", "/c"]
+    assert words.index("LogLevel=INFO") < words.index("LogLevel=ERROR")

@@ -50,7 +50,7 @@ from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.records.nettests import slow_before
-from orchestrator.remote.background import ahead
+from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.topology.machines import State, grown, state_of, throttled

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_from, add_inventory, add_json, open_inventory
 from orchestrator.cli.progress import patience
 from orchestrator.cli.screen import Screen, printable
@@ -15,8 +15,9 @@ from orchestrator.doctor.steps.discover import discover_given, discover_inventor
 from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.doctor.steps.recordings import given, save_snapshots
 from orchestrator.model.chosen import chosen_nodes
-from orchestrator.model.errors import DeployError, Exit
+from orchestrator.model.errors import DeployError, Exit, InputError
 from orchestrator.model.topology import Topology
+from orchestrator.topology.build import AcceleratorClass, BuildOptions
 from orchestrator.topology.draw import TreeLine, summary, topology_json, tree
 from orchestrator.topology.network import TcpChoice
 from orchestrator.topology.paths import counted, matrix
@@ -24,6 +25,7 @@ from orchestrator.topology.paths import counted, matrix
 if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree as Drawn
+
 
 _UNBOUNDED = 10_000
 
@@ -161,3 +163,29 @@ def _totals(topologies: Mapping[str, Topology], unreachable: int) -> str:
     words = f"{counted(len(topologies), 'node')}, {counted(gpus, 'GPU')}, {active}{counted(len(ports), 'RDMA port')}"
     words += " active" * bool(active)
     return f"{words}; {counted(unreachable, 'node')} did not answer" if unreachable else words
+
+
+def add_accelerators(parser: argparse.ArgumentParser) -> None:
+    """--accelerator VENDOR:CLASS, as often as needed."""
+    parser.add_argument(
+        "--accelerator",
+        action="append",
+        default=[],
+        metavar="VENDOR:CLASS",
+        help="also treat PCI devices of this vendor and class (hex) as GPUs, for example 1bcf:0b4000",
+    )
+
+
+def build_options(args: argparse.Namespace) -> BuildOptions:
+    """What --accelerator adds to NVIDIA's GPUs. Raises InputError for anything but two hex numbers."""
+    return BuildOptions(accelerators=(*BuildOptions().accelerators, *map(_accelerator, args.accelerator)))
+
+
+def _accelerator(text: str) -> AcceleratorClass:
+    """`VENDOR:CLASS` as `lspci -n` prints them, the class with 4 or 6 digits."""
+    found = re.fullmatch(r"(?:0x)?([0-9a-fA-F]{4}):(?:0x)?([0-9a-fA-F]{4})(?:[0-9a-fA-F]{2})?", text)
+    if found is None:
+        raise InputError(
+            f"found {text!r}, wanted VENDOR:CLASS in hex", where="--accelerator", fix="--accelerator 1bcf:0b4000"
+        )
+    return AcceleratorClass(int(found[2], 16), int(found[1], 16))

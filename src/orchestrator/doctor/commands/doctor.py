@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.accelerators import add_accelerators, build_options
 from orchestrator.cli.options import add_from, add_inventory, add_json, add_nodes, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.doctor.commands.discover import add_accelerators, build_options
 from orchestrator.doctor.netplan import BOND_FILE, NodeFiles, lacking
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.model.chosen import no_such

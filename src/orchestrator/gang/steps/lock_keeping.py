@@ -12,8 +12,8 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, LockHeld
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
-from orchestrator.remote.asking import ask_lock
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask_lock
 from orchestrator.remote.session import Session
 
 FREE = LockHolder(token="", who="", host="", pid=0, command="")

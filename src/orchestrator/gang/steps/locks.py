@@ -21,8 +21,8 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import audit
-from orchestrator.remote.asking import ask_lock
 from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.node_app import ask_lock
 from orchestrator.remote.session import Session
 
 RENEW_EVERY_S = 10.0

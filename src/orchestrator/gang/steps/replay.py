@@ -20,9 +20,8 @@ from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.page_cache import WeightsAheadRequest
 from orchestrator.protocol.staging import Secrets, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
-from orchestrator.remote.asking import ask_staged
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.node_app import NodeRefusal, ask_staged
 from orchestrator.remote.session import Session
 
 OfNow = Callable[[GangSpec, Mapping[str, StagingRequest]], Mapping[str, StagingRequest]]

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 
 from orchestrator.protocol.page_cache import WeightsAheadLine, WeightsAheadRequest
 from orchestrator.remote import node_app
-from orchestrator.remote.background import ahead
+from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 

@@ -22,8 +22,8 @@ from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
 from orchestrator.records.documents import write_document
-from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask_http
 
 AT_ONCE = 4
 REPEATS = 3

@@ -18,9 +18,8 @@ from orchestrator.planning.diff import GangDiff, changes
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
-from orchestrator.remote.asking import ask_staged
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import NodeRefusal
+from orchestrator.remote.node_app import NodeRefusal, ask_staged
 from orchestrator.remote.session import Session
 
 

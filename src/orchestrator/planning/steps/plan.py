@@ -29,7 +29,7 @@ from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
 from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.records.documents import write_whole
-from orchestrator.remote.background import ahead
+from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session

@@ -14,8 +14,8 @@ from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.verbs import AskRequest, HttpAnswer, HttpRequest
-from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask_http
 
 GANG = "router"
 """Its name among the gangs on its host."""

@@ -53,8 +53,8 @@ from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest
-from orchestrator.remote.asking import ask_staged
 from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.node_app import ask_staged
 
 POLL_S = 0.25
 _ANEW = "`l40s-deploy router down`, then `l40s-deploy router up`,"

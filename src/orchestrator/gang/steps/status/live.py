@@ -29,9 +29,8 @@ from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WAT
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.protocol.verbs import AskRequest, HistoryAnswer, HistoryRequest, HttpRequest, ReportAnswer
-from orchestrator.remote.asking import ask_http
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.node_app import ask
+from orchestrator.remote.node_app import ask, ask_http
 from orchestrator.remote.session import Session
 
 LOOK_S = 0.7

@@ -9,8 +9,8 @@ from orchestrator.gang.steps.holder import has_ended
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
-from orchestrator.remote.asking import ask_lock
 from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.node_app import ask_lock
 from orchestrator.remote.session import Session
 
 
