@@ -23,8 +23,8 @@ from tests.support.waiting import slack
 from l40s_lab.breaking.breaking import break_node, heal_node
 from l40s_lab.processes import wait_until
 from orchestrator.cli.main import equip
+from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.status.reports import see
-from orchestrator.gang.steps.status.status import status_json
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.model.inventory import GangSpec
 from orchestrator.remote.fleet import Fleet

@@ -28,11 +28,11 @@ from orchestrator.doctor.steps import connectivity
 from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.doctor.steps.look import labels_of, look
 from orchestrator.engines import bench_client, serving
-from orchestrator.gang.steps import weights_ahead
+from orchestrator.gang.overview import status_json
+from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.replay import staged_request
 from orchestrator.gang.steps.standing import runs_in
-from orchestrator.gang.steps.status import history, loads, reports, why
-from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.steps.status import history, live, reports
 from orchestrator.jobs import run as workflow_jobs
 from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.loading.profiles import load_profile
@@ -169,7 +169,7 @@ def _figures(fleet: Fleet) -> None:
     stays(PerNode({n: v for n, v in scene.nodes.items() if not isinstance(v, DeployError)},
                   {n: v for n, v in scene.nodes.items() if isinstance(v, DeployError)}))  # fmt: skip
     assert metrics(scene)
-    told = loads.node_loads(Inventory(path="inventory.yml", gangs=(_gang(),)))
+    told = live.node_loads(Inventory(path="inventory.yml", gangs=(_gang(),)))
     assert told[GOOD].gauges is not None
     json.dumps({name: one.as_json() for name, one in told.items()}, allow_nan=False)
 
@@ -201,7 +201,7 @@ def _report(fleet: Fleet) -> None:
 
 
 def _history(fleet: Fleet) -> None:
-    account = why._account(fleet, _gang(), events=True)
+    account = history._account(fleet, _gang(), events=True)
     assert account is not None and GOOD not in account.failures
     assert GOOD not in history._kept(fleet, _gang()).failures
 
@@ -372,7 +372,7 @@ def every_verb() -> Mapping[str, Verb]:
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
                         every(lambda session: checkpoint.followed(session, ASKED, nothing))),
         "weights-ahead": Verb(said(*[page_cache.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
-                              every(lambda session: weights_ahead._follow(session, ASKED, threading.Event()))),
+                              every(lambda session: restart_sequence._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),
                          every(lambda session: checkpoint.downloaded(session, HUB, nothing))),

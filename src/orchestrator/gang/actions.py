@@ -18,23 +18,14 @@ MOST_STOPS = 2
 that does not end."""
 
 
-class Want(str, Enum):
-    """RUN: ready to serve. STOP: gracefully. STOP_NOW: at once."""
-
-    RUN = "run"
-    STOP = "stop"
-    STOP_NOW = "stop-now"
-
-
 class StepKind(str, Enum):
-    """STAGE, ARM, GO, STOP, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
+    """STAGE, ARM, GO, STOP_NOW: a node verb on the named nodes. WAIT: look again soon.
     DONE: the goal is reached. FAIL: it can't be reached, and nothing of ours is left. REFUSE: something else runs.
     GIVE_UP: it takes longer than any healthy start; end it, and fail. LOST: a node that it needs can't be reached."""
 
     STAGE = "stage"
     ARM = "arm"
     GO = "go"
-    STOP = "stop"
     STOP_NOW = "stop-now"
     WAIT = "wait"
     DONE = "done"
@@ -46,16 +37,15 @@ class StepKind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Where the gang should be.
+    """A gang that serves.
 
-    plan_id: the plan that should run (RUN)
+    plan_id: the plan that should run
     run_id:  the run that we staged ourselves, '' before that: the end of an older run is not our failure
     lease_s: silence after which the gang ends itself, in seconds
     stops:   how often its nodes were told to end what runs there, on the way to this goal
     """
 
-    want: Want
-    plan_id: str = ""
+    plan_id: str
     run_id: str = ""
     lease_s: float = 30.0
     stops: int = 0
@@ -83,19 +73,9 @@ def actions(goal: Goal, view: GangView, troubled_s: float = 0.0) -> tuple[Action
     for without an end: a node that nothing was staged on has the time of a connection, one of our run its lease, after
     which its gang has failed unless only the path from here is broken.
     """
-    if goal.want is not Want.RUN:
-        return _stop(goal, view)
     if goal.run_id and view.run_id in (goal.run_id, ""):
         return _raise(goal, view, troubled_s)
     return _begin(goal, view, troubled_s)
-
-
-def _stop(goal: Goal, view: GangView) -> tuple[Action, ...]:
-    do = StepKind.STOP if goal.want is Want.STOP else StepKind.STOP_NOW
-    there = _there(view)
-    if there:
-        return (Action(do, there, "it runs"),)
-    return (Action(StepKind.DONE, why="nothing runs"),)
 
 
 def _there(view: GangView) -> tuple[str, ...]:

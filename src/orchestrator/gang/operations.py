@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from orchestrator.protocol.message import Message
 
 
 class OperationKind(str, Enum):
@@ -18,7 +20,7 @@ class OperationKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GangOperation:
+class GangOperation(Message):
     """One gang's part of an operation.
 
     turning:  its turn has begun: it may be out of the router, stopped, or starting; else its turn is still to come
@@ -39,27 +41,12 @@ class GangOperation:
     options: Mapping[str, Any] = field(default_factory=dict)
     by_hand: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        """In the form that the nodes keep."""
-        return {**asdict(self), "what": self.what.value, "options": dict(self.options)}
 
-
-def read(raw: object) -> GangOperation | None:
-    """Parse what a node keeps; None if it keeps nothing, or nothing that we know. Unknown keys are ignored."""
-    known = {one.name for one in fields(GangOperation)}
-    try:
-        kept = {name: value for name, value in dict(raw or {}).items() if name in known}  # type: ignore[call-overload]
-        return GangOperation(
-            **{**kept, "what": OperationKind(kept["what"]), "options": dict(kept.get("options") or {})}
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def together(kept: Iterable[GangOperation | None]) -> GangOperation | None:
-    """Combine what all nodes of a gang keep: a controller may have been killed before it had written to every node."""
-    found = sorted((one for one in kept if one is not None), key=lambda one: (one.since, one.turning))
-    return found[-1] if found else None
+def together(kept: Iterable[object]) -> GangOperation | None:
+    """What all nodes of a gang keep, as one: a controller may have been killed before it had written to every node.
+    None if they keep nothing, or nothing that we know."""
+    known = [one for one in map(GangOperation.read, kept) if isinstance(one, GangOperation)]
+    return max(known, key=lambda one: (one.since, one.turning, one.by_hand), default=None)
 
 
 def sentence(interrupted: Sequence[GangOperation]) -> list[str]:

@@ -1,15 +1,21 @@
-"""All gangs and their router as `status` saw them: which is degraded, and the word for scripts that says why."""
+"""All gangs and their router as `status` saw them: which is degraded, the word that says why, and the JSON document."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.view import GangView
+from orchestrator.gang.pace import took
+from orchestrator.gang.rails import sentence
+from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.errors import DeployError, Exit, RunsElsewhere, Unreachable
 from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
+from orchestrator.protocol.message import Message
+from orchestrator.protocol.report import Cause
 
 _OF_TROUBLE = {
     "hung": "hung",
@@ -87,6 +93,20 @@ class RouterGlance:
         worker = self.worker(url)
         return "out" if worker is None else "in" if worker.healthy else "unhealthy"
 
+    def as_json(self, views: Sequence[GangView]) -> dict[str, Any]:
+        """The router of `status --json`, with the gangs' names."""
+        names = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
+        workers = [{"url": one.url, "gang": names.get(one.url), "healthy": one.healthy, "load": one.load}
+                   for one in self.workers or ()]  # fmt: skip
+        return {
+            "url": self.url,
+            "node": self.node,
+            "state": self.condition and self.condition.value,
+            "healthy": self.healthy,
+            "workers": None if self.workers is None else workers,
+            "error": self.error and self.error.as_json(),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
@@ -120,3 +140,85 @@ class Overview:
             return Exit.FINDINGS
         lost = self.router is not None and isinstance(self.router.error, Unreachable | RunsElsewhere)
         return Exit.UNREACHABLE if lost or any(view.unreachable for view in self.views) else Exit.DONE
+
+
+def overview_json(seen: Overview) -> dict[str, Any]:
+    """The document of `status --json`."""
+    document = status_json(seen.views)
+    for gang, view in zip(document["gangs"], seen.views, strict=True):
+        gang["router"] = seen.router.place(view.service_url) if seen.router else None
+        gang["headline"] = seen.headline(view)
+        gang["degraded_reason"] = seen.reason(view) or None
+        begun = seen.begun(view)
+        gang["interrupted"] = {**begun.as_json(), "fix": f"l40s-deploy up --gang {view.name}"} if begun else None
+    return {**document, "router": seen.router.as_json(seen.views) if seen.router else None}
+
+
+def status_json(views: Sequence[GangView]) -> dict[str, Any]:
+    """The document of `status --json`."""
+    return {"gangs": [_gang(view) for view in views]}
+
+
+def _gang(view: GangView) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "state": view.state.value,
+        **{name: getattr(view, name) for name in ("trouble", "model", "stack", "plan_id", "run_id")},
+        "cause": cause_json(view.cause),
+        "secondary": [cause_json(cause) for cause in view.secondary],
+        "service": {"url": view.service_url, "healthy": bool(view.service_healthy)},
+        "transport": [
+            {"id": one.id, "severity": one.severity.value, "node": one.node, "title": one.title, "effect": one.effect}
+            for one in view.transport
+        ],
+        "rails": [
+            {"node": node.name, "port": rail.port, "up": rail.up, "since": rail.at, "text": sentence(rail, view.name)}
+            for node in view.nodes
+            for rail in node.rails
+        ],
+        "start": start.as_json() if (start := took(node.began for node in view.nodes)) else None,
+        "progress": view.progress,
+        "remarks": list(view.remarks),
+        "proved": list(view.proved),
+        "serving_nodes": view.serving_nodes if view.serves else 0,
+        "missing": list(view.missing) if view.state is not GangState.ABSENT else [],
+        "spares": [_spare(node) for node in (*view.nodes, *view.spares) if node.spare],
+        "nodes": [_node(node) for node in view.nodes],
+    }
+
+
+_OF_A_CAUSE = ("node", "tp_rank", "signal", "exit_code", "signature", "text", "fix", "lines", "at")
+_OF_A_RANK = ("tp_rank", "gpu", "state", "pid", "gpu_memory_bytes")
+
+
+def cause_json(cause: Cause | None) -> dict[str, Any] | None:
+    """A cause as in every JSON document; None for none."""
+    return None if cause is None else _keys(cause, _OF_A_CAUSE)
+
+
+def _keys(message: Message, names: Collection[str]) -> dict[str, Any]:
+    told = message.as_json()
+    return {name: told[name] for name in names}
+
+
+def _spare(node: NodeView) -> dict[str, Any]:
+    """A spare: idle, serving (it has a part in the run), unreachable."""
+    waits = node.node_rank == OUTSIDE
+    state = "serving" if not waits else "idle" if node.error is None else "unreachable"
+    return {"name": node.name, "state": state, "error": node.error and node.error.as_json()}
+
+
+def _node(node: NodeView) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "node_rank": node.node_rank if node.node_rank != OUTSIDE else None,
+        "state": node.state.value,
+        "contact": node.contact.value,
+        "phase": node.phase.name,
+        "phase_step": node.phase.step,
+        "phase_of": node.phase.of,
+        "cache": node.cache and node.cache.as_json(),
+        "error": node.error and node.error.as_json(),
+        "left_behind": list(node.left_behind),
+        "ranks": [_keys(rank, _OF_A_RANK) for rank in node.ranks],
+    }

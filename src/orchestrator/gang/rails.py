@@ -1,14 +1,14 @@
-"""Whether a gang's traffic takes the planned path, and RDMA ports that NCCL no longer uses while it serves. Pure."""
+"""Whether a gang's traffic takes the planned path, by its layout; RDMA ports that NCCL no longer uses. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.engines.nccl_log import findings
-from orchestrator.gang.replicas import layout_of
 from orchestrator.model.finding import Finding
+from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.network import Transport
-from orchestrator.protocol.report import RailChange, Report
+from orchestrator.protocol.report import RailChange, RankReport, Report
 from orchestrator.topology.speed import Traffic, price
 
 
@@ -62,4 +62,18 @@ def transport(reports: Mapping[str, Report]) -> tuple[Finding, ...]:
         for name, report in reports.items()
         if report.transport is not None and report.transport.network.logged
         for finding in findings(name, report.transport.network, report.transport.lines, layout, report.model)
+    )
+
+
+def layout_of(nodes: Sequence[Sequence[RankReport]]) -> Layout | None:
+    """nodes: the ranks of each. TP ranks restart at 0 in every pipeline stage. Degrees that don't divide ranks among
+    processes (experts, attention) can't be seen. None if a node reports no ranks: it may hold any."""
+    if not nodes or not all(nodes):
+        return None
+    tensor = 1 + max(rank.tp_rank for ranks in nodes for rank in ranks)
+    return Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=max(1, sum(map(len, nodes)) // tensor),
+        nnodes=len(nodes),
+        gpus_per_node=max(map(len, nodes)),
     )

@@ -35,6 +35,10 @@ class TimelineEvent:
     what: str
     words: str
 
+    def as_json(self) -> dict[str, Any]:
+        """In the form of `status --watch` and `why --all`."""
+        return {"at": self.at, "node": self.node, "event": self.what, "words": self.words}
+
 
 def timeline(told: Mapping[str, NodeEvents]) -> tuple[TimelineEvent, ...]:
     """All nodes' events by our own clock. Events of one node keep their order even if its clock was set meanwhile."""

@@ -25,7 +25,7 @@ from orchestrator import __version__
 from orchestrator.cli import main as cli
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.gang.guarding import GuardAction, GuardDecision
-from orchestrator.gang.start_time import Downtime
+from orchestrator.gang.steps.start_time import Downtime
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import load_profile
@@ -193,7 +193,7 @@ def suffering(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 def looking_at_gpus(patch: pytest.MonkeyPatch, folder: Path) -> None:
     from orchestrator.gang.rates import PortRate
-    from orchestrator.gang.steps.status.loads import NodeLoad
+    from orchestrator.gang.steps.status.live import NodeLoad
     from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 
     gpus = tuple(
@@ -230,8 +230,8 @@ def starting_in_spite(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def failing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.last_failure import FailureVerdict
-    from orchestrator.gang.steps.status.why import Explanation
+    from orchestrator.gang.history import FailureVerdict
+    from orchestrator.gang.steps.status.history import Explanation
 
     died = Cause(node="node1", tp_rank=9, text="GPU 1 has fallen off the bus (Xid 79)", fix="reboot node1")
     now = view("degraded", trouble="hung", cause=Cause(node="node2", tp_rank=19, text="the engine hangs", fix="look"))
@@ -262,7 +262,7 @@ def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.status.why import Explanation
+    from orchestrator.gang.steps.status.history import Explanation
 
     patch.setattr(
         "orchestrator.gang.commands.why.why",

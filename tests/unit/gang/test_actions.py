@@ -15,7 +15,6 @@ from orchestrator.gang.actions import (
     GangStanding,
     Goal,
     StepKind,
-    Want,
     actions,
     course,
     on_its_way,
@@ -47,12 +46,10 @@ def degraded(trouble: str, *, serves: bool, plan: str = "p1") -> GangView:
     return seen("degraded", "ready", "ready", plan=plan, trouble=trouble, service_healthy=serves)
 
 
-FRESH = Goal(want=Want.RUN, plan_id="p1")
-OURS = Goal(want=Want.RUN, plan_id="p1", run_id="r1")
+FRESH = Goal(plan_id="p1")
+OURS = Goal(plan_id="p1", run_id="r1")
 TOLD = replace(OURS, stops=1)
 STUBBORN = replace(FRESH, stops=MOST_STOPS)
-STOP = Goal(want=Want.STOP)
-NOW = Goal(want=Want.STOP_NOW)
 
 TABLE: list[tuple[str, Goal, GangView, StepKind, str]] = [
     ("nothing there", FRESH, seen("absent", "absent", "absent"), StepKind.STAGE, "ab"),
@@ -103,12 +100,6 @@ TABLE: list[tuple[str, Goal, GangView, StepKind, str]] = [
     ("ours: somebody stops it", OURS, seen("draining", "draining", "draining"), StepKind.WAIT, ""),
     ("ours: it was stopped", OURS, seen("absent", "stopped", "stopped"), StepKind.FAIL, ""),
     ("ours: armed, and a node is lost", OURS, seen("armed", "armed", "unreachable"), StepKind.WAIT, ""),
-    ("stop: ready", STOP, seen("ready", "ready", "ready"), StepKind.STOP, "ab"),
-    ("stop: dead leader", STOP, seen("failed", "dead", "ready"), StepKind.STOP, "ab"),
-    ("stop: one unreachable", STOP, seen("degraded", "ready", "unreachable"), StepKind.STOP, "a"),
-    ("stop: nothing there", STOP, seen("absent", "absent", "absent"), StepKind.DONE, ""),
-    ("stop: failed", STOP, seen("failed", "failed", "failed"), StepKind.DONE, ""),
-    ("stop now", NOW, seen("starting", "starting", "starting"), StepKind.STOP_NOW, "ab"),
 ]
 
 
@@ -170,11 +161,9 @@ def test_what_takes_too_long_is_given_up_once_it_is_ours_or_of_our_plan() -> Non
     for goal in (FRESH, OURS):
         (action,) = actions(goal, late)
         assert (action.do, action.why) == (StepKind.GIVE_UP, "b: at weights for 9999 s")
-    (action,) = actions(STOP, late)
-    assert action.do is StepKind.STOP
 
 
-@pytest.mark.parametrize("goal", [FRESH, OURS, STOP, NOW])
+@pytest.mark.parametrize("goal", [FRESH, OURS])
 def test_every_state_has_a_next_step(goal: Goal) -> None:
     words: list[Any] = ["absent", "staged", "armed", "starting", "ready", "draining", "failed", "dead", "unreachable"]
     for state in GangState:

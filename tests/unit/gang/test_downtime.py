@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gang.start_time import expected_downtime
+from orchestrator.gang.steps.start_time import expected_downtime
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.protocol.report import Phase

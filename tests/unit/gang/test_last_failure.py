@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.gang.last_failure import last_verdict, of_now
+from orchestrator.gang.history import last_verdict, of_now
 from orchestrator.gang.timeline import NodeEvents, timeline
 from orchestrator.model.errors import Unreachable
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report

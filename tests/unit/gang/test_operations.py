@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.gang.guarding import GuardAction, GuardDecision, GuardMemory, Policy, decide
-from orchestrator.gang.operations import GangOperation, OperationKind, read, sentence, together
+from orchestrator.gang.operations import GangOperation, OperationKind, sentence, together
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
@@ -21,20 +21,19 @@ SOME = GangOperation(
 
 def test_it_is_read_as_it_was_written() -> None:
     full = replace(SOME, turning=True, by_hand=True, options={"drain_s": 3.0})
-    assert read(full.as_json()) == full
-    assert read({**full.as_json(), "of a later release": 1}) == full
+    assert together([full.as_json()]) == full
+    assert together([{**full.as_json(), "of a later release": 1}]) == full
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda some: st.dictionaries(st.text(), some)))
 def test_anything_else_is_nothing(raw: Any) -> None:
-    assert read(raw) is None
+    assert together([raw, None]) is None
 
 
 def test_nodes_that_a_killed_controller_did_not_reach_any_more_do_not_count() -> None:
-    turning = replace(SOME, turning=True)
-    assert together([SOME, turning, None]) == turning
-    assert together([turning, replace(SOME, since=6.0, what=OperationKind.CHANGE)]).what is OperationKind.CHANGE  # type: ignore[union-attr]
-    assert together([None, None]) is None
+    turning, later = replace(SOME, turning=True), replace(SOME, since=6.0, what=OperationKind.CHANGE)
+    for kept, told in (((SOME, turning), turning), ((turning, later), later), ((turning, SOME), turning)):
+        assert together([*(one.as_json() for one in kept), None]) == told
 
 
 def test_one_line_for_each_operation() -> None:

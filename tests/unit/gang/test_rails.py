@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.gang.guarding import GuardAction, GuardMemory, Policy, decide
-from orchestrator.gang.overview import degraded_reason
-from orchestrator.gang.steps.status.status import status_json
+from orchestrator.gang.overview import degraded_reason, status_json
 from orchestrator.gang.steps.up import refusal
 from orchestrator.gang.view import GangView, view
 from orchestrator.model.finding import Severity

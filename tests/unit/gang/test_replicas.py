@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
-from orchestrator.gang.replicas import LastRun, stands_as_replicas
-from orchestrator.gang.steps.standing import runs_in
+from orchestrator.gang.steps.standing import LastRun, runs_in, stands_as_replicas
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.gang.returning import Boot, ReturnState, boot_of, place
+from orchestrator.gang.steps.maintenance import Boot, ReturnState, boot_of, place
 
 STAT = "1 (init (x) y) S 0 1 1 0 -1 4194560 9 9 9 9 1 2 3 4 20 0 1 0 {} 169 1 2\n"
 OLD, NEW = Boot("a", "4"), Boot("b", "4")

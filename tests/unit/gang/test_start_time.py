@@ -9,8 +9,7 @@ from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 
 from orchestrator.gang.commands.start_progress import left_words
-from orchestrator.gang.start_time import PhaseTimes, ReadProgress, TimeLeft, left_s, reading
-from orchestrator.gang.steps.start_clock import StartClock
+from orchestrator.gang.steps.start_time import PhaseTimes, ReadProgress, StartClock, TimeLeft, left_s, reading
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.support.reference_cluster import gang, topologies
 
-from orchestrator.gang.steps.guard.relaunch import resolved_on
+from orchestrator.gang.steps.replay import resolved_on
 from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack

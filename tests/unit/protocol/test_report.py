@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import recorded_release as recorded
 
-from orchestrator.gang.actions import Goal, Want, actions
+from orchestrator.gang.actions import Goal, actions
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.start_progress import progress as progress_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
-from orchestrator.gang.last_failure import last_verdict
-from orchestrator.gang.start_time import expected_downtime
+from orchestrator.gang.history import last_verdict
+from orchestrator.gang.overview import status_json
+from orchestrator.gang.steps.start_time import expected_downtime
 from orchestrator.gang.steps.status.reports import views_of
-from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import GangState
@@ -166,9 +166,8 @@ def everything_about(view: GangView) -> None:
     progress_block([view])
     expected_downtime(view, 30.0)
     decide(view, GuardMemory(), 0.0, Policy())
-    for want in Want:
-        for run_id in ("", view.run_id):
-            actions(Goal(want=want, plan_id="p", run_id=run_id), view)
+    for run_id in ("", view.run_id):
+        actions(Goal(plan_id="p", run_id=run_id), view)
     last_verdict("gang0", {"node0": [], "node1": []})
 
 

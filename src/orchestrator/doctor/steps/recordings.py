@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from orchestrator.doctor.netplan import NodeFiles
 from orchestrator.doctor.steps.doctor import Examination, examine_topologies
-from orchestrator.gang.steps.status.log_files import lines_of_file, named_file
+from orchestrator.gang.steps.status.logs_read import lines_of_file, named_file
 from orchestrator.model.chosen import chosen
 from orchestrator.model.errors import InputError
 from orchestrator.model.per_node import collected

@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.history import PastRun
+from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.status.history import GangHistory, history
-from orchestrator.gang.steps.status.status import cause_json
 from orchestrator.model.errors import Exit
 from orchestrator.topology.paths import counted
 
@@ -94,11 +94,7 @@ def _json(run: PastRun) -> dict[str, Any]:
         "run_id": run.run_id,
         "started": run.started,
         "ended": run.ended or None,
-        "by": run.by,
-        "command": run.command,
-        "plan_id": run.plan_id,
-        "model": run.model,
-        "end": run.end,
-        "start": run.start.as_json() if run.start else None,
-        "cause": cause_json(run.cause) if run.cause else None,
+        **{name: getattr(run, name) for name in ("by", "command", "plan_id", "model", "end")},
+        "start": run.start and run.start.as_json(),
+        "cause": cause_json(run.cause),
     }

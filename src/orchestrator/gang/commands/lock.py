@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.steps.lock_keeping import NodeLock, locks, locks_json, release
+from orchestrator.gang.steps.locks import NodeLock, locks, release
 from orchestrator.model.errors import Exit, InputError
 
 
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         found = locks(inventory, tuple(args.gang))
     if args.json:
-        screen.json(locks_json(found))
+        screen.json({"locks": [_json(lock) for lock in found]})
     else:
         _show(found, screen, given_back=args.release)
     return Exit.UNREACHABLE if any(lock.error for lock in found) else 0
@@ -45,3 +46,15 @@ def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> Non
         state = "released" if given_back else "stale" if held.stale else f"last heartbeat {held.age_s:.0f} s ago"
         if held.token:
             screen.out.print(printable(f"{lock.gang} on {lock.node}: {held.name} with `{held.command}`, {state}"))
+
+
+def _json(lock: NodeLock) -> dict[str, Any]:
+    return {
+        "gang": lock.gang,
+        "node": lock.node,
+        "held": bool(lock.held.token),
+        **{name: getattr(lock.held, name) for name in ("who", "host", "pid", "command")},
+        "age_s": round(lock.held.age_s, 1),
+        "stale": lock.held.stale,
+        "error": lock.error.what if lock.error else None,
+    }

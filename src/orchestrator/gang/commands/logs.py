@@ -8,8 +8,8 @@ import sys
 
 from orchestrator.cli.options import add_examples, add_gangs, add_inventory, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.gang.steps.status.history import around_failure
 from orchestrator.gang.steps.status.logs import LogFilter, logs
-from orchestrator.gang.steps.status.why import around_failure
 from orchestrator.model.errors import DeployError
 from orchestrator.model.inventory import Inventory
 

@@ -11,6 +11,7 @@ from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.checked import checked
 from orchestrator.gang.commands.dry_run import add_dry_run
 from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import (
     RESTART,
@@ -22,7 +23,6 @@ from orchestrator.gang.steps.restart import (
     rehearse_restart,
     restart,
 )
-from orchestrator.gang.steps.status.status import status_json
 from orchestrator.model.chosen import refuse_unnamed
 from orchestrator.model.errors import Exit, InputError
 from orchestrator.model.inventory import Inventory

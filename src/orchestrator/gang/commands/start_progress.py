@@ -10,8 +10,7 @@ from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.gang.commands.gangs import STYLES, bar, node_words, phase_words
-from orchestrator.gang.start_time import TimeLeft
-from orchestrator.gang.steps.start_clock import StartClock
+from orchestrator.gang.steps.start_time import StartClock, TimeLeft
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen
-from orchestrator.gang.overview import Overview
-from orchestrator.gang.steps.status.overview import overview, overview_json
+from orchestrator.gang.overview import Overview, overview_json
+from orchestrator.gang.steps.status.overview import overview
 from orchestrator.model.gang_state import GangState
 
 if TYPE_CHECKING:  # only --watch and --wide read gauges
-    from orchestrator.gang.steps.status.loads import NodeLoad
+    from orchestrator.gang.steps.status.live import NodeLoad
     from orchestrator.model.inventory import Inventory
 
 _EXIT_STATUS = """
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.json:
         document = overview_json(seen)
         if loads is not None:
-            from orchestrator.gang.steps.status.loads import add_loads
+            from orchestrator.gang.steps.status.live import add_loads
 
             add_loads(document, loads)
         screen.json(document)
     else:
         from orchestrator.gang.commands.gangs import gang_block, interrupted_block, router_block
-        from orchestrator.gang.commands.loads import gpus_table, load_columns
+        from orchestrator.gang.commands.watching import gpus_table, load_columns
 
         columns = load_columns(loads) if loads is not None else None
         for view in seen.views:
@@ -90,6 +90,6 @@ def _starts_one(seen: Overview) -> str:
 
 
 def _loads(inventory: Inventory, gangs: tuple[str, ...]) -> dict[str, NodeLoad]:
-    from orchestrator.gang.steps.status.loads import node_loads
+    from orchestrator.gang.steps.status.live import node_loads
 
     return node_loads(inventory, gangs)

@@ -13,10 +13,10 @@ from orchestrator.gang.commands import dry_run as rehearsed
 from orchestrator.gang.commands.checked import Checked, checked
 from orchestrator.gang.commands.gangs import gang_block
 from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.resume import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
-from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.model.errors import Exit, Undone
 from orchestrator.model.plan import Plan

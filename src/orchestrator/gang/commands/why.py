@@ -6,9 +6,9 @@ import argparse
 
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.last_failure import FailureVerdict
+from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.steps.router.host import GANG
-from orchestrator.gang.steps.status.why import Explanation, why, why_json
+from orchestrator.gang.steps.status.history import Explanation, why, why_json
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
@@ -55,8 +55,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
     from orchestrator.gang.commands.gangs import cause_lines
-    from orchestrator.gang.steps.status.log_files import log_files
-    from orchestrator.gang.steps.status.logs_read import read_logs
+    from orchestrator.gang.steps.status.logs_read import log_files, read_logs
 
     told = read_logs(log_files(names))
     if as_json:

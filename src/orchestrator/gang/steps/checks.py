@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.doctor.steps.doctor import Examination, check_accept, examine, sort_out
-from orchestrator.gang.steps.guard.relaunch import resolved_on
-from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.replay import Staged, resolved_on
 from orchestrator.gang.steps.staging import other_checkpoint
 from orchestrator.gang.steps.status.reports import where
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.deadlines import ARM_S
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.finding import Severity

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
+from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.status.reports import because, refuse_elsewhere, see, where, words_before
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import MARGIN_S, STOP_S
 from orchestrator.model.errors import DeployError, GangFailed

@@ -1,4 +1,7 @@
-"""Prevents conflicts between operators: a command that changes a gang holds a lock on each of its nodes."""
+"""Prevents conflicts between operators: a command that changes a gang holds a lock on each of its nodes.
+
+`lock` and `lock --release` show by node who holds a gang, and release a dead command's lock.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.steps.holder import has_ended, this_process
 from orchestrator.gang.steps.status.reports import where
-from orchestrator.model.errors import LockHeld
-from orchestrator.model.inventory import GangSpec
+from orchestrator.gang.steps.status.unfinished import has_ended, shown_locks, this_process
+from orchestrator.model.chosen import chosen_gangs
+from orchestrator.model.errors import DeployError, LockHeld
+from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.verbs import LockAnswer, LockHolder, LockRequest
 from orchestrator.records import audit
@@ -34,29 +38,30 @@ _held: list[GangLock] = []
 """By this process, now."""
 
 
+def _held_on(fleet: Fleet, *names: str) -> list[GangLock]:
+    """The locks on gangs of these names that were taken over this fleet."""
+    return [lock for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name in names]
+
+
 def still_ours(fleet: Fleet, gangs: Iterable[GangSpec]) -> None:
-    """Before a step that can't be taken back. Raises LockHeld where the lock on one of these gangs, taken over this
-    fleet, was lost; a gang whose lock was never taken here is its caller's business."""
-    names = {gang.name for gang in gangs}
-    for lock in tuple(_held):
-        if lock.fleet is fleet and lock.gang.name in names:
-            lock.still_ours()
+    """Before a step that can't be taken back. Raises LockHeld where the lock on one of these gangs was lost; a gang
+    whose lock was never taken here is its caller's business."""
+    for lock in _held_on(fleet, *(gang.name for gang in gangs)):
+        lock.still_ours()
 
 
 def take_again(fleet: Fleet, gang: GangSpec) -> None:
     """After the gang's nodes were booted, some perhaps with empty disks. Raises LockHeld where somebody else has the
     lock by now."""
-    for lock in tuple(_held):
-        if lock.fleet is fleet and lock.gang.name == gang.name:
-            lock.take_again()
+    for lock in _held_on(fleet, gang.name):
+        lock.take_again()
 
 
 def fence(fleet: Fleet, gang: str, node: str = "") -> str:
     """The token of a request that changes a gang: a node refuses it once another one has taken the lock over. '' where
     this process holds no lock on the gang; on this node, where the node's disk had no room for it and nobody held it.
     """
-    held = (lock for lock in tuple(_held) if lock.fleet is fleet and lock.gang.name == gang)
-    return next((lock.token for lock in held if node not in lock.full), "")
+    return next((lock.token for lock in _held_on(fleet, gang) if node not in lock.full), "")
 
 
 @dataclass(eq=False)
@@ -91,7 +96,7 @@ class GangLock:
             raise
         _held.append(self)
         threading.Thread(target=self._keep, daemon=True).start()
-        audit.note("begins", gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
+        self._note("begins")
         return self
 
     def __exit__(
@@ -99,14 +104,16 @@ class GangLock:
     ) -> None:
         ended = "" if error is None else f"{type(error).__name__}: {error}"
         self.release(ended)
-        audit.note(
-            f"ends: {ended}" if ended else "ends", gang=self.gang.name, holder=self._holder().as_json(), why=self.why
-        )
+        self._note(f"ends: {ended}" if ended else "ends")
+
+    def _note(self, what: str) -> None:
+        audit.note(what, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
 
     def _acquire(self) -> None:
         answers = self._ask(op="acquire", holder=self._holder())
         if held := _not_mine(answers):
-            answers = self._take_over(held)
+            over = {node: self._dead_token(answer.held) for node, answer in held.items()}
+            answers = self._ask(op="acquire", holder=self._holder(), over=over)
             held = _not_mine(answers)
         if held:
             raise self._held(held)
@@ -130,8 +137,7 @@ class GangLock:
             answers = self._ask(fleet, op="renew", token=self.token, patience=StragglerWait())
             lost = {node: answer for node, answer in _not_mine(answers).items() if node in self._taken}
         except Exception as defect:
-            trouble = f"could not be renewed: {type(defect).__name__}: {defect}"
-            audit.note(trouble, gang=self.gang.name, holder=self._holder().as_json(), why=self.why)
+            self._note(f"could not be renewed: {type(defect).__name__}: {defect}")
             return
         self._lost = self._lost or lost
         if answers.values:  # whoever takes it over needs every node
@@ -168,27 +174,23 @@ class GangLock:
         with contextlib.suppress(KeyboardInterrupt):
             self._ask(op="release", token=self.token, ended=ended[:MOST_ENDED], patience=StragglerWait())
 
-    def _take_over(self, held: Mapping[str, LockAnswer]) -> PerNode[LockAnswer]:
-        """Once more, over a holder that was on this machine and is gone (or over anybody, with `force`)."""
-        over = {node: self._dead_token(answer.held) for node, answer in held.items()}
-        holder = self._holder()
-
-        def again(session: Session) -> LockAnswer:
-            spec = session.spec
-            keys = {**where(spec, self.gang.name), "holder": holder, "over": over.get(spec.name, "")}
-            return ask_lock(session, LockRequest(op="acquire", node=spec.name, **keys))
-
-        return self.fleet.on_every(again, only=self._nodes)
-
     def _dead_token(self, holder: LockHolder | None) -> str:
+        """Of a holder that was on this machine and is gone, or of anybody with `force`."""
         return holder.token if holder is not None and (self.force or has_ended(holder)) else ""
 
     def _ask(
-        self, fleet: Fleet | None = None, *, patience: StragglerWait | None = None, **keys: Any
+        self,
+        fleet: Fleet | None = None,
+        *,
+        patience: StragglerWait | None = None,
+        over: Mapping[str, str] = MappingProxyType({}),
+        **keys: Any,
     ) -> PerNode[LockAnswer]:
+        """over: by node, the token of the holder that is taken over there."""
+
         def one(session: Session) -> LockAnswer:
-            spec = session.spec
-            return ask_lock(session, LockRequest(node=spec.name, **where(spec, self.gang.name), **keys))
+            spec, token = session.spec, over.get(session.spec.name, "")
+            return ask_lock(session, LockRequest(node=spec.name, over=token, **where(spec, self.gang.name), **keys))
 
         return (fleet or self.fleet).on_every(one, only=self._nodes, patience=patience)
 
@@ -207,12 +209,8 @@ class GangLock:
                 where=node,
                 fix=f"repeat the command after a minute, or now: l40s-deploy lock --release --force {self.gang.name}",
             )
-        return LockHeld(
-            f"{holder.name} holds gang {self.gang.name} with `{holder.command}`, "
-            f"last heartbeat {holder.age_s:.0f} s ago",
-            where=node,
-            fix="wait for it, or stop it. A lock without a heartbeat for 60 s is taken over automatically",
-        )
+        fix = "wait for it, or stop it. A lock without a heartbeat for 60 s is taken over automatically"
+        return _held_by(holder, self.gang.name, node, fix)
 
     def _lost_to(self, lost: Mapping[str, LockAnswer]) -> LockHeld:
         node, answer = next(iter(lost.items()))
@@ -236,3 +234,83 @@ def user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
+
+
+FREE = LockHolder(token="", who="", host="", pid=0, command="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLock:
+    """One gang's lock on one node. held: by whom, `FREE` by none; stale also where that process on this machine is
+    gone: the next command takes it over by itself."""
+
+    gang: str
+    node: str
+    held: LockHolder = FREE
+    error: DeployError | None = None
+
+
+def locks(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeLock, ...]:
+    """Every lock on every node of the chosen gangs."""
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        return _look(fleet, chosen)
+
+
+def release(inventory: Inventory, gangs: tuple[str, ...] = (), *, force: bool = False) -> tuple[NodeLock, ...]:
+    """Give back stale locks, with `force` every lock; returns those that were given back and the nodes not asked.
+
+    Raises LockHeld if a live command holds one, before anything is given back.
+    """
+    chosen = chosen_gangs(inventory, gangs)
+    with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+        found = _look(fleet, chosen)
+        for lock in found:
+            if lock.held.token and not (lock.held.stale or force):
+                fix = "wait for it, or stop it. Use --force only if you are sure that it is not running"
+                raise _held_by(lock.held, lock.gang, lock.node, fix)
+        return tuple(_give_back(fleet, lock) for lock in found if lock.held.token or lock.error)
+
+
+def _held_by(holder: LockHolder, gang: str, node: str, fix: str) -> LockHeld:
+    words = f"{holder.name} holds gang {gang} with `{holder.command}`, last heartbeat {holder.age_s:.0f} s ago"
+    return LockHeld(words, where=node, fix=fix)
+
+
+def _look(fleet: Fleet, gangs: Sequence[GangSpec]) -> tuple[NodeLock, ...]:
+    shown = shown_locks(fleet, gangs)
+    return tuple(
+        NodeLock(
+            gang=gang.name,
+            node=node.name,
+            held=_shown(shown.values[node.name].held) if node.name in shown.values else FREE,
+            error=shown.failures.get(node.name),
+        )
+        for gang in gangs
+        for node in gang.nodes
+    )
+
+
+def _shown(held: LockHolder | None) -> LockHolder:
+    if held is None:
+        return FREE
+    return replace(
+        held,
+        who=held.who or "unknown",
+        host=held.host or "unknown",
+        pid=held.pid or 0,
+        command=held.command or "a lock file that can't be read",
+        stale=held.stale or has_ended(held),
+    )
+
+
+def _give_back(fleet: Fleet, lock: NodeLock) -> NodeLock:
+    """By its token: a lock that another command has taken meanwhile stays."""
+    if lock.error is not None:
+        return lock
+
+    def one(session: Session) -> LockAnswer:
+        return ask_lock(session, LockRequest(**where(session.spec, lock.gang), op="release", token=lock.held.token))
+
+    fleet.on_every(one, only=[lock.node]).all()
+    return lock

@@ -13,17 +13,16 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from orchestrator.gang.operations import OperationKind
-from orchestrator.gang.returning import Boot, ReturnState, boot_of, place
 from orchestrator.gang.steps.checks import against_starts
 from orchestrator.gang.steps.locks import take_again
+from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import RestartRequest, RestartVerb
-from orchestrator.gang.steps.restart_sequence import RestartSequence, RestartStep
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.deadlines import BOOT_S, SETTLE_S
 from orchestrator.model.errors import DeployError, GangFailed, InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec
@@ -159,28 +158,42 @@ def _late(gang: GangSpec, late: Sequence[str], known: Mapping[str, ReturnState],
     )
 
 
-def _work(steps: RestartSequence, request: RestartRequest, names: Sequence[str]) -> None:
-    work = NodesWork(
-        fleet=steps.fleet, watcher=steps.watcher, run=request.run, reboots=request.reboots, wait_s=request.wait_s
-    )
-    steps.work = lambda one: work.on_nodes(one.check)
-    steps.left = lambda one, step, interrupted: how_to_go_on(
-        one.name, names[names.index(one.name) + 1 :], step, interrupted=interrupted
-    )
+def _work(fleet: Fleet, request: RestartRequest, watcher: Watcher) -> Callable[[Staged], None]:
+    work = NodesWork(fleet=fleet, watcher=watcher, run=request.run, reboots=request.reboots, wait_s=request.wait_s)
+    return work.on_nodes
 
 
 MAINTENANCE = RestartVerb(what=OperationKind.MAINTENANCE, done="worked on", work=_work)
 
 
-def how_to_go_on(name: str, later: Sequence[str], step: RestartStep, *, interrupted: bool) -> str:
-    """After a maintenance that ended early at this gang, as text; '' where nothing has changed."""
-    if step is RestartStep.ASIDE:
-        return ""
-    words = f"{name} is stopped; start it again with `l40s-deploy restart {name}`"
-    if step is RestartStep.START and interrupted:
-        return f"{name} is starting; `l40s-deploy up` adds it to the router"
-    if step is RestartStep.BACK:
-        words = f"{name} serves again, but may not be in the router; `l40s-deploy router up` adds it"
-    if not later:
-        return words
-    return f"{words}; not done: continue with `l40s-deploy restart --maintenance {' '.join(later)}`"
+class ReturnState(str, Enum):
+    """AWAY: does not answer. STILL: answers, but has not been away. BACK: there is nothing more to wait for."""
+
+    AWAY = "away"
+    STILL = "still"
+    BACK = "back"
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Identifies one boot of a machine: the kernel's boot id, and the start time of process 1, which identifies a
+    container's."""
+
+    kernel: str
+    first: str
+
+
+def boot_of(text: str) -> Boot | None:
+    """Parse the contents of /proc/sys/kernel/random/boot_id and, if readable, /proc/1/stat, one after the other
+    (random(4), proc(5), field 22); None for anything else."""
+    kernel, _, stat = text.partition("\n")
+    fields = stat.rpartition(")")[2].split()
+    return Boot(kernel.strip(), fields[19] if len(fields) > 19 else "") if kernel.strip() else None
+
+
+def place(before: Boot | None, now: Boot | None, *, reboots: bool) -> ReturnState:
+    """before: the boot when the gang had been stopped; now: None if the node does not answer; reboots: wait for a new
+    boot, an answer is not enough."""
+    if now is None:
+        return ReturnState.AWAY
+    return ReturnState.STILL if reboots and now == before else ReturnState.BACK

@@ -14,16 +14,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.doctor.steps.doctor import refuse
-from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, Want, actions, on_its_way
+from orchestrator.gang.actions import CONNECT_S, Action, Goal, StepKind, actions, on_its_way
 from orchestrator.gang.contact import Contact
 from orchestrator.gang.steps.locks import GangLock, fence, still_ours
 from orchestrator.gang.steps.staging import cache_order, other_checkpoint, staging_requests
 from orchestrator.gang.steps.status.reports import because, see, where
-from orchestrator.gang.steps.watcher import Watcher
-from orchestrator.gang.steps.weights_ahead import Reads
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ARM_S, GO_S, KILL_S, MARGIN_S, STAGE_S
@@ -47,6 +45,23 @@ from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
+
+Reads = Mapping[str, WeightsAheadRequest]
+"""What is read ahead, by node name."""
+
+
+class Watcher(Protocol):
+    """Shows the progress to the operator; steps print nothing."""
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is made; nothing is changed yet."""
+
+    def step(self, gang: str, words: str) -> None:
+        """A step begins."""
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """The gangs were examined again."""
+
 
 POLL_S = 0.05
 """Nodes answer as soon as something has changed, or after a second."""
@@ -364,7 +379,7 @@ class _Rise:
 
     def __post_init__(self) -> None:
         self.well_at = time.monotonic()
-        self.goal = Goal(want=Want.RUN, plan_id=self.rising.plan_id, lease_s=self.gang.leader.lease_s)
+        self.goal = Goal(plan_id=self.rising.plan_id, lease_s=self.gang.leader.lease_s)
 
     @property
     def gang(self) -> GangSpec:

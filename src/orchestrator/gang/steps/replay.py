@@ -10,19 +10,27 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.gang.steps.raising import Rising
+from orchestrator.doctor.steps.look import look
+from orchestrator.gang.steps.raising import Rising, Watcher
 from orchestrator.gang.steps.status.reports import where
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.secret_text import shown_env, shown_flags
+from orchestrator.model.topology import NETWORKS, Topology
+from orchestrator.planning.environment import moved_variables
+from orchestrator.planning.facts_of_now import moved
 from orchestrator.protocol.message import Unreadable, unknown_keys
 from orchestrator.protocol.page_cache import WeightsAheadRequest
-from orchestrator.protocol.staging import Secrets, StagingRequest
+from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask_staged
 from orchestrator.remote.session import Session
+from orchestrator.rendering import exported_anew
+from orchestrator.topology.build import build
+from orchestrator.topology.machine import Machine
+from orchestrator.topology.network import networks_met
 
 OfNow = Callable[[GangSpec, Mapping[str, StagingRequest]], Mapping[str, StagingRequest]]
 
@@ -193,3 +201,50 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
                 where=f"gang {gang.name}",
                 fix=f"plan for the current gang: run `l40s-deploy up --model NAME --gang {gang.name}`",
             )
+
+
+Requests = Mapping[str, StagingRequest]
+
+
+def facts_of_now(fleet: Fleet, watcher: Watcher) -> OfNow:
+    """What `Staged.rising` does to its requests at every start."""
+    return lambda gang, requests: of_now(fleet, gang, requests, watcher)
+
+
+def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -> Requests:
+    """These requests as they are to be staged now; what moved is said, a line a node. A node that can't be looked at
+    is left as it was: staging finds out why."""
+    looked = look(fleet, list(gang.nodes)).values
+    known = {name: build(snapshot) for name, snapshot in looked.items()}
+    resolved = {}
+    for node in gang.nodes:
+        request, words = requests[node.name], ""
+        if node.name in known:
+            request, words = resolved_on(node, request, known)
+        if words:
+            watcher.step(gang.name, f"{words} on {node.name}")
+        resolved[node.name] = request
+    return resolved
+
+
+def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:
+    """The request with what moved on this node, and that in words; ('' and as it was where nothing did, where the
+    networks of some node were not read, or where its launch script is not one of ours). known: the gang's nodes as they
+    are now, this one among them."""
+    found = moved(request, Machine(node, known[node.name]), networks_met(known.values()))
+    if found.network == request.network or any(one.lacks(*NETWORKS) for one in known.values()):
+        return request, ""
+    now = moved_variables(request.network, found.network)
+    script = exported_anew(request.launch_script, request.env, now)
+    if script is None:
+        return request, ""
+    return (
+        replace(
+            request,
+            network=found.network,
+            env={name: value for name, value in {**request.env, **now}.items() if value is not None},
+            launch_script=script,
+            launch_sha256=launch_digest(script),
+        ),
+        found.words,
+    )

@@ -15,17 +15,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from orchestrator.gang.operations import OperationKind
-from orchestrator.gang.start_time import Downtime, expected_downtime
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import refuse_starts
-from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.operation import Operation, kept
-from orchestrator.gang.steps.replay import Staged, staged_plan
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.replay import Staged, facts_of_now, staged_plan
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.steps.router.routing import Router, serving_router, take_in_serving, wanted_router
 from orchestrator.gang.steps.status.reports import as_they_run, see
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import FindingsError, InputError, NodeError
@@ -44,7 +42,7 @@ class RestartVerb:
     rolls:    others must serve meanwhile, and those that do not serve come first
     before:   older plans of these gangs, which they are to run; one that does not come up starts the one that it had
               again. None: the plans that they have
-    work:     between stop and start, of gangs of these names; see `RestartSequence`
+    work:     on the nodes of a gang, between stop and start
     """
 
     what: OperationKind
@@ -52,7 +50,7 @@ class RestartVerb:
     together: bool = False
     rolls: bool = False
     before: Callable[[Inventory, Fleet, Sequence[Staged]], list[Staged]] | None = None
-    work: Callable[[RestartSequence, RestartRequest, Sequence[str]], None] | None = None
+    work: Callable[[Fleet, RestartRequest, Watcher], Callable[[Staged], None]] | None = None
 
 
 RESTART = RestartVerb(what=OperationKind.RESTART, together=True)
@@ -118,7 +116,21 @@ def restart(inventory: Inventory, request: RestartRequest, watcher: Watcher) -> 
         views = [one.view for one in gangs]
         with Operation(verb.what, request.command, views, locks, kept(request)) as operation:
             begin = time.monotonic()
-            steps = _steps(inventory, fleet, router, request, gangs, watcher, operation)
+            steps = RestartSequence(
+                inventory=inventory,
+                fleet=fleet,
+                router=router,
+                watcher=watcher,
+                operation=operation,
+                done=verb.done,
+                timeout_s=request.timeout_s,
+                together=verb.together,
+                now=request.now,
+                returns="plan" if verb.before else "",
+                check=lambda batch: _refuse(fleet, batch, request, watcher),
+                tells=not verb.rolls,
+                work=verb.work(fleet, request, watcher) if verb.work else None,
+            )
             return RestartResult(views=steps.run(gangs), seconds=time.monotonic() - begin)
 
 
@@ -131,7 +143,7 @@ def rehearse_restart(inventory: Inventory, request: RestartRequest, watcher: Wat
         _refuse(fleet, gangs, request, watcher)
     after = ", one gang after the other" if len(gangs) > 1 and not request.verb.together else ""
     return tuple(
-        would(one.view, one.check.plan_id, f"{_aim(one)}{after}; {_downtime(one, request).words}") for one in gangs
+        would(one.view, one.check.plan_id, f"{_aim(one)}{after}; {one.downtime(now=request.now)}") for one in gangs
     )
 
 
@@ -188,7 +200,7 @@ def _router(
         return
     if len(inventory.gangs) < 2:
         raise InputError(
-            f"a single gang can't be restarted without downtime: {_downtime(gangs[0], request).words}",
+            f"a single gang can't be restarted without downtime: {gangs[0].downtime()}",
             where=f"{inventory.path}: --rolling",
             fix=f"accept the downtime with `l40s-deploy restart {gangs[0].name}`, or add a second gang behind a router",
         )
@@ -254,37 +266,3 @@ def _refuse(fleet: Fleet, gangs: Sequence[GangRestart], request: RestartRequest,
                 f" the work `l40s-deploy restart {names}`"
             )
         raise
-
-
-def _downtime(one: GangRestart, request: RestartRequest) -> Downtime:
-    return expected_downtime(one.view, 0.0 if request.now else one.drain_s)
-
-
-def _steps(
-    inventory: Inventory,
-    fleet: Fleet,
-    router: Router | None,
-    request: RestartRequest,
-    gangs: Sequence[GangRestart],
-    watcher: Watcher,
-    operation: Operation,
-) -> RestartSequence:
-    verb = request.verb
-    steps = RestartSequence(
-        inventory=inventory,
-        fleet=fleet,
-        router=router,
-        watcher=watcher,
-        operation=operation,
-        done=verb.done,
-        timeout_s=request.timeout_s,
-        together=verb.together,
-        now=request.now,
-        returns="plan" if verb.before else "",
-        check=lambda batch: _refuse(fleet, batch, request, watcher),
-    )
-    if not verb.rolls:
-        steps.tell = lambda one: watcher.step(one.name, _downtime(one, request).words)
-    if verb.work:
-        verb.work(steps, request, [one.name for one in gangs])
-    return steps

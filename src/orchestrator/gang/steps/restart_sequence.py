@@ -6,24 +6,28 @@ A verb says what its gangs are to run and in which order: `restart.VERBS`, and `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import stop
-from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.operation import Operation
-from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.replay import Staged, facts_of_now
 from orchestrator.gang.steps.router.routing import Router, rejoin, say_failures, take_in_all, wait_until_drained
+from orchestrator.gang.steps.start_time import expected_downtime
 from orchestrator.gang.steps.status.reports import see
-from orchestrator.gang.steps.watcher import Watcher
-from orchestrator.gang.steps.weights_ahead import weights_ahead
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached, Undone
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.protocol.page_cache import WeightsAheadLine, WeightsAheadRequest
+from orchestrator.remote import node_app
+from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
+from orchestrator.remote.session import Session
 
 
 class RestartStep(Enum):
@@ -34,6 +38,9 @@ class RestartStep(Enum):
     WORK = "work"
     START = "start"
     BACK = "back"
+
+
+_DOWN = (RestartStep.STOP, RestartStep.WORK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +70,13 @@ class GangRestart:
         """Where it serves before."""
         return (self.before.service_url if self.before else "") or self.view.service_url
 
-    @property
-    def drain_s(self) -> float:
-        """How long its engine drains by itself when it is stopped."""
-        return self.before.drain_s if self.before else 0.0
+    def downtime(self, *, now: bool = False) -> str:
+        """How long it will not serve, as text. now: it does not drain by itself when it is stopped."""
+        return expected_downtime(self.view, self.before.drain_s if self.before and not now else 0.0).words
 
 
 def _nothing(_: object) -> None:
-    """No check, no work, whatever is ready serves."""
+    """No check; whatever is ready serves."""
 
 
 @dataclass(kw_only=True)
@@ -85,10 +91,9 @@ class RestartSequence:
     returns: a gang that does not come up, or is undone, starts what it ran before: as text; '': it stays as it ended
     check:   raises what forbids the start, while these gangs serve; asked where another restart has passed since the
              command ran its checks of all
-    tell:    of each gang, before it is taken down
-    work:    between stop and start
+    tells:   of each gang how long it will not serve, before it is taken down
+    work:    on the nodes of a gang, one after the other, between stop and start; None for none
     accept:  raises where what came up is not what was wanted
-    left:    after a failure, or an interruption (True): the outcome as text, instead of the usual words
     """
 
     inventory: Inventory
@@ -104,10 +109,9 @@ class RestartSequence:
     undo_on_interrupt: bool = False
     before_go: raising.BeforeGo | None = None
     check: Callable[[Sequence[GangRestart]], None] = _nothing
-    tell: Callable[[GangRestart], None] = _nothing
-    work: Callable[[GangRestart], None] = _nothing
+    tells: bool = False
+    work: Callable[[Staged], None] | None = None
     accept: Callable[[Sequence[GangView]], None] = _nothing
-    left: Callable[[GangRestart, RestartStep, bool], str] | None = None
     views: list[GangView] = field(default_factory=list)
     """Of the gangs that serve again."""
 
@@ -124,8 +128,8 @@ class RestartSequence:
     def _restart(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart]) -> None:
         names = [one.name for one in gangs]
         step = RestartStep.ASIDE
-        for one in gangs:
-            self.tell(one)
+        for one in gangs if self.tells else ():
+            self.watcher.step(one.name, one.downtime(now=self.now))
         self.operation.turn(names)
         try:
             with weights_ahead(self.fleet, [] if self.now else [one.start.reads for one in gangs]):
@@ -133,8 +137,9 @@ class RestartSequence:
                 step = RestartStep.STOP
                 stop(self.fleet, [one.gang for one in gangs], self.watcher, now=self.now)
             step = RestartStep.WORK
-            for one in gangs:
-                self.work(one)
+            if self.work is not None:
+                for one in gangs:
+                    self.work(one.check)
             step = RestartStep.START
             views = self._start(gangs)
             step = RestartStep.BACK
@@ -145,10 +150,10 @@ class RestartSequence:
                 failure.what += f"\n    {words}"
             raise
         except BaseException as ended:
-            if step in (RestartStep.STOP, RestartStep.WORK) and _by_hand(ended):
+            if step in _DOWN and isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached):
                 self.operation.stopped_by_hand(names)
             self._recover(gangs, step)
-            if words := self._undone(gangs, step, ended):
+            if words := self._undone(gangs, later, step, ended):
                 self.watcher.step(", ".join(names), words)
             raise
         self.operation.finished(names)
@@ -178,50 +183,53 @@ class RestartSequence:
         else:
             put_back(self.router, {one.name: one.check.service_url or one.url for one in gangs}, self.watcher)
 
+    def _now(self, gangs: Sequence[GangRestart]) -> tuple[GangView, ...]:
+        return see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
+
     def _recover(self, gangs: Sequence[GangRestart], step: RestartStep) -> None:
         """Requests go to whichever of them serves; one that was never stopped is as it was."""
         with suppress(DeployError):
             if step is RestartStep.ASIDE:
                 self.operation.untouched([one.name for one in gangs])
             elif self.router is not None:
-                now = see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
-                say_failures(take_in_all(self.router, now), self.watcher)
+                say_failures(take_in_all(self.router, self._now(gangs)), self.watcher)
 
     def _outcome(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart], step: RestartStep) -> str:
         """What became of these gangs after a failure, and of the others, as text."""
-        if self.left is not None:
-            return "; ".join(filter(None, (self.left(one, step, False) for one in gangs)))
-        names = ", ".join(one.name for one in gangs)
+        not_done = [one.name for one in later]
+        if self.work is not None:
+            return "; ".join(how_to_go_on(one.name, not_done, step) for one in gangs)
         others = [f"{self.done}: {', '.join(view.name for view in self.views)}"] if self.views else []
-        others += [f"not {self.done}: {', '.join(one.name for one in later)}"] if later else []
+        others += [f"not {self.done}: {', '.join(not_done)}"] if later else []
         if self.returns and step not in (RestartStep.ASIDE, RestartStep.STOP):
-            words = [self._go_back(one) for one in gangs]
+            others = [*map(self._go_back, gangs), *others]
         elif others or self.returns:
-            words = [f"it stopped at {names}"]
-        else:
-            words = []
-        return "; ".join((*words, *others))
+            others.insert(0, f"it stopped at {', '.join(one.name for one in gangs)}")
+        return "; ".join(others)
 
-    def _undone(self, gangs: Sequence[GangRestart], step: RestartStep, ended: BaseException) -> str:
+    def _undone(
+        self, gangs: Sequence[GangRestart], later: Sequence[GangRestart], step: RestartStep, ended: BaseException
+    ) -> str:
         """What became of them after an interruption, as text."""
-        if self.left is not None:
-            return "; ".join(self.left(one, step, True) for one in gangs)
+        if self.work is not None:
+            not_done = [one.name for one in later]
+            return "; ".join(how_to_go_on(one.name, not_done, step, interrupted=True) for one in gangs)
         if self.returns and self.undo_on_interrupt and step is not RestartStep.ASIDE:
-            return "; ".join(self._go_back(one) for one in gangs)
-        if step in (RestartStep.STOP, RestartStep.WORK) or isinstance(ended, Undone):
+            return "; ".join(map(self._go_back, gangs))
+        if step in _DOWN or isinstance(ended, Undone):
             with suppress(DeployError):
-                now = see(self.fleet, [one.gang for one in gangs], patience=StragglerWait())
-                return "; ".join(f"{view.name} {_is_down(view)}; continue: l40s-deploy up {view.name}" for view in now)
+                return "; ".join(
+                    f"{view.name} {_is_down(view)}; continue: l40s-deploy up {view.name}" for view in self._now(gangs)
+                )
         return ""
 
     def _go_back(self, one: GangRestart) -> str:
         """Start what it ran before again; returns the outcome as text."""
         if one.before is None:
             return f"{one.name} is stopped: its nodes had no common plan to return to"
-        plan = f"{self.returns} {one.before.plan_id}"
         self.watcher.step(one.name, f"restoring plan {one.before.plan_id}")
         try:
-            (view,) = see(self.fleet, [one.gang], patience=StragglerWait())
+            (view,) = self._now([one])
             raising.everybody_answers([view])
             if view.running:  # still draining, if the stop was interrupted
                 stop(self.fleet, [one.gang], self.watcher, now=True)
@@ -231,16 +239,25 @@ class RestartSequence:
         except DeployError as second:
             return f"restoring plan {one.before.plan_id} failed too: {second.where}: {second.what}"
         self.operation.finished([one.name])
-        return f"{one.name} is back on {plan}"
+        return f"{one.name} is back on {self.returns} {one.before.plan_id}"
 
 
 def _is_down(view: GangView) -> str:
     return "still serves" if view.serves else "is stopping" if view.running else "is stopped"
 
 
-def _by_hand(ended: BaseException) -> bool:
-    """Ctrl-C, and not a terminal that has gone away."""
-    return isinstance(ended, KeyboardInterrupt) and not isinstance(ended, Detached)
+def how_to_go_on(name: str, later: Sequence[str], step: RestartStep, *, interrupted: bool = False) -> str:
+    """After work on a gang's nodes that ended early, as text; '' where nothing has changed."""
+    if step is RestartStep.ASIDE:
+        return ""
+    words = f"{name} is stopped; start it again with `l40s-deploy restart {name}`"
+    if step is RestartStep.START and interrupted:
+        return f"{name} is starting; `l40s-deploy up` adds it to the router"
+    if step is RestartStep.BACK:
+        words = f"{name} serves again, but may not be in the router; `l40s-deploy router up` adds it"
+    if not later:
+        return words
+    return f"{words}; not done: continue with `l40s-deploy restart --maintenance {' '.join(later)}`"
 
 
 def set_aside(fleet: Fleet, router: Router | None, gangs: Sequence[GangRestart], watcher: Watcher) -> None:
@@ -273,3 +290,29 @@ def put_back(router: Router | None, urls: dict[str, str], watcher: Watcher) -> N
     for name, url in urls.items():
         watcher.step(name, "adding it to the router")
         router.take_in(url)
+
+
+@contextmanager
+def weights_ahead(fleet: Fleet, reads: Iterable[raising.Reads]) -> Iterator[None]:
+    """Have the nodes read the next start's weight files into their page caches for as long as the block lasts; at most
+    a line's time longer.
+
+    It costs the running engine nothing: they read what their free memory holds, at the lowest priority (docs/agent.md,
+    "States"). Whatever goes wrong with it, the start reads for itself.
+    """
+    wanted = {name: request for one in reads for name, request in one.items()}
+    over = threading.Event()
+
+    if wanted:
+        ahead(lambda: fleet.on_every(lambda session: _follow(session, wanted[session.spec.name], over), only=wanted))
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _follow(session: Session, request: WeightsAheadRequest, over: threading.Event) -> None:
+    with closing(node_app.messages(session, "weights-ahead", request, WeightsAheadLine)) as told:
+        for _ in told:
+            if over.is_set():
+                return

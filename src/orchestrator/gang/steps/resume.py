@@ -10,14 +10,13 @@ from typing import Any
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.down import stop
-from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.replay import facts_of_now, staged_plan
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest, restart
 from orchestrator.gang.steps.router.routing import rejoin
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.steps.status.unfinished import interrupted
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError

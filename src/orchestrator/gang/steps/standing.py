@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from orchestrator.gang.replicas import LastRun, last_run, stands_as_replicas
 from orchestrator.gang.steps.status.reports import everything, views_of
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -14,6 +13,27 @@ from orchestrator.model.survivors import concerned, replicas_of, split, with_spa
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import ReportAnswer
 from orchestrator.remote.fleet import Fleet, StragglerWait
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LastRun:
+    """The last run of a gang on one node. run_id: begins with the time of its start, so that it sorts by time."""
+
+    alive: bool
+    run_id: str
+    gang: str
+
+
+def last_run(gang: GangSpec, runs: Iterable[LastRun]) -> LastRun | None:
+    """The last run of the gang or of one of its replicas; a live run comes before an ended one."""
+    names = {gang.name, *(one.name for one in replicas_of(gang))}
+    return max((run for run in runs if run.gang in names), default=None)
+
+
+def stands_as_replicas(gang: GangSpec, runs: Iterable[LastRun]) -> bool:
+    """Whether its replicas were started last. The only replica of a gang of one node is the gang itself."""
+    last = last_run(gang, runs)
+    return last is not None and last.gang != gang.name
 
 
 def as_standing(inventory: Inventory) -> Inventory:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from orchestrator.doctor.steps.doctor import forbidding
 from orchestrator.gang import actions
 from orchestrator.gang.actions import GangStanding
 from orchestrator.gang.operations import GangOperation, OperationKind
-from orchestrator.gang.start_time import expected_downtime
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.guard.leaving import leave
 from orchestrator.gang.steps.operation import Operation, settle
 from orchestrator.gang.steps.raising import (
     BeforeGo,
@@ -25,17 +24,17 @@ from orchestrator.gang.steps.raising import (
     StagedFleet,
     UpRequest,
     UpResult,
+    Watcher,
     ground,
     raise_all,
     risings,
 )
-from orchestrator.gang.steps.replay import Staged, staged_plan
+from orchestrator.gang.steps.replay import Staged, newest_run, staged_plan
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.steps.resume import go_on
-from orchestrator.gang.steps.router.routing import enrol, serving_router
+from orchestrator.gang.steps.router.routing import enrol, say_failures, serving_router
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.steps.status.unfinished import begun_on
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -216,7 +215,7 @@ def _change(inventory: Inventory, here: StagedFleet, request: UpRequest, watcher
             check=_to_check(will[name]),
             start=will[name],
         )
-        cost = expected_downtime(one.view, one.drain_s).words
+        cost = one.downtime()
         if reason := _reason(inventory, one, course):
             if not request.replace:
                 raise _refused(one, diffs[name], here.plan.plan_id, f"{reason}: {cost}")
@@ -284,3 +283,55 @@ def _refused(one: GangRestart, diff: GangDiff, plan_id: str, reason: str) -> Inp
         fix="see all changes with `l40s-deploy plan --diff` and the same options. --replace stops the gang and starts"
         " it with the new plan; if it does not come up, the old plan is restored",
     )
+
+
+def leave(
+    inventory: Inventory,
+    fleet: Fleet,
+    plan: Plan,
+    leaving: Collection[str],
+    watcher: Watcher,
+    *,
+    rising: Collection[str] = (),
+) -> None:
+    """Take the addresses of these nodes out of the router, and say where each gang that another node leads now is
+    served.
+
+    inventory: without these nodes. rising: gangs that serve nowhere now, so that the address of the leader that they
+    had is out as well; one that serves is taken out in its turn. What the router can't be told is only said: the gang
+    serves without it.
+    """
+    chosen = {gang.name: gang for gang in plan.gangs}
+    for gang in (one for one in inventory.gangs if one.name in chosen):
+        was = newest_run(fleet, gang)
+        if was is None:
+            continue
+        now = chosen[gang.name]
+        leads = now.nodes[0].name
+        moved = was.leader_name != leads
+        gone = {name for name in was.members if name in leaving}
+        gone |= {was.leader_name} if moved and gang.name in rising else set()
+        if gone:
+            _take_out(inventory, gang, was, gone, watcher)
+        if moved:
+            told = "" if inventory.router is not None else "; no router: tell your clients"
+            watcher.step(
+                gang.name, f"{leads} leads it instead of {was.leader_name}; its address is now {now.service_url}{told}"
+            )
+
+
+def _take_out(
+    inventory: Inventory, gang: GangSpec, was: StagingRequest, gone: Collection[str], watcher: Watcher
+) -> None:
+    served = {(address, gang.leader.ports.http) for address, name in was.addresses.items() if name in gone}
+    try:
+        with serving_router(inventory.router) as router:
+            if router is None:
+                return
+            for worker in router.workers():
+                at = urlsplit(worker.url)
+                if (at.hostname, at.port) in served:
+                    watcher.step(gang.name, f"removing {worker.url} from the router")
+                    router.take_out(worker.url)
+    except DeployError as failure:
+        say_failures({gang.name: failure}, watcher)

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from orchestrator.doctor.steps.doctor import Examination, examine_inventory
-from orchestrator.gang.steps.holder import this_process
 from orchestrator.gang.steps.locks import user
+from orchestrator.gang.steps.status.unfinished import this_process
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.monitoring.watching import FindingsChange, KnownFinding, difference, growths, known, notices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.gang.rates import PortRate
-from orchestrator.gang.steps.status.loads import HOT_C, NodeLoad
+from orchestrator.gang.steps.status.live import HOT_C, NodeLoad
 from orchestrator.gang.view import NodeView
 from orchestrator.model.gang_state import NodeState
 from orchestrator.protocol.gauges import GpuGauges, slowed_by

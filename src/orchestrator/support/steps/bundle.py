@@ -20,12 +20,12 @@ from typing import Any
 from orchestrator import __version__
 from orchestrator.doctor.steps.look import look
 from orchestrator.doctor.steps.recordings import file_name
-from orchestrator.gang.steps.status.history import history
-from orchestrator.gang.steps.status.loads import add_loads, node_loads
+from orchestrator.gang.overview import overview_json
+from orchestrator.gang.steps.status.history import around_failure, history, why, why_json
+from orchestrator.gang.steps.status.live import add_loads, node_loads
 from orchestrator.gang.steps.status.logs import logs
-from orchestrator.gang.steps.status.overview import overview, overview_json
+from orchestrator.gang.steps.status.overview import overview
 from orchestrator.gang.steps.status.versions import versions
-from orchestrator.gang.steps.status.why import around_failure, why, why_json
 from orchestrator.loading.secret_file import read_api_key, read_private_line
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, InputError, VerificationDiffers

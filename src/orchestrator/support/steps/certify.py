@@ -23,14 +23,13 @@ from orchestrator import __version__
 from orchestrator.bench.steps import bench
 from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.doctor.steps.doctor import examine_inventory
+from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, refuse_leftovers
-from orchestrator.gang.steps.raising import UpRequest
+from orchestrator.gang.steps.raising import UpRequest, Watcher
 from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.standing import runs_in
 from orchestrator.gang.steps.status.reports import everything, see
-from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.steps.up import up
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.model.benchmark import Load

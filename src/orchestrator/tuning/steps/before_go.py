@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from orchestrator.gang.steps.raising import BeforeGo, UpRequest
+from orchestrator.gang.steps.raising import BeforeGo, UpRequest, Watcher
 from orchestrator.gang.steps.raising import StagedFleet as Standing
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.errors import VerificationDiffers
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first

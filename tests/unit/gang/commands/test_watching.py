@@ -18,8 +18,7 @@ from orchestrator.engines.serving import Serving
 from orchestrator.gang.commands.watching import ChangeLines, watch
 from orchestrator.gang.overview import Overview
 from orchestrator.gang.rates import PortRate
-from orchestrator.gang.steps.status.live import Moment
-from orchestrator.gang.steps.status.loads import GangLoad, NodeLoad
+from orchestrator.gang.steps.status.live import GangLoad, Moment, NodeLoad
 from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import NodeError

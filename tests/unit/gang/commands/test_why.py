@@ -13,9 +13,9 @@ import pytest
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import why
-from orchestrator.gang.last_failure import FailureVerdict
-from orchestrator.gang.steps.status import log_files
-from orchestrator.gang.steps.status.why import Explanation
+from orchestrator.gang.history import FailureVerdict
+from orchestrator.gang.steps.status import logs_read
+from orchestrator.gang.steps.status.history import Explanation
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.protocol.report import Cause
@@ -66,10 +66,10 @@ def test_what_is_no_log_is_refused_with_what_is_accepted(
 
 
 def test_of_an_endless_log_beginning_and_end_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_files, "HEAD", 4096)
-    monkeypatch.setattr(log_files, "TAIL", 1 << 20)
+    monkeypatch.setattr(logs_read, "HEAD", 4096)
+    monkeypatch.setattr(logs_read, "TAIL", 1 << 20)
     (tmp_path / "x.log").write_text("first\n" + "between\n" * 400_000 + "last\n")
-    lines = log_files.log_files([str(tmp_path / "x.log")])["x"]
+    lines = logs_read.log_files([str(tmp_path / "x.log")])["x"]
     assert (lines[0], lines[-2]) == ("first", "last") and len(lines) < 300_000
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gang.steps.holder import has_ended, this_process
+from orchestrator.gang.steps.status.unfinished import has_ended, this_process
 from orchestrator.node import processes
 from orchestrator.protocol.verbs import LockHolder
 

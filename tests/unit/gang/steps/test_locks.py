@@ -14,8 +14,7 @@ from tests.support.waiting import until
 from orchestrator.gang.steps import down as down_steps
 from orchestrator.gang.steps import locks, raising
 from orchestrator.gang.steps.down import stop
-from orchestrator.gang.steps.lock_keeping import release
-from orchestrator.gang.steps.locks import GangLock, still_ours
+from orchestrator.gang.steps.locks import GangLock, release, still_ours
 from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState

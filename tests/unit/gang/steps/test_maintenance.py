@@ -12,12 +12,11 @@ from tests.support.local_gang import LocalGang
 from tests.unit.gang.steps.test_restart import Told
 
 from orchestrator.gang.guarding import may_finish
-from orchestrator.gang.returning import Boot
 from orchestrator.gang.steps import maintenance
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.maintenance import MAINTENANCE, Boot
 from orchestrator.gang.steps.restart import RestartRequest, restart
-from orchestrator.gang.steps.restart_sequence import RestartStep
+from orchestrator.gang.steps.restart_sequence import RestartStep, how_to_go_on
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.model.errors import DeployError, FindingsError, GangFailed, InputError, LockHeld, Unreachable
 from orchestrator.model.finding import Finding, Severity
@@ -159,5 +158,5 @@ def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
     ],
 )
 def test_what_ends_it_says_what_became_of_the_gang(step: RestartStep, interrupted: bool, words: str) -> None:
-    said = maintenance.how_to_go_on("g", ["h"], step, interrupted=interrupted)
+    said = how_to_go_on("g", ["h"], step, interrupted=interrupted)
     assert said.startswith(words) and bool(said) is bool(words)

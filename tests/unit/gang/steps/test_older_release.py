@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from orchestrator.gang.steps.down import DownRequest, down
 from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.gang.steps.restart import RestartRequest, restart
-from orchestrator.gang.steps.status.why import why
+from orchestrator.gang.steps.status.history import why
 from orchestrator.model.gang_state import GangState
 from orchestrator.node.verbs import report
 from orchestrator.remote.fleet import Fleet

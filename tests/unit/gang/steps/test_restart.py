@@ -17,7 +17,7 @@ from orchestrator.gang.steps import down as down_module
 from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.down import DownRequest, StopResult, down, refuse_leftovers
 from orchestrator.gang.steps.restart import RestartRequest, restart
-from orchestrator.gang.steps.status.why import why
+from orchestrator.gang.steps.status.history import why
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState

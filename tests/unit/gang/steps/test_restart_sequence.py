@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.gang.steps import raising, restart_sequence
-from orchestrator.gang.steps.raising import Rising, StartedGangs
+from orchestrator.gang.steps.raising import Reads, Rising, StartedGangs
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
-from orchestrator.gang.steps.weights_ahead import Reads
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach

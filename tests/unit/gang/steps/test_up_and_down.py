@@ -16,19 +16,18 @@ from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.ports import free_port
 from tests.support.waiting import slack, until
 
+from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
-from orchestrator.gang.steps.holder import this_process
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.raising import BeforeGoCheck, UpRequest, risings
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
 from orchestrator.gang.steps.rollback import ROLLBACK
-from orchestrator.gang.steps.status.history import history
+from orchestrator.gang.steps.status.history import history, why
 from orchestrator.gang.steps.status.overview import status
 from orchestrator.gang.steps.status.reports import see
-from orchestrator.gang.steps.status.status import status_json
-from orchestrator.gang.steps.status.why import why
+from orchestrator.gang.steps.status.unfinished import this_process
 from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.model.deadlines import ARM_S, NETTEST_S, RAILS_ROUND_S, TEST_BEFORE_GO_S

@@ -23,12 +23,10 @@ from tests.unit.gang.commands.test_watching import load, moment
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.doctor import diagnose
-from orchestrator.gang.history import PastRun
-from orchestrator.gang.last_failure import FailureVerdict
+from orchestrator.gang.history import FailureVerdict, PastRun
 from orchestrator.gang.pace import StartDuration
-from orchestrator.gang.steps.status.history import GangHistory
+from orchestrator.gang.steps.status.history import Explanation, GangHistory
 from orchestrator.gang.steps.status.live import Moment
-from orchestrator.gang.steps.status.why import Explanation
 from orchestrator.model.errors import NodeError
 from orchestrator.model.gang_state import NodeState
 from orchestrator.model.inventory import Inventory

@@ -9,10 +9,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.gang.steps.raising import UpRequest, UpResult
+from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.gang.steps.up import up
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.survivors import without

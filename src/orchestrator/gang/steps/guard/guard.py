@@ -52,14 +52,13 @@ from orchestrator.gang.steps.checks import StartRefusal, against_starts, objecti
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.guard.fewer import StartTerms, asked_of, go_on, return_to_all, words_to_return
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
-from orchestrator.gang.steps.guard.relaunch import facts_of_now
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.replay import facts_of_now, staged_plan
 from orchestrator.gang.steps.resume import finish
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.status.reports import as_it_runs, see
 from orchestrator.gang.steps.status.unfinished import interrupted
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld

@@ -21,7 +21,7 @@ from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import Worker, running_requests, workers
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import Rising, raise_all
+from orchestrator.gang.steps.raising import Rising, Watcher, raise_all
 from orchestrator.gang.steps.router.host import (
     GANG,
     ask_from,
@@ -32,7 +32,6 @@ from orchestrator.gang.steps.router.host import (
     router_gang,
 )
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
-from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.gang.view import GangView
 from orchestrator.loading.resources import Library, template
 from orchestrator.loading.secret_file import CertifiedKey, read_api_key, read_certified_key

@@ -1,4 +1,5 @@
-"""`history`: the nodes' records of a gang's runs, and of the commands that changed it."""
+"""What the nodes have kept of gangs: `history`, the runs and the commands that changed them; `why`, the last failure;
+`logs --around-failure`, the lines around it."""
 
 from __future__ import annotations
 
@@ -6,14 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.gang.history import PastRun, past_runs
+from orchestrator.gang.history import FailureVerdict, Kept, PastRun, last_verdict, of_now, past_runs, runs_of
+from orchestrator.gang.overview import cause_json
 from orchestrator.gang.steps.router.host import gangs_and_router
+from orchestrator.gang.steps.status.live import run_events
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
-from orchestrator.model.deadlines import ANSWER_S
-from orchestrator.model.errors import DeployError
+from orchestrator.gang.timeline import TimelineEvent
+from orchestrator.gang.view import GangView
+from orchestrator.model.deadlines import ANSWER_S, EXCERPT_S
+from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import PerNode
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest
+from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, HistoryAnswer, HistoryRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
@@ -43,19 +49,151 @@ def history(inventory: Inventory, gangs: Sequence[str] = ()) -> tuple[GangHistor
 
 
 def _kept(fleet: Fleet, gang: GangSpec) -> GangHistory:
-    def one(session: Session) -> HistoryAnswer:
-        request = HistoryRequest(**where(session.spec, gang.name), audit=True)
-        return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
-
-    answers = fleet.on_every(one, only=[node.name for node in gang.nodes])
-    reports = {
-        name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
-        for name, answer in answers.values.items()
-    }
+    answers = _ask(fleet, gang, audit=True)
     audit = {name: answer.audit for name, answer in answers.values.items()}
     return GangHistory(
         gang=gang.name,
-        runs=past_runs(gang.name, reports, audit),
+        runs=past_runs(gang.name, {name: _reports(answer) for name, answer in answers.values.items()}, audit),
         audit=next(iter(audit.values()), ()),
         failures=answers.failures,
     )
+
+
+def _ask(fleet: Fleet, gang: GangSpec, *, audit: bool = False) -> PerNode[HistoryAnswer]:
+    def one(session: Session) -> HistoryAnswer:
+        request = HistoryRequest(**where(session.spec, gang.name), audit=audit)
+        return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
+
+    return fleet.on_every(one, only=[node.name for node in gang.nodes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One gang. verdict: None where no kept run failed. events: of that run on all nodes, where asked for.
+    now: as it is at this moment; None where a run was named."""
+
+    gang: str
+    verdict: FailureVerdict | None
+    now: GangView | None = None
+    events: tuple[TimelineEvent, ...] = ()
+    failures: Mapping[str, DeployError]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """Log lines of the node that failed first. marked: which of them shows the failure, -1 for none of them."""
+
+    verdict: FailureVerdict
+    lines: tuple[str, ...]
+    marked: int
+
+
+def why(
+    inventory: Inventory, gangs: tuple[str, ...] = (), *, events: bool = False, run: str = ""
+) -> tuple[Explanation, ...]:
+    """Ask every node of the chosen gangs, and the router's, once, and once more for the events of the failed run.
+
+    run: of this run alone, of the gang that had it. Raises InputError where none has.
+    """
+    accounts: list[Explanation] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            accounts += _accounts(fleet, chosen, events=events, run=run)
+    if run and not accounts:
+        fix = "see the ids of the runs that are kept with `l40s-deploy history`"
+        raise InputError(f"no run {run!r} is kept", where=f"{inventory.path}: --run", fix=fix)
+    return tuple(accounts)
+
+
+def around_failure(inventory: Inventory, gangs: tuple[str, ...], *, before: int, after: int) -> tuple[Excerpt, ...]:
+    """The log of the node that failed first, around the line that shows it; an excerpt a gang that has failed.
+
+    Raises InputError where none has, and what the node's answer raises.
+    """
+    found: list[Excerpt] = []
+    for chosen in gangs_and_router(inventory, gangs):
+        with Fleet([node for gang in chosen for node in gang.nodes]) as fleet:
+            accounts = _accounts(fleet, chosen, events=False)
+            found += [_excerpt(fleet, account.verdict, before, after) for account in accounts if account.verdict]
+    if not found:
+        raise InputError(
+            "no recorded run has failed", where=inventory.path, fix="see the newest log lines with `l40s-deploy logs`"
+        )
+    return tuple(found)
+
+
+def _accounts(fleet: Fleet, gangs: Sequence[GangSpec], *, events: bool, run: str = "") -> list[Explanation]:
+    """Raises RunsElsewhere where nothing is kept because a gang has its state in another place."""
+    accounts = [one for gang in gangs if (one := _account(fleet, gang, events=events, run=run)) is not None]
+    if not run and not any(account.verdict for account in accounts):
+        refuse_elsewhere(see(fleet, gangs))
+    return accounts
+
+
+def _account(fleet: Fleet, gang: GangSpec, *, events: bool, run: str = "") -> Explanation | None:
+    """None for a gang that has not had this run."""
+    answers = _ask(fleet, gang)
+    kept: dict[str, Kept] = {
+        node.name: answers.failures[node.name] if node.name in answers.failures else _reports(answers.values[node.name])
+        for node in gang.nodes
+    }
+    if run and run not in runs_of(kept):
+        return None
+    verdict = last_verdict(gang.name, kept, run)
+    return Explanation(
+        gang=gang.name,
+        verdict=verdict,
+        now=None if run else of_now(gang.name, kept),
+        events=run_events(fleet, gang, verdict.run_id) if events and verdict else (),
+        failures=answers.failures,
+    )
+
+
+def _reports(answer: HistoryAnswer) -> list[Report]:
+    """A report that can't be read tells nothing; the others still do."""
+    return [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
+
+
+def _excerpt(fleet: Fleet, verdict: FailureVerdict, before: int, after: int) -> Excerpt:
+    def one(session: Session) -> ExcerptAnswer:
+        request = ExcerptRequest(
+            **where(session.spec, verdict.gang),
+            run_id=verdict.run_id,
+            lines=verdict.cause.lines,
+            before=before,
+            after=after,
+        )
+        return ask(session, "excerpt", request, ExcerptAnswer, deadline_s=EXCERPT_S)
+
+    node = verdict.cause.node
+    if node not in fleet.nodes:
+        raise NodeError(
+            f"the failure is reported on {node!r}, which is not a node of this gang",
+            where=f"gang {verdict.gang}",
+            fix="see the reports of all nodes with `l40s-deploy why --all`",
+        )
+    answer = fleet.on_every(one, only=[node]).all()[node]
+    return Excerpt(verdict=verdict, lines=answer.lines, marked=answer.marked)
+
+
+_OF_A_VERDICT = {"run_id": "", "plan_id": "", "model": "", "stack": "", "newest": None, "ago_s": None}
+"""What `why --json` says of a failure, and where there is none."""
+
+
+def why_json(accounts: Sequence[Explanation]) -> dict[str, Any]:
+    """The document of `why --json`."""
+    return {"gangs": [_json(account) for account in accounts]}
+
+
+def _json(account: Explanation) -> dict[str, Any]:
+    verdict, now = account.verdict, account.now
+    return {
+        "name": account.gang,
+        "state": now.state.value if now else None,
+        "trouble": cause_json(now.cause) if now and now.state.was_ready else None,
+        **{name: getattr(verdict, name, nothing) for name, nothing in _OF_A_VERDICT.items()},
+        "cause": verdict and cause_json(verdict.cause),
+        "secondary": [cause_json(cause) for cause in verdict.secondary] if verdict else [],
+        "events": [event.as_json() for event in account.events],
+        "unreachable": sorted(account.failures),
+    }

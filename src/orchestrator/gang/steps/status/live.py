@@ -16,20 +16,20 @@ from typing import Any
 
 from orchestrator.engines.serving import METRICS, Serving, serving
 from orchestrator.gang.operations import GangOperation
-from orchestrator.gang.overview import Overview, RouterGlance
-from orchestrator.gang.rates import growth, port_rates
-from orchestrator.gang.steps.status.loads import GangLoad, NodeLoad, add_loads, read_gauges
-from orchestrator.gang.steps.status.overview import glance, overview_json
+from orchestrator.gang.overview import Overview, RouterGlance, overview_json
+from orchestrator.gang.rates import PortRate, growth, port_rates
+from orchestrator.gang.steps.status.overview import glance
 from orchestrator.gang.steps.status.reports import ask_report, views_of, where
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.gang.timeline import NodeEvents, TimelineEvent, timeline
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
-from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_S
+from orchestrator.model.deadlines import ANSWER_S, METRICS_S, WATCH_FIRST_S, WATCH_NVML_S, WATCH_S
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
+from orchestrator.protocol.gauges import FiguresAnswer, FiguresRequest, GaugesAnswer
 from orchestrator.protocol.verbs import AskRequest, HistoryAnswer, HistoryRequest, HttpRequest, ReportAnswer
-from orchestrator.remote.fleet import Fleet
+from orchestrator.remote.fleet import Fleet, StragglerWait
 from orchestrator.remote.node_app import ask, ask_http
 from orchestrator.remote.session import Session
 
@@ -229,8 +229,77 @@ def live_json(moment: Moment) -> dict[str, Any]:
     for gang in document["gangs"]:
         load = moment.gangs.get(gang["name"])
         gang["serving"] = load.as_json() if load else None
-        gang["events"] = [
-            {"at": one.at, "node": one.node, "event": one.what, "words": one.words}
-            for one in moment.events.get(gang["name"], ())
-        ]
+        gang["events"] = [one.as_json() for one in moment.events.get(gang["name"], ())]
     return {"at": moment.taken_at, **document}
+
+
+HOT_C = 83
+"""From here a GPU is marked: an L40S slows down at 88 °C and stops at 92 (calculated margin of 5)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What moves on a node, as it was last read. at: our monotonic seconds; failure: why the last reading failed."""
+
+    gauges: GaugesAnswer | None = None
+    ports: tuple[PortRate, ...] = ()
+    at: float = 0.0
+    failure: DeployError | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """gpus[], ports[] and gauges_error of `status --wide --json`."""
+        told = self.gauges
+        error = self.failure.what if self.failure else told.error if told else ""
+        return {
+            "gpus": [gpu.as_json() for gpu in told.gpus] if told else [],
+            "ports": [port.as_json() for port in self.ports],
+            "gauges_error": error or None,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangLoad:
+    """What a gang is busy with; rates are None before the second reading."""
+
+    now: Serving
+    tokens_s: float | None = None
+    prompt_tokens_s: float | None = None
+    at: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """gangs[].serving of `status --watch --json`."""
+        return {
+            "running": self.now.running,
+            "queued": self.now.queued,
+            "tokens_s": self.tokens_s,
+            "prompt_tokens_s": self.prompt_tokens_s,
+            "cache_used": self.now.cache_used,
+        }
+
+
+def read_gauges(session: Session) -> GaugesAnswer:
+    """One reading of one node. Raises as `ask` does."""
+    spec = session.spec
+    request = FiguresRequest(state_dir=spec.state_dir, fs_root=spec.fs_root, nvml_deadline_s=WATCH_NVML_S, gangs=False)
+    answer = ask(session, "figures", request, FiguresAnswer, deadline_s=ANSWER_S)
+    return answer.gauges or GaugesAnswer(now=answer.now)
+
+
+def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, NodeLoad]:
+    """Every node of the chosen gangs, read once."""
+    with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
+        answers = fleet.on_every(read_gauges, patience=StragglerWait(least_s=WATCH_NVML_S + 1))
+    return _loads(answers.values, answers.failures)
+
+
+def _loads(values: Mapping[str, GaugesAnswer], failures: Mapping[str, DeployError]) -> dict[str, NodeLoad]:
+    now = time.monotonic()
+    read = {name: NodeLoad(gauges=one, ports=port_rates(None, one), at=now) for name, one in values.items()}
+    return read | {name: NodeLoad(at=now, failure=failure) for name, failure in failures.items()}
+
+
+def add_loads(document: Mapping[str, Any], loads: Mapping[str, NodeLoad]) -> None:
+    """Put what moves beside what `status --json` says of each node."""
+    for gang in document["gangs"]:
+        for node in gang["nodes"]:
+            node.update(loads.get(node["name"], NodeLoad()).as_json())

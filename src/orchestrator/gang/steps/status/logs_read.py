@@ -1,16 +1,26 @@
-"""What engines' logs say without a node to ask: the one cause over all of them, by the rules of the agents. Pure."""
+"""What engines' logs that a user names say without a node to ask: the one cause over all of them, by the agents' rules.
+
+Each log is read as lines, and bounded, whatever is in the file.
+"""
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.engines import nccl_log
 from orchestrator.engines.causes import KERNEL
 from orchestrator.engines.engine import Engine
 from orchestrator.engines.registry import dialects, newest
+from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
 from orchestrator.node.agent.statements import Statement, Weight
@@ -185,3 +195,59 @@ def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
 
 def _cause_json(cause: Cause) -> dict[str, Any]:
     return {"id": cause.signature, **{name: getattr(cause, name) for name in ("node", "text", "fix", "lines")}}
+
+
+HEAD, TAIL = 1 << 20, 15 << 20
+"""Bytes of a log that are read where it is longer: how it began, which names versions and transport, and its end."""
+MOST = 4 << 30
+"""Of a log, unpacked."""
+_CHUNK = 1 << 20
+FORMS = "a log as text or gzip, - for standard input, NODE=FILE to name its node"
+
+
+def log_files(names: Sequence[str]) -> dict[str, list[str]]:
+    """Lines by node: NODE of NODE=FILE, else the file's name. Raises InputError for what is no log."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        node, file = named_file(name)
+        while node in found:
+            node += "'"
+        found[node] = lines_of_file(file, f"name {FORMS}")
+    return found
+
+
+def named_file(name: str) -> tuple[str, str]:
+    """(node, file) of NODE=FILE, FILE or -."""
+    node, equals, file = name.partition("=")
+    if equals and node and not Path(name).exists():
+        return node, file
+    return "stdin" if name == "-" else Path(name).name.removesuffix(".gz").removesuffix(".log"), name
+
+
+def lines_of_file(file: str, fix: str) -> list[str]:
+    """Of a text, gzip or not, or of standard input. Raises InputError with this fix where it can't be read as such."""
+    try:
+        with io.BufferedReader(io.FileIO(sys.stdin.fileno() if file == "-" else file, closefd=file != "-")) as stream:
+            packed = stream.peek(2)[:2] == b"\x1f\x8b"
+            data = _read(gzip.GzipFile(fileobj=stream) if packed else stream)
+    except (OSError, EOFError, zlib.error) as failure:
+        words = getattr(failure, "strerror", None) or failure
+        raise InputError(f"can't be read: {words}", where=file, fix=fix) from None
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # what PowerShell redirects
+        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
+    if b"\0" in data[:_CHUNK]:
+        raise InputError("is no text: it contains NUL bytes", where=file, fix=fix)
+    return data.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+
+
+def _read(stream: io.BufferedIOBase) -> bytes:
+    """All of it, or its beginning and its end."""
+    head, tail, size = stream.read(HEAD), deque[bytes](), HEAD
+    while chunk := stream.read(_CHUNK):
+        tail.append(chunk)
+        size += len(chunk)
+        if size > MOST:
+            raise OSError(f"more than {MOST >> 30} GiB unpacked")
+        if len(tail) > TAIL // _CHUNK:
+            tail.popleft()
+    return head + (b"\n" if size > HEAD + TAIL else b"") + b"".join(tail)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
@@ -14,7 +14,6 @@ from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.reports import everything, see, views_of
-from orchestrator.gang.steps.status.status import status_json
 from orchestrator.gang.steps.status.unfinished import interrupted
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs, named_gangs
@@ -110,37 +109,6 @@ def _wrong(spec: RouterSpec, view: GangView, workers: Sequence[Worker] | None, w
     else:
         return None
     return NodeError(what, where=spec.node.name, fix=fix)
-
-
-def overview_json(seen: Overview) -> dict[str, Any]:
-    """The document of `status --json`."""
-    document = status_json(seen.views)
-    for gang, view in zip(document["gangs"], seen.views, strict=True):
-        gang["router"] = seen.router.place(view.service_url) if seen.router else None
-        gang["headline"] = seen.headline(view)
-        gang["degraded_reason"] = seen.reason(view) or None
-        begun = seen.begun(view)
-        gang["interrupted"] = {**begun.as_json(), "fix": f"l40s-deploy up --gang {view.name}"} if begun else None
-    return {**document, "router": _router(seen.router, seen.views) if seen.router else None}
-
-
-def _router(router: RouterGlance, views: Sequence[GangView]) -> dict[str, Any]:
-    names = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
-    error = router.error
-    workers = None
-    if router.workers is not None:
-        workers = [
-            {"url": one.url, "gang": names.get(one.url), "healthy": one.healthy, "load": one.load}
-            for one in router.workers
-        ]
-    return {
-        "url": router.url,
-        "node": router.node,
-        "state": None if router.condition is None else router.condition.value,
-        "healthy": router.healthy,
-        "workers": workers,
-        "error": error.as_json() if error else None,
-    }
 
 
 class _Aside(Generic[T]):

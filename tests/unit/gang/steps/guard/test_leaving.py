@@ -12,9 +12,9 @@ import pytest
 from tests.support.reference_cluster import gang, topologies
 
 from orchestrator.engines.serving import Worker
-from orchestrator.gang.steps.guard import leaving
-from orchestrator.gang.steps.guard.leaving import leave
+from orchestrator.gang.steps import up
 from orchestrator.gang.steps.staging import staging_requests
+from orchestrator.gang.steps.up import leave
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import NodeError
@@ -86,7 +86,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
         return [Worker(id=url, url=url, healthy=True, load=0) for url in made.workers]
 
     router = SimpleNamespace(workers=workers, take_out=made.take_out)
-    monkeypatch.setattr(leaving, "serving_router", lambda spec: nullcontext(router if spec and made.serves else None))
+    monkeypatch.setattr(up, "serving_router", lambda spec: nullcontext(router if spec and made.serves else None))
     return made
 
 
