@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -126,10 +126,9 @@ def _raise(goal: Goal, view: GangView, troubled_s: float) -> tuple[Action, ...]:
         left = _there(view) if not goal.stops else ()
         return (Action(StepKind.STOP_NOW, left, "the gang failed"),) if left else (Action(StepKind.FAIL),)
     if view.state in (GangState.ABSENT, GangState.STOPPING, GangState.DRAINING):
-        ended = not view.running
-        return (
-            (Action(StepKind.FAIL, why="it was stopped"),) if ended else (Action(StepKind.WAIT, why="it is stopping"),)
-        )
+        if view.running:
+            return (Action(StepKind.WAIT, why="it is stopping"),)
+        return (Action(StepKind.FAIL, why="it was stopped"),)
     return _onwards(goal, view, troubled_s)
 
 
@@ -167,17 +166,7 @@ def _answers(view: GangView) -> bool:
     return (bool(view.service_healthy) or by_others) and view.trouble != "hung"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GangStanding:
-    """One gang of the plan. same: it runs what the plan wants; serving: it answers requests now."""
-
-    name: str
-    state: GangState
-    same: bool = False
-    serving: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ChangeSchedule:
     """Names of gangs.
 
@@ -193,16 +182,15 @@ class ChangeSchedule:
     alone: tuple[str, ...] = ()
 
 
-def course(gangs: Sequence[GangStanding], *, elsewhere: int) -> ChangeSchedule:
-    """elsewhere: how many gangs outside the plan serve behind the same router."""
-    other = [gang for gang in gangs if not gang.same]
+def course(gangs: Sequence[GangView], same: Collection[str], *, elsewhere: int) -> ChangeSchedule:
+    """same: names of gangs that run what the plan wants; elsewhere: how many gangs outside the plan serve behind the
+    same router."""
+    other = [gang for gang in gangs if gang.name not in same]
     busy = [gang for gang in other if gang.state.loads]
-    turns = sorted([*busy, *(gang for gang in other if gang.state.was_ready)], key=lambda gang: gang.serving)
+    served = [gang for gang in other if gang.state.was_ready]
+    turns = sorted([*busy, *served], key=lambda gang: bool(gang.service_healthy))
     rise = [gang for gang in gangs if gang not in turns]
     # from the second turn on, the gang of the turn before serves again
-    alone = [] if elsewhere or rise or any(gang.serving for gang in turns[1:]) else turns[:1]
-    return ChangeSchedule(rise=_names(rise), turns=_names(turns), busy=_names(busy), alone=_names(alone))
-
-
-def _names(gangs: Sequence[GangStanding]) -> tuple[str, ...]:
-    return tuple(gang.name for gang in gangs)
+    alone = [] if elsewhere or rise or any(gang.service_healthy for gang in turns[1:]) else turns[:1]
+    names = (tuple(gang.name for gang in some) for some in (rise, turns, busy, alone))
+    return ChangeSchedule(*names)

@@ -153,12 +153,18 @@ class StartDuration:
 
 def took(began: Iterable[Mapping[str, float]]) -> StartDuration | None:
     """began: for each node; None for a start that did not reach ready, or whose agents did not record it."""
-    slowest: dict[str, float] = {}
-    for node in began:
-        for name, at in node.items():
-            slowest[name] = max(at, slowest.get(name, 0.0))
-    order = [name for name in PHASES if name in slowest]
+    phases = slowest(began)
+    order = [name for name in PHASES if name in phases]
     if PHASES[-1] not in order or len(order) < 2:
         return None
-    phases = {name: round(max(0.0, slowest[after] - slowest[name]), 1) for name, after in pairwise(order)}
-    return StartDuration(slowest[PHASES[-1]], phases)
+    lasted = {name: round(max(0.0, phases[after] - phases[name]), 1) for name, after in pairwise(order)}
+    return StartDuration(phases[PHASES[-1]], lasted)
+
+
+def slowest(began: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """When each phase began on the node that was the last to reach it."""
+    found: dict[str, float] = {}
+    for node in began:
+        for name, at in node.items():
+            found[name] = max(at, found.get(name, 0.0))
+    return found

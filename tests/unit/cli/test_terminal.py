@@ -25,7 +25,7 @@ from orchestrator import __version__
 from orchestrator.cli import main as cli
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.gang.guarding import GuardAction, GuardDecision
-from orchestrator.gang.steps.start_time import Downtime
+from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import load_profile
@@ -85,7 +85,7 @@ def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
     from orchestrator.gang.steps.restart import RestartResult
 
     def restart(_: object, __: object, watcher: Any) -> RestartResult:
-        watcher.step("gang0", Downtime(gang="gang0", serving=True, start_s=300.0, drain_s=30.0).words)
+        watcher.step("gang0", downtime_words(view(), drain_s=30.0))
         rise(watcher)
         return RestartResult(views=(view(),), seconds=12.3)
 

@@ -12,7 +12,6 @@ from orchestrator.gang.actions import (
     MOST_STOPS,
     PAST_LEASE_S,
     ChangeSchedule,
-    GangStanding,
     Goal,
     StepKind,
     actions,
@@ -179,45 +178,33 @@ def test_only_what_has_not_served_yet_is_on_its_way(state: GangState) -> None:
     assert not on_its_way(FRESH, seen(state.value, "ready", "ready", plan="p0"))
 
 
-S = GangState
+def course_of(same: str, elsewhere: int, **states: str) -> ChangeSchedule:
+    """same: the gangs that run what the plan wants."""
+    views = [GangView(name=name, state=GangState(state), service_healthy=state == "ready")
+             for name, state in states.items()]  # fmt: skip
+    return course(views, tuple(same), elsewhere=elsewhere)
 
 
-def gang(name: str, state: GangState, *, same: bool = False) -> GangStanding:
-    return GangStanding(name=name, state=state, same=same, serving=state is S.READY)
-
-
-CASES = [
-    ("nothing runs", [gang("a", S.ABSENT), gang("b", S.FAILED)], 0, ChangeSchedule(rise=("a", "b"))),
-    ("this very plan runs", [gang("a", S.READY, same=True)], 0, ChangeSchedule(rise=("a",))),
-    ("it is on its way with this plan", [gang("a", S.STARTING, same=True)], 0, ChangeSchedule(rise=("a",))),
-    ("one gang, another plan", [gang("a", S.READY)], 0, ChangeSchedule(turns=("a",), alone=("a",))),
-    ("two gangs", [gang("a", S.READY), gang("b", S.READY)], 0, ChangeSchedule(turns=("a", "b"))),
-    ("a gang of another plan serves", [gang("a", S.READY)], 1, ChangeSchedule(turns=("a",))),
-    (
-        "one rises first, then serves",
-        [gang("a", S.READY), gang("b", S.ABSENT)],
-        0,
-        ChangeSchedule(rise=("b",), turns=("a",)),
-    ),
-    (
-        "one is there already",
-        [gang("a", S.READY, same=True), gang("b", S.READY)],
-        0,
-        ChangeSchedule(rise=("a",), turns=("b",)),
-    ),
-    ("who does not serve goes first", [gang("a", S.READY), gang("b", S.DEGRADED)], 0, ChangeSchedule(turns=("b", "a"))),
-    ("it does not serve, and stands alone", [gang("a", S.DEGRADED)], 0, ChangeSchedule(turns=("a",), alone=("a",))),
-    ("on its way with another plan", [gang("a", S.WARMING)], 1, ChangeSchedule(turns=("a",), busy=("a",))),
-    (
-        "two, neither serves",
-        [gang("a", S.DEGRADED), gang("b", S.DEGRADED)],
-        0,
-        ChangeSchedule(turns=("a", "b"), alone=("a",)),
-    ),
-    ("it is stopping", [gang("a", S.DRAINING), gang("b", S.STOPPING)], 0, ChangeSchedule(rise=("a", "b"))),
-]
-
-
-@pytest.mark.parametrize(("gangs", "elsewhere", "wanted"), [case[1:] for case in CASES], ids=[one[0] for one in CASES])
-def test_the_course(gangs: list[GangStanding], elsewhere: int, wanted: ChangeSchedule) -> None:
-    assert course(gangs, elsewhere=elsewhere) == wanted
+@pytest.mark.parametrize(
+    ("about", "same", "elsewhere", "states", "rise", "turns", "busy", "alone"),
+    [
+        ("nothing runs", "", 0, {"a": "absent", "b": "failed"}, "ab", "", "", ""),
+        ("this very plan runs", "a", 0, {"a": "ready"}, "a", "", "", ""),
+        ("it is on its way with this plan", "a", 0, {"a": "starting"}, "a", "", "", ""),
+        ("one gang, another plan", "", 0, {"a": "ready"}, "", "a", "", "a"),
+        ("two gangs", "", 0, {"a": "ready", "b": "ready"}, "", "ab", "", ""),
+        ("a gang of another plan serves", "", 1, {"a": "ready"}, "", "a", "", ""),
+        ("one rises first, then serves", "", 0, {"a": "ready", "b": "absent"}, "b", "a", "", ""),
+        ("one is there already", "a", 0, {"a": "ready", "b": "ready"}, "a", "b", "", ""),
+        ("who does not serve goes first", "", 0, {"a": "ready", "b": "degraded"}, "", "ba", "", ""),
+        ("it does not serve, and stands alone", "", 0, {"a": "degraded"}, "", "a", "", "a"),
+        ("on its way with another plan", "", 1, {"a": "warming"}, "", "a", "a", ""),
+        ("two, neither serves", "", 0, {"a": "degraded", "b": "degraded"}, "", "ab", "", "a"),
+        ("it is stopping", "", 0, {"a": "draining", "b": "stopping"}, "ab", "", "", ""),
+    ],
+)
+def test_the_course(
+    about: str, same: str, elsewhere: int, states: dict[str, str], rise: str, turns: str, busy: str, alone: str
+) -> None:
+    wanted = ChangeSchedule(tuple(rise), tuple(turns), tuple(busy), tuple(alone))
+    assert course_of(same, elsewhere, **states) == wanted, about

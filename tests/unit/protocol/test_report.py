@@ -18,7 +18,7 @@ from orchestrator.gang.commands.start_progress import progress as progress_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.history import last_verdict
 from orchestrator.gang.overview import status_json
-from orchestrator.gang.steps.start_time import expected_downtime
+from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import views_of
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import NodeError
@@ -164,7 +164,7 @@ def everything_about(view: GangView) -> None:
     json.dumps(status_json([view]), allow_nan=False)
     gang_block(view)
     progress_block([view])
-    expected_downtime(view, 30.0)
+    downtime_words(view, 30.0)
     decide(view, GuardMemory(), 0.0, Policy())
     for run_id in ("", view.run_id):
         actions(Goal(plan_id="p", run_id=run_id), view)

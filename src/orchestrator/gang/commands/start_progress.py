@@ -10,7 +10,7 @@ from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.doctor.rules.support.registry import grouped, who
 from orchestrator.gang.commands.gangs import STYLES, bar, node_words, phase_words
-from orchestrator.gang.steps.start_time import StartClock, TimeLeft
+from orchestrator.gang.steps.start_time import StartClock
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.finding import Severity
 from orchestrator.model.plan import Plan
@@ -53,7 +53,7 @@ class RisingProgress(LivePicture):
         """Show where every node is."""
         self._clock.seen(views)
         if self._live is not None:
-            self._live.update(progress(views, self._left))
+            self._live.update(progress(views, self._clock.left))
             return
         for view in views:
             for node in view.nodes:
@@ -67,27 +67,14 @@ class RisingProgress(LivePicture):
             self.say(f"{gang}: {node.name}: {node_words(node)}")
         self._said[gang, node.name] = place
 
-    def _left(self, gang: str, node: NodeView) -> str:
-        return left_words(self._clock.left(gang, node))
-
     def _say_time(self, gang: str, node: NodeView) -> None:
         """Where there is no table: how long it still takes, now and then."""
         now = time.monotonic()
-        if now - self._told.setdefault((gang, node.name), now) >= _LINE_EVERY_S and (words := self._left(gang, node)):
+        if now - self._told.setdefault((gang, node.name), now) >= _LINE_EVERY_S and (
+            words := self._clock.left(gang, node)
+        ):
             self._told[gang, node.name] = now
             self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")
-
-
-def left_words(left: TimeLeft) -> str:
-    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
-    words = []
-    if left.reading is not None:
-        words.append(f"{left.reading.done / 1e9:.1f} of {left.reading.total / 1e9:.1f} GB")
-        words += [f"{left.reading.rate / 1e9:.2f} GB/s"] if left.reading.rate else []
-    if left.seconds is not None and left.seconds >= 1:
-        minutes = round(left.seconds / 60)
-        words.append(f"about {minutes} min left" if minutes > 1 else f"about {left.seconds:.0f} s left")
-    return ", ".join(words)
 
 
 def progress(

@@ -72,6 +72,11 @@ GLANCE = StragglerWait(least_s=0.5)
 """With a node that did not answer the look before: it is connected to meanwhile."""
 
 
+_OF_A_LAYOUT = ("tp", "pp", "ep", "attn_dp", "layout")
+WISHES = ("model", "stack", *_OF_A_LAYOUT, "extra_args")
+"""Of a `PlanRequest`, what the nodes keep of it in an `Asked`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
     """What an operator asks `up` for.
@@ -104,23 +109,12 @@ class UpRequest:
     def to_repeat(self) -> Asked:
         """What the nodes keep in order to plan the gang again on all of its nodes. Degrees chosen for fewer nodes do
         not apply there."""
-        plan, typed = self.plan, Path(self.plan.model)
-        model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else plan.model
         if self.asked is not None:
             return self.asked
-        if self.fewer:
-            return Asked(model=model, stack=plan.stack, extra_args=plan.extra_args, accept=self.accept)
-        return Asked(
-            model=model,
-            stack=plan.stack,
-            tp=plan.tp,
-            pp=plan.pp,
-            ep=plan.ep,
-            attn_dp=plan.attn_dp,
-            layout=plan.layout,
-            extra_args=plan.extra_args,
-            accept=self.accept,
-        )
+        typed = Path(self.plan.model)
+        model = str(typed.resolve()) if typed.suffix in (".yml", ".yaml") else self.plan.model
+        wishes = [name for name in WISHES if not (self.fewer and name in _OF_A_LAYOUT)]
+        return Asked(**{name: getattr(self.plan, name) for name in wishes} | {"model": model}, accept=self.accept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

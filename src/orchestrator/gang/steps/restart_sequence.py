@@ -18,7 +18,7 @@ from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.replay import Staged, facts_of_now
 from orchestrator.gang.steps.router.routing import Router, rejoin, say_failures, take_in_all, wait_until_drained
-from orchestrator.gang.steps.start_time import expected_downtime
+from orchestrator.gang.steps.start_time import downtime_words
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached, Undone
@@ -72,7 +72,7 @@ class GangRestart:
 
     def downtime(self, *, now: bool = False) -> str:
         """How long it will not serve, as text. now: it does not drain by itself when it is stopped."""
-        return expected_downtime(self.view, self.before.drain_s if self.before and not now else 0.0).words
+        return downtime_words(self.view, self.before.drain_s if self.before and not now else 0.0)
 
 
 def _nothing(_: object) -> None:
@@ -128,8 +128,7 @@ class RestartSequence:
     def _restart(self, gangs: Sequence[GangRestart], later: Sequence[GangRestart]) -> None:
         names = [one.name for one in gangs]
         step = RestartStep.ASIDE
-        for one in gangs if self.tells else ():
-            self.watcher.step(one.name, one.downtime(now=self.now))
+        self._tell(gangs)
         self.operation.turn(names)
         try:
             with weights_ahead(self.fleet, [] if self.now else [one.start.reads for one in gangs]):
@@ -137,9 +136,7 @@ class RestartSequence:
                 step = RestartStep.STOP
                 stop(self.fleet, [one.gang for one in gangs], self.watcher, now=self.now)
             step = RestartStep.WORK
-            if self.work is not None:
-                for one in gangs:
-                    self.work(one.check)
+            self._work_on(gangs)
             step = RestartStep.START
             views = self._start(gangs)
             step = RestartStep.BACK
@@ -158,6 +155,15 @@ class RestartSequence:
             raise
         self.operation.finished(names)
         self.views += views
+
+    def _tell(self, gangs: Sequence[GangRestart]) -> None:
+        for one in gangs if self.tells else ():
+            self.watcher.step(one.name, one.downtime(now=self.now))
+
+    def _work_on(self, gangs: Sequence[GangRestart]) -> None:
+        if self.work is not None:
+            for one in gangs:
+                self.work(one.check)
 
     def _aside(self, gangs: Sequence[GangRestart]) -> None:
         if self.now or self.together:

@@ -1,11 +1,11 @@
-"""What a start shows of time: bytes, rate and time left of each node, from its pace and the last start's record."""
+"""How long a start still takes, by its pace and by the record of the last one; the downtime of a restart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.gang.pace import PHASES
+from orchestrator.gang.pace import PHASES, slowest
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.plan import GangPlan, Plan
@@ -25,14 +25,6 @@ class ReadProgress:
     rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLeft:
-    """reading: None where a node reads no weights now. seconds: until it is ready, None where nothing tells."""
-
-    reading: ReadProgress | None
-    seconds: float | None
-
-
 def reading(node: NodeView, model_bytes: int) -> ReadProgress | None:
     """None if it reads no weights now, or their size is unknown."""
     phase = node.phase
@@ -43,7 +35,7 @@ def reading(node: NodeView, model_bytes: int) -> ReadProgress | None:
 
 
 def left_s(node: NodeView, now: ReadProgress | None, last: Mapping[str, float]) -> float | None:
-    """Seconds until this node is ready, None if unknown. last: as `PhaseTimes.began`"""
+    """Seconds until this node is ready, None if unknown. last: when each phase of the last start began"""
     place = PHASES.index(node.phase.name) if node.phase.name in PHASES else -1
     after = [name for name in PHASES[place + 1 :] if name in last] if place >= 0 else []
     ready = last.get("ready")
@@ -55,54 +47,16 @@ def left_s(node: NodeView, now: ReadProgress | None, last: Mapping[str, float]) 
     return max(0.0, ready - last[node.phase.name] - node.phase_s)
 
 
-@dataclass
-class PhaseTimes:
-    """When the phases of one start began, in seconds since staging; the slowest node counts."""
-
-    began: dict[str, float] = field(default_factory=dict)
-
-    def note(self, node: NodeView) -> None:
-        """Add what a look at a node shows."""
-        if node.alive and node.phase.name in PHASES and node.started_s:
-            at = max(0.0, node.started_s - node.phase_s)
-            self.began[node.phase.name] = max(at, self.began.get(node.phase.name, 0.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Downtime:
-    """start_s: duration of the newest start, None if unknown; drain_s: the longest wait for running requests."""
-
-    gang: str
-    serving: bool
-    start_s: float | None
-    drain_s: float
-
-    @property
-    def words(self) -> str:
-        """One sentence for the operator."""
-        if not self.serving:
-            return f"{self.gang} is not serving now"
-        drain = f"running requests get up to {self.drain_s:.0f} s to finish"
-        if self.start_s is None:
-            return f"{self.gang} will not serve until it has restarted; how long that takes is not known; {drain}"
-        return (
-            f"{self.gang} will not serve for about {_rounded(self.start_s)} (its last start took {self.start_s:.0f}"
-            f" s); {drain} before that"
-        )
-
-
-def expected_downtime(view: GangView, drain_s: float) -> Downtime:
-    """From the gang's current state: a ready node reports when it was staged and when it became ready."""
-    starts = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready"]
-    return Downtime(
-        gang=view.name, serving=bool(view.service_healthy), start_s=max(starts, default=None), drain_s=drain_s
-    )
-
-
-def _rounded(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(5, round(seconds / 5) * 5)} s"
-    return f"{round(seconds / 60)} min"
+def left_words(now: ReadProgress | None, seconds: float | None) -> str:
+    """'161 of 640 GB, 2.1 GB/s, about 5 min left'; '' where nothing is known."""
+    words = []
+    if now is not None:
+        words.append(f"{now.done / 1e9:.1f} of {now.total / 1e9:.1f} GB")
+        words += [f"{now.rate / 1e9:.2f} GB/s"] if now.rate else []
+    if seconds is not None and seconds >= 1:
+        minutes = round(seconds / 60)
+        words.append(f"about {minutes} min left" if minutes > 1 else f"about {seconds:.0f} s left")
+    return ", ".join(words)
 
 
 @dataclass
@@ -111,8 +65,8 @@ class StartClock:
 
     _plans: dict[str, GangPlan] = field(default_factory=dict)
     _last: dict[str, dict[str, float]] = field(default_factory=dict)
-    _times: dict[tuple[str, str], PhaseTimes] = field(default_factory=dict)
-    _kept: set[tuple[str, str]] = field(default_factory=set)
+    _rising: set[tuple[str, str]] = field(default_factory=set)
+    """Gangs and their runs that were seen to rise."""
 
     def planned(self, plan: Plan) -> None:
         """What is about to start."""
@@ -121,21 +75,32 @@ class StartClock:
             self._last[gang.name] = last_start(gang.name, gang.model, gang.stack)
 
     def seen(self, views: Sequence[GangView]) -> None:
-        """Note when phases began; keep them once a gang that was seen to rise is ready."""
+        """Keep when the phases began of a gang that was seen to rise and is ready."""
         for view in views:
-            key = (view.name, view.run_id)
+            run = (view.name, view.run_id)
             if view.state.loads:
-                for node in view.nodes:
-                    self._times.setdefault(key, PhaseTimes()).note(node)
-            elif view.state == GangState.READY and key in self._times and key not in self._kept:
-                self._kept.add(key)
-                for node in view.nodes:
-                    self._times[key].note(node)
-                if "ready" in self._times[key].began:
-                    keep_start(view.name, view.model, view.stack, self._times[key].began)
+                self._rising.add(run)
+            elif view.state is GangState.READY and run in self._rising:
+                self._rising.remove(run)
+                if "ready" in (began := slowest(node.began for node in view.nodes)):
+                    keep_start(view.name, view.model, view.stack, began)
 
-    def left(self, gang: str, node: NodeView) -> TimeLeft:
-        """Of one node."""
+    def left(self, gang: str, node: NodeView) -> str:
+        """What is left of one node's start, as text."""
         plan = self._plans.get(gang)
         now = reading(node, plan.model_bytes if plan else 0)
-        return TimeLeft(now, left_s(node, now, self._last.get(gang, {})))
+        return left_words(now, left_s(node, now, self._last.get(gang, {})))
+
+
+def downtime_words(view: GangView, drain_s: float) -> str:
+    """How long a restart will keep the gang from serving, as one sentence, by its newest start: a ready node reports
+    when it was staged and became ready. drain_s: the longest wait for running requests."""
+    if not view.service_healthy:
+        return f"{view.name} is not serving now"
+    drain = f"running requests get up to {drain_s:.0f} s to finish"
+    starts = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready"]
+    if not starts:
+        return f"{view.name} will not serve until it has restarted; how long that takes is not known; {drain}"
+    start_s = max(starts)
+    about = f"{max(5, round(start_s / 5) * 5)} s" if start_s < 90 else f"{round(start_s / 60)} min"
+    return f"{view.name} will not serve for about {about} (its last start took {start_s:.0f} s); {drain} before that"

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from orchestrator.doctor.steps.doctor import forbidding
 from orchestrator.gang import actions
-from orchestrator.gang.actions import GangStanding
 from orchestrator.gang.operations import GangOperation, OperationKind
 from orchestrator.gang.steps.checks import refuse_on_nodes
 from orchestrator.gang.steps.down import DownRequest, down
@@ -203,7 +202,8 @@ def _change(inventory: Inventory, here: StagedFleet, request: UpRequest, watcher
     """What the plan does to each gang; raises InputError where that needs `replace`."""
     diffs = _diffs(here)
     same = {name: diff.running for name, diff in diffs.items() if not diff.changes}
-    course = actions.course(_standings(here, same), elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
+    wanted = {*same, *(view.name for view in here.views if view.plan_id == here.plan.plan_id)}
+    course = actions.course(here.views, wanted, elsewhere=_serving_elsewhere(inventory, here) if diffs else 0)
     views = {view.name: view for view in here.views}
     will = {rising.gang.name: rising for rising in risings(here.gangs, here.plan, request)}
     turns = []
@@ -232,18 +232,6 @@ def _diffs(here: StagedFleet) -> dict[str, GangDiff]:
         if view.running and view.plan_id != here.plan.plan_id
     ]
     return {diff.name: diff for diff in compare(here.fleet, other, here.plan)}
-
-
-def _standings(here: StagedFleet, same: Collection[str]) -> list[GangStanding]:
-    return [
-        GangStanding(
-            name=view.name,
-            state=view.state,
-            same=view.plan_id == here.plan.plan_id or view.name in same,
-            serving=bool(view.service_healthy),
-        )
-        for view in here.views
-    ]
 
 
 def _serving_elsewhere(inventory: Inventory, here: StagedFleet) -> int:

@@ -65,7 +65,6 @@ def nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Nodes:
     monkeypatch.setattr(locks, "RENEW_EVERY_S", 0.01)
     asked = Nodes()
     monkeypatch.setattr(GangLock, "_ask", asked.ask)
-    monkeypatch.setattr(GangLock, "_take_over", lambda *_: asked.ask())
     return asked
 
 

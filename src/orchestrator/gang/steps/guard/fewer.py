@@ -7,27 +7,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
+from orchestrator.gang.steps.raising import WISHES
 from orchestrator.gang.steps.replay import staged_plan
-from orchestrator.gang.steps.up import up
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.survivors import without
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import Asked
 from orchestrator.remote.fleet import Fleet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTerms:
-    """What a start on other nodes has of the command that wants it. timeout_s: for the start."""
-
-    command: str
-    why: str
-    timeout_s: float = 3600.0
-    hung_after_s: float | None = None
 
 
 def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
@@ -53,56 +42,16 @@ def asked_of(fleet: Fleet, gang: GangSpec) -> Asked:
     return asked
 
 
-def go_on(
-    inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str], terms: StartTerms, watcher: Watcher
-) -> UpResult:
-    """Have the gang serve without these nodes, behind the router: as it was asked for where spares take their places,
-    else with a layout that fits the others.
-
-    Raises what `up` raises: InputError with the arithmetic where no layout fits the nodes that are left.
-    """
+def planned_again(
+    inventory: Inventory, gang: GangSpec, asked: Asked, left_out: Sequence[str] = ()
+) -> tuple[Inventory, PlanRequest]:
+    """What to plan, of which inventory, to have the gang serve as was asked for: on all of its nodes, or without these:
+    with spares in their places, else with a layout that fits the others."""
     left = without(inventory, left_out)
-    fewer = any(one.short for one in left.gangs if one.name == gang.name)
-    plan = replace(_as_asked(gang, asked), without=tuple(left_out))
-    if fewer:
-        plan = replace(plan, tp=None, pp=None, ep=None, attn_dp=None, layout="")
-    return _up(left, plan, asked, terms, watcher)
-
-
-def return_to_all(inventory: Inventory, gang: GangSpec, asked: Asked, terms: StartTerms, watcher: Watcher) -> UpResult:
-    """Have the gang serve on all of its nodes again, with what was asked for then; where it does not come up so, it
-    goes on as it was. Raises what `up` raises."""
-    return _up(inventory, _as_asked(gang, asked), asked, terms, watcher)
-
-
-def _as_asked(gang: GangSpec, asked: Asked) -> PlanRequest:
-    return PlanRequest(
-        model=asked.model,
-        stack=asked.stack,
-        tp=asked.tp,
-        pp=asked.pp,
-        ep=asked.ep,
-        attn_dp=asked.attn_dp,
-        layout=asked.layout,
-        extra_args=asked.extra_args,
-        gangs=(gang.name,),
-    )
-
-
-def _up(inventory: Inventory, plan: PlanRequest, asked: Asked, terms: StartTerms, watcher: Watcher) -> UpResult:
-    request = UpRequest(
-        plan=plan,
-        command=terms.command,
-        why=terms.why,
-        timeout_s=terms.timeout_s,
-        hung_after_s=terms.hung_after_s,
-        replace=True,
-        asked=asked,
-    )
-    outcome = up(inventory, request, watcher)
-    if outcome.failure is not None:
-        raise outcome.failure
-    return outcome
+    again = asked if not any(one.short for one in left.gangs if one.name == gang.name) else replace(
+        asked, tp=None, pp=None, ep=None, attn_dp=None, layout="")  # fmt: skip
+    words = {name: getattr(again, name) for name in WISHES}
+    return left, PlanRequest(**words, gangs=(gang.name,), without=tuple(left_out))
 
 
 def words_to_return(gang: GangSpec, asked: Asked) -> str:

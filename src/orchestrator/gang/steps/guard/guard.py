@@ -50,15 +50,16 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps import raising
 from orchestrator.gang.steps.checks import StartRefusal, against_starts, objection
 from orchestrator.gang.steps.down import stop
-from orchestrator.gang.steps.guard.fewer import StartTerms, asked_of, go_on, return_to_all, words_to_return
+from orchestrator.gang.steps.guard.fewer import asked_of, planned_again, words_to_return
 from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import Watcher
+from orchestrator.gang.steps.raising import UpRequest, UpResult, Watcher
 from orchestrator.gang.steps.replay import facts_of_now, staged_plan
 from orchestrator.gang.steps.resume import finish
 from orchestrator.gang.steps.router.routing import Router, raise_router, rejoin
 from orchestrator.gang.steps.status.reports import as_it_runs, see
 from orchestrator.gang.steps.status.unfinished import interrupted
+from orchestrator.gang.steps.up import up
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, LockHeld
@@ -367,7 +368,7 @@ class _Post:
         try:
             asked = asked_of(self.fleet, self._who_knows(there))
             self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
-            outcome = go_on(self.inventory, self.gang, asked, decision.without, self._terms(decision.why), self.steps)
+            outcome = self._up(asked, decision.why, decision.without)
         except LockHeld as held:
             self._remember(before)
             self._tell(GuardDecision(GuardAction.WAIT, f"{decision.why}; {held.what}"))
@@ -415,8 +416,7 @@ class _Post:
                 return
             else:
                 self.memory = returning(self.memory, time.monotonic(), self.request.policy)
-                outcome = return_to_all(self.inventory, self.gang, asked, self._terms(why), self.steps)
-                self.seen, self.memory = outcome.views[0], returned(self.memory)
+                self.seen, self.memory = self._up(asked, why).views[0], returned(self.memory)
                 self._tell(GuardDecision(GuardAction.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
                 self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
                 return
@@ -447,11 +447,23 @@ class _Post:
             often = f" It was returned {self.memory.returned} times and failed again each time: find out why first."
         self._warn(f"{why}, and doctor finds nothing against it.{often} {what[0].upper()}{what[1:]}: {command}")
 
-    def _terms(self, why: str) -> StartTerms:
-        request = self.request
-        return StartTerms(
-            command=request.command, why=why, timeout_s=request.timeout_s, hung_after_s=request.hung_after_s
+    def _up(self, asked: Asked, why: str, without: Sequence[str] = ()) -> UpResult:
+        """Plan the gang again and start it so, with the locks, checks and rollback of an `up`. Raises what that raises:
+        InputError with the arithmetic where no layout fits the nodes that are left."""
+        inventory, plan = planned_again(self.inventory, self.gang, asked, without)
+        request = UpRequest(
+            plan=plan,
+            command=self.request.command,
+            why=why,
+            timeout_s=self.request.timeout_s,
+            hung_after_s=self.request.hung_after_s,
+            replace=True,
+            asked=asked,
         )
+        outcome = up(inventory, request, self.steps)
+        if outcome.failure is not None:
+            raise outcome.failure
+        return outcome
 
     def _against(self, now: GangView, left: GangOperation | None) -> StartRefusal | None:
         """What would stop a start stops a restart too; None for nothing.

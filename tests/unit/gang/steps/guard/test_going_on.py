@@ -89,7 +89,11 @@ class Cluster(Quiet):
         self.asked.append([one.name for one in gang.nodes])
         return Asked(model="m")
 
-    def go_on(self, _: object, gang: GangSpec, asked: object, without: tuple[str, ...], *__: object) -> Any:
+    def up(self, _: object, __: str, without: tuple[str, ...] | None = None) -> Any:
+        """A start on these nodes; None: the return to all."""
+        if without is None:
+            self.returns += 1
+            return SimpleNamespace(views=self.see())
         self.without.append(without)
         if self.ends is not None:
             raise self.ends
@@ -98,10 +102,6 @@ class Cluster(Quiet):
     def staged_plan(self, _: object, gang: GangSpec, **__: object) -> Any:
         planned = SimpleNamespace(gpus=(0, 1), gpu_uuids=("GPU-a", "GPU-b"))
         return SimpleNamespace(requests={one.name: planned for one in gang.nodes})
-
-    def return_to_all(self, *_: object) -> Any:
-        self.returns += 1
-        return SimpleNamespace(views=self.see())
 
     def against_starts(self, *_: object) -> StartRefusal | None:
         error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
@@ -112,8 +112,9 @@ class Cluster(Quiet):
 
 
 def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
-    for name in ("see", "examine", "asked_of", "go_on", "against_starts", "return_to_all"):
+    for name in ("see", "examine", "asked_of", "against_starts"):
         monkeypatch.setattr(guarding, name, getattr(cluster, name))
+    monkeypatch.setattr(_Post, "_up", cluster.up)
     monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
     monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
     monkeypatch.setattr(guarding, "staged_plan", cluster.staged_plan)

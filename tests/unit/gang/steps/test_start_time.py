@@ -1,15 +1,15 @@
-"""How long a start still takes: by a node's own pace, and by the last start of the same plan."""
+"""How long a start still takes, by a node's own pace and the last start of the same plan; the downtime of a restart."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang as reference
 from tests.support.reference_cluster import topologies
 
-from orchestrator.gang.commands.start_progress import left_words
-from orchestrator.gang.steps.start_time import PhaseTimes, ReadProgress, StartClock, TimeLeft, left_s, reading
+from orchestrator.gang.steps.start_time import ReadProgress, StartClock, downtime_words, left_s, left_words, reading
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
@@ -56,19 +56,12 @@ def test_time_left(at: NodeView, last: dict[str, float], left: float | None) -> 
     assert left_s(at, reading(at, 1000), last) == left
 
 
-def test_the_slowest_node_s_phases_are_kept() -> None:
-    times = PhaseTimes()
-    for one in (node("weights", phase_s=20.0, started_s=50.0), node("weights", phase_s=5.0, started_s=50.0), node("")):
-        times.note(one)
-    assert times.began == {"weights": 45.0}
-
-
 def test_words() -> None:
-    assert left_words(TimeLeft(None, None)) == ""
-    words = left_words(TimeLeft(ReadProgress(161_000_000_000, 640_000_000_000, 2.1e9), 290.0))
+    assert left_words(None, None) == ""
+    words = left_words(ReadProgress(161_000_000_000, 640_000_000_000, 2.1e9), 290.0)
     assert words == "161.0 of 640.0 GB, 2.10 GB/s, about 5 min left"
-    assert left_words(TimeLeft(None, 0.0)) == "", "it is ready, or takes longer than the last time"
-    assert left_words(TimeLeft(None, 42.0)) == "about 42 s left"
+    assert left_words(None, 0.0) == "", "it is ready, or takes longer than the last time"
+    assert left_words(None, 42.0) == "about 42 s left"
 
 
 def view(state: GangState, *nodes: NodeView, **more: Any) -> GangView:
@@ -87,12 +80,12 @@ def test_a_start_that_came_to_ready_is_what_the_next_one_goes_by(
     clock.planned(plan)
     rising = node("weights", 50, 163, phase_s=100.0, started_s=130.0)
     clock.seen([GangView(name="gang0", state=GangState.STARTING, run_id="r1", nodes=(rising,), **named)])
-    assert clock.left("gang0", rising).reading is not None
-    done = node("ready", phase_s=1.0, started_s=401.0)
-    clock.seen([GangView(name="gang0", state=GangState.READY, run_id="r1", nodes=(done,), **named)])
+    assert " GB, " in clock.left("gang0", rising)
+    done = [replace(node("ready"), began={"weights": at, "ready": 400.0}) for at in (25.0, 30.0)]
+    clock.seen([GangView(name="gang0", state=GangState.READY, run_id="r1", nodes=tuple(done), **named)])
     assert documents.last_start("gang0", **named) == {"weights": 30.0, "ready": 400.0}
     clock.planned(plan)
-    assert clock.left("gang0", node("weights", phase_s=70.0)).seconds == 300.0
+    assert clock.left("gang0", node("weights", phase_s=70.0)) == "about 5 min left"
 
 
 def test_a_gang_that_was_ready_already_and_a_damaged_record_tell_nothing(
@@ -107,3 +100,18 @@ def test_a_gang_that_was_ready_already_and_a_damaged_record_tell_nothing(
     for text in ("", "[]", '{"began": {"ready": "x"}}', '{"began": [1]}'):
         kept.write_text(text)
         assert documents.last_start("g", "m", "s") == {}
+
+
+@pytest.mark.parametrize(
+    ("times", "phase", "healthy", "words"),
+    [
+        (((500, 290), (500, 300)), "ready", True, "about 4 min (its last start took 210 s)"),
+        (((50, 8.0),), "ready", True, "about 40 s (its last start took 42 s)"),
+        (((50, 8.0),), "weights", True, "is not known"),
+        (((500, 290),), "ready", False, "is not serving now"),
+    ],
+)
+def test_downtime(times: tuple[tuple[float, float], ...], phase: str, healthy: bool, words: str) -> None:
+    nodes = [node(phase, phase_s=phase_s, started_s=started_s) for started_s, phase_s in times]
+    told = downtime_words(view(GangState.READY, *nodes, service_healthy=healthy), drain_s=50)
+    assert words in told and ("50 s" in told) == healthy
