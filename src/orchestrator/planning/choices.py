@@ -1,4 +1,7 @@
-"""What of a node's network the engine should use: what the operator pinned, else what `topology.network` chooses."""
+"""What of the nodes' networks the engine should use: interface, RDMA ports and GID, and RDMA or TCP for the gang.
+
+What the operator pinned comes first, then what `topology.network` chooses.
+"""
 
 from __future__ import annotations
 
@@ -233,10 +236,10 @@ class TransportDecision:
 def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None = None) -> TransportDecision:
     """rdma: the choice of every node whose facts were read; layout: see `topology.speed.tcp_severity`.
 
-    Raises FindingsError where RDMA is demanded and a node has no usable port, InputError where the nodes of the gang
-    ask for different transports, NodeError where a node's ports were not all read.
+    Raises FindingsError where RDMA is demanded and a node has no usable port, NodeError where a node's ports were not
+    all read.
     """
-    wanted = _asked(gang)
+    wanted = gang.leader.transport
     if len(gang.nodes) == 1:
         return TransportDecision(Transport.NONE, "one node: NCCL stays inside it")
     if wanted == "tcp":
@@ -254,18 +257,6 @@ def decide(gang: GangSpec, rdma: Mapping[str, RdmaChoice], layout: Layout | None
         return _instead(gang, layout, unread, {name: rdma[name].reason for name in without})
     usable = ", and every node has usable RDMA ports" if wanted == "auto" else ""
     return TransportDecision(Transport.RDMA, f"l40s_transport is {wanted}{usable}", _uneven(gang, rdma))
-
-
-def _asked(gang: GangSpec) -> str:
-    asked = {node.transport for node in gang.nodes}
-    if len(asked) > 1:
-        each = ", ".join(f"{node.name} {node.transport}" for node in gang.nodes)
-        raise InputError(
-            f"the nodes of gang {gang.name} have different transports: {each}",
-            where="inventory: l40s_transport",
-            fix="set the same l40s_transport for all nodes of the gang",
-        )
-    return asked.pop()
 
 
 def _instead(

@@ -1,4 +1,4 @@
-"""A plan as a document, and one that was written to a file: does it still hold?"""
+"""A plan's short names and its document, and one that was written to a file: does it still hold?"""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from orchestrator.model.errors import VerificationDiffers
+from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.secret_text import fingerprint, is_secret, shown
 from orchestrator.planning.diff import words_of
+from orchestrator.protocol.message import Message
 
 _MOST_NAMED = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedPlan:
-    """What a plan's document holds of its facts and of what it would run; path: the file, for messages.
+_ByNode = Mapping[str, Mapping[str, str]]
+"""Values by node, then by name."""
 
-    settings: by node name, environment and flags by name
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan(Message):
+    """What a plan's document holds of its facts and of what it would run, by node name; path: the file, for messages.
+
+    settings: environment and flags by name
     """
 
     path: str
     plan_id: str
-    facts: Mapping[tuple[str, str], str]
+    facts: Mapping[str, Mapping[str, str]]
     settings: Mapping[str, Mapping[str, str]]
 
 
 def saved_plan(path: str, document: Mapping[str, Any]) -> SavedPlan:
     """Read `plan --out`'s document. Raises KeyError, TypeError, ValueError or AttributeError where it is none."""
-    facts = {(str(fact["node"]), str(fact["name"])): str(fact["value"]) for fact in document["facts"]}
+    facts = _by_node((str(fact["node"]), str(fact["name"]), str(fact["value"])) for fact in document["facts"])
     settings = {str(node["name"]): {**node["env"], **node["words"]} for node in document["nodes"]}
     return SavedPlan(path=path, plan_id=str(document["plan_id"]), facts=facts, settings=settings)
 
@@ -39,49 +45,43 @@ def saved_plan(path: str, document: Mapping[str, Any]) -> SavedPlan:
 def refuse_changes(saved: SavedPlan, plan: Plan) -> None:
     """Raises VerificationDiffers where the plan of today is another: which facts changed, on which node, from what
     to what; or, where none did, which settings the inventory, a profile, the stack or this program changed."""
-    if plan.plan_id == saved.plan_id and not _changed_facts(saved, plan):
-        return
-    facts = _changed_facts(saved, plan)
-    if facts:
-        kind, told = "facts have changed since", facts
-    else:
+    changed = list(_differences(saved.facts, _by_node(plan.facts)))
+    kind = "facts have changed since"
+    if not changed:
+        if plan.plan_id == saved.plan_id:
+            return
         kind = "the facts are the same, but the inventory, profile, stack or l40s-deploy has changed since"
-        told = _changed_settings(saved, plan) or [f"it was plan {saved.plan_id} and is now {plan.plan_id}"]
-    more = f"; and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+        changed = list(_differences(saved.settings, _settings(plan)))
+        changed = changed or [f"it was plan {saved.plan_id} and is now {plan.plan_id}"]
+    more = f"; and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
     raise VerificationDiffers(
-        f"{kind}: {'; '.join(told[:_MOST_NAMED])}{more}",
+        f"{kind}: {'; '.join(changed[:_MOST_NAMED])}{more}",
         where=saved.path,
         fix="review a new plan, and save it with `l40s-deploy plan --out FILE`",
     )
 
 
-def _changed_facts(saved: SavedPlan, plan: Plan) -> list[str]:
-    now = {(node, name): value for node, name, value in plan.facts}
-    return list(_differences(saved.facts, now))
-
-
-def _differences(then: Mapping[tuple[str, str], str], now: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    for node, name in dict.fromkeys((*then, *now)):
-        was, will = then.get((node, name)), now.get((node, name))
-        if was != will:
-            yield f"{node}: {name} was {_word(was)}, is now {_word(will)}"
-
-
-def _changed_settings(saved: SavedPlan, plan: Plan) -> list[str]:
-    now = {
-        node.name: {**dict(node.env), **words_of(node.command, node.flags)}
-        for gang in shown(plan).gangs
-        for node in gang.nodes
+def _by_node(facts: Iterable[tuple[str, str, str]]) -> _ByNode:
+    return {
+        node: dict(pairs) for node, pairs in collected((node, (name, value)) for node, name, value in facts).items()
     }
-    then = {(node, name): value for node, values in saved.settings.items() for name, value in values.items()}
-    new = {(node, name): value for node, values in now.items() for name, value in values.items()}
-    return list(_differences(then, new))
+
+
+def _settings(plan: Plan) -> _ByNode:
+    nodes = (node for gang in shown(plan).gangs for node in gang.nodes)
+    return {node.name: {**dict(node.env), **words_of(node.command, node.flags)} for node in nodes}
+
+
+def _differences(then: _ByNode, now: _ByNode) -> Iterator[str]:
+    for node in dict.fromkeys((*then, *now)):
+        was, will = then.get(node, {}), now.get(node, {})
+        for name in dict.fromkeys((*was, *will)):
+            if was.get(name) != will.get(name):
+                yield f"{node}: {name} was {_word(was.get(name))}, is now {_word(will.get(name))}"
 
 
 def _word(value: str | None) -> str:
-    if value is None:
-        return "not there"
-    return value or "empty"
+    return "not there" if value is None else value or "empty"
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -52,26 +51,6 @@ def plan_of(
 
 def nodes(plan: Plan) -> tuple[NodePlan, ...]:
     return plan.gangs[0].nodes
-
-
-def test_what_the_third_article_launches_by_hand() -> None:
-    for rank, node in enumerate(nodes(plan_of(gang()))):
-        env = dict(node.env)
-        assert env["NCCL_DEBUG"] == "INFO"
-        assert env["NCCL_IB_GID_INDEX"] == "3"
-        assert env["NCCL_SOCKET_IFNAME"] == "=bond0"
-        assert env["GLOO_SOCKET_IFNAME"] == "bond0"
-        assert env["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"
-        assert env["NCCL_NET"] == "IB"
-        assert " ".join(node.argv) == (
-            "/opt/l40s/venvs/sglang-0.4.4-l40s/bin/python3 -m sglang.launch_server"
-            " --model-path /workspace/DeepSeek-V3-0324-Block64x64 --tp-size 32 --dist-init-addr 10.0.0.11:5000"
-            f" --nnodes 4 --node-rank {rank} --served-model-name DeepSeek-V3-0324-Block64x64 --trust-remote-code"
-            " --enable-torch-compile --torch-compile-max-bs 32 --cuda-graph-max-bs 32 --host 0.0.0.0 --port 8000"
-            " --enable-metrics"
-        )
-        assert node.tp_ranks == tuple(range(8 * rank, 8 * rank + 8))
-        assert node.gpus == tuple(range(8))
 
 
 @pytest.mark.parametrize("name", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
@@ -128,20 +107,6 @@ def test_the_command_of_every_model_that_fits_is_one_that_the_version_takes(mode
         assert flags.given(node.argv[3:], where="argv")
 
 
-def test_int8_asks_for_its_quantisation() -> None:
-    node = nodes(plan_of(gang(), model="DeepSeek-R1-Channel-INT8"))[0]
-    at = node.argv.index("--quantization")
-    assert node.argv[at + 1] == "w8a8_int8"
-    assert "--cuda-graph-max-bs" not in node.argv  # the articles' recipe had the engine's own 160
-    assert dict(node.sources)["--quantization"] == "profile DeepSeek-R1-Channel-INT8"
-
-
-@pytest.mark.parametrize("stack", ["sglang-0.4.4-l40s", "sglang-0.5.23"])
-def test_torch_compile_is_asked_of_0_4_4_alone(stack: str) -> None:
-    node = nodes(plan_of(gang(), stack=stack))[0]
-    assert ("--enable-torch-compile" in node.argv) == (stack == "sglang-0.4.4-l40s")
-
-
 @pytest.mark.parametrize(
     ("extra", "sizes", "graph_mib"),
     [
@@ -167,13 +132,6 @@ def test_memory_follows_the_sizes_of_the_profile_and_an_operators_own(
     assert old[old.index("--cuda-graph-max-bs") + 1] == "96" and "--cuda-graph-bs" not in old
 
 
-def test_clients_see_the_profiles_name_and_its_parsers_are_the_models() -> None:
-    node = nodes(plan_of(gang(), model="DeepSeek-R1-0528-Block64x64", stack="sglang-0.5.23"))[0]
-    given = dict(zip(node.argv, node.argv[1:], strict=False))
-    assert given["--served-model-name"] == "DeepSeek-R1-0528-Block64x64"
-    assert (given["--reasoning-parser"], given["--tool-call-parser"]) == ("deepseek-r1", "deepseekv3")
-
-
 def test_the_class_of_a_lossless_fabric_is_the_inventorys() -> None:
     env = dict(nodes(plan_of(gang(overrides=Overrides(ib_tc=106, ib_sl=3))))[0].env)
     assert (env["NCCL_IB_TC"], env["NCCL_IB_SL"]) == ("106", "3")
@@ -187,36 +145,15 @@ def test_vocabularies_that_lie_there_are_told_to_the_engine() -> None:
     assert "TIKTOKEN_ENCODINGS_BASE" not in dict(second.env)
 
 
-def test_an_engine_on_cpu_uses_gloo_and_no_nccl() -> None:
+def test_an_engine_on_cpu_binds_each_rank() -> None:
     hosts = {"node0": HostFacts(home="/root", user="root", cpu_count=2), "node1": HostFacts(cpu_count=1)}
     several = nodes(plan_of(gang(2, gpus=4), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts))
     bound = [dict(node.env)["SGLANG_CPU_OMP_THREADS_BIND"] for node in several]
     assert bound == ["0-1|0-1|0-1|0-1", "0|0|0|0"], "the engine refuses fewer entries than ranks"
-    plan = plan_of(gang(2, gpus=1), model="tiny-deepseek-v3", stack="sglang-0.5.23-cpu", hosts=hosts)
-    first, second = nodes(plan)
-    env = dict(first.env)
-    assert not [name for name in env if name.startswith(("NCCL", "CUDA", "TRITON"))]
-    assert env["GLOO_SOCKET_IFNAME"] == "bond0"
-    assert env["SGLANG_CPU_OMP_THREADS_BIND"] == "0-1"
-    assert dict(second.env)["SGLANG_CPU_OMP_THREADS_BIND"] == "0"
-    assert (first.gpus, first.tp_ranks, second.tp_ranks) == ((), (0,), (1,))
-    assert "--enable-torch-compile" not in first.argv
-    assert ("--device", "cpu") in zip(first.argv, first.argv[1:], strict=False)
-    assert ("--tp-size", "2") in zip(first.argv, first.argv[1:], strict=False)
-    assert [finding.id for finding in plan.findings] == ["STACK-TESTED"]
-
-
-def test_tcp_on_purpose() -> None:
-    plan = plan_of(gang(transport="tcp"))
-    env = dict(nodes(plan)[0].env)
-    assert (env["NCCL_NET"], env["NCCL_IB_DISABLE"]) == ("Socket", "1")
-    assert "NCCL_IB_HCA" not in env and "NCCL_IB_GID_INDEX" not in env
-    assert "TRANSPORT-TCP" in [finding.id for finding in plan.findings]
 
 
 def test_one_node_gets_neither_rendezvous_nor_transport() -> None:
-    plan = plan_of(gang(1), model="tiny-deepseek-v3", stack="sglang-0.5.23")
-    node = nodes(plan)[0]
+    (node,) = nodes(plan_of(gang(1), model="tiny-deepseek-v3", stack="sglang-0.5.23"))
     assert "--dist-init-addr" not in node.argv
     assert not {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"} & set(dict(node.env))
 
@@ -419,18 +356,6 @@ def test_the_digest_of_facts_minds_no_order() -> None:
     assert facts_digest(facts) == facts_digest(reversed(facts)) != facts_digest(facts[:1])
 
 
-def test_the_json_document_is_json_and_has_the_promised_keys() -> None:
-    document = json.loads(json.dumps(plan_json(plan_of(gang()))))
-    assert {"plan_id", "facts_digest", "layout", "memory", "nodes"} <= set(document)
-    assert document["layout"]["tensor_parallel"] == 32
-    assert document["memory"]["kv_bytes_per_token"] == 70_272
-    assert [(node["gang"], node["name"], node["node_rank"]) for node in document["nodes"]] == [
-        ("gang0", f"node{rank}", rank) for rank in range(4)
-    ]
-    assert document["nodes"][0]["env"]["NCCL_IB_GID_INDEX"] == "3"
-    assert document["nodes"][0]["sources"]["NCCL_IB_GID_INDEX"]
-
-
 def test_the_time_for_a_plan_grows_with_the_nodes_alone() -> None:
     """Eight times the nodes take about eight times the processor; if each were compared with all others, 64 times.
     Beside much else, caches are cold: one of three pairs is enough."""
@@ -447,17 +372,8 @@ def _seconds_to_plan(nodes: int) -> float:
     return time.process_time() - begun
 
 
-def with_(spec: GangSpec, **more: Any) -> GangSpec:
-    return replace(spec, nodes=tuple(replace(node, **more) for node in spec.nodes))
-
-
 def test_ports_of_one_card_stand_in_for_each_other_where_nccl_can() -> None:
-    name = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
-    for node in nodes(plan_of(gang(), stack="sglang-0.5.23")):
-        env, sources = dict(node.env), dict(node.sources)
-        assert env[name] == "1"
-        assert "not measured on this hardware" in sources[name]
-        assert "NCCL_IB_RESILIENCY_PORT_RECOVERY" not in env
-    assert all(name not in dict(node.env) for node in nodes(plan_of(gang())))  # NCCL 2.21
-    one_each = with_(gang(), overrides=Overrides(ib_hca="=mlx5_0:1,mlx5_2:1"))
-    assert all(name not in dict(node.env) for node in nodes(plan_of(one_each, stack="sglang-0.5.23")))
+    """With four ports of two cards: tests/golden/plan/articles-fp8-0.5.23, and not by NCCL 2.21: articles-fp8-0.4.4."""
+    spec = gang(overrides=Overrides(ib_hca="=mlx5_0:1,mlx5_2:1"))
+    for node in nodes(plan_of(spec, stack="sglang-0.5.23")):
+        assert "NCCL_IB_RESILIENCY_PORT_FAILOVER" not in dict(node.env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang, node, rdma_port, topologies, topology
@@ -11,7 +12,14 @@ from tests.support.reference_cluster import gang, node, rdma_port, topologies, t
 from orchestrator.model.errors import FindingsError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, Interface, NotRead, RdmaPort, Topology
-from orchestrator.planning.choices import RdmaChoice, decide, rdma_choice, tcp_choices, two_ports_of_a_card
+from orchestrator.planning.choices import (
+    RdmaChoice,
+    data_network,
+    decide,
+    rdma_choice,
+    tcp_choices,
+    two_ports_of_a_card,
+)
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, gid_index, networks_met, usable_rails
 
@@ -65,41 +73,45 @@ def test_docker_loopback_and_downed_interfaces_are_no_candidates() -> None:
     assert only(gang(1), {"node0": facts}).interface == "eth1"
 
 
-def test_an_address_in_the_inventory_decides() -> None:
-    spec = gang(1, address="10.1.0.11")
-    assert only(spec, topologies(spec)) == TcpChoice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")
+RDMA1 = TcpChoice("rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory")
 
 
-def test_an_address_that_no_interface_has_is_refused_with_those_that_there_are() -> None:
-    spec = gang(1, address="10.7.7.7")
+@pytest.mark.parametrize(
+    ("settings", "taken"),
+    [
+        ({"address": "10.1.0.11"}, TcpChoice("rdma0", "10.1.0.11", "rdma0 has l40s_address 10.1.0.11")),
+        ({"overrides": Overrides(socket_ifname="rdma1")}, RDMA1),
+        ({"overrides": Overrides(socket_ifname="=rdma1")}, RDMA1),
+    ],
+)
+def test_what_the_inventory_names_decides(settings: dict[str, Any], taken: TcpChoice) -> None:
+    spec = gang(1, **settings)
+    assert only(spec, topologies(spec)) == taken
+
+
+@pytest.mark.parametrize(
+    ("settings", "says", "fix"),
+    [
+        ({"address": "10.7.7.7"}, "bond0 10.0.0.11", "set l40s_address"),
+        ({"address": "fd00::11"}, "is IPv6, which is not supported", "IPv4"),
+        ({"overrides": Overrides(socket_ifname="bond9")}, "'bond9' is not an interface", "one of these"),
+        ({"overrides": Overrides(socket_ifname="^docker")}, "Gloo takes one", "bond0 10.0.0.11"),
+        ({"overrides": Overrides(socket_ifname="bond0,rdma1")}, "Gloo takes one", "bond0 10.0.0.11"),
+    ],
+)
+def test_what_it_names_and_is_not_there_is_refused(settings: dict[str, Any], says: str, fix: str) -> None:
+    spec = gang(1, **settings)
     with pytest.raises(InputError) as caught:
         only(spec, topologies(spec))
-    assert "bond0 10.0.0.11" in caught.value.what
-    assert caught.value.where == "inventory: node0: l40s_address"
-
-
-def test_an_ipv6_address_is_said_not_to_be_supported() -> None:
-    spec = gang(1, address="fd00::11")
-    for known in (topologies(spec), {}):
-        with pytest.raises(InputError, match="is IPv6, which is not supported") as caught:
-            only(spec, known)
-        assert "IPv4" in caught.value.fix
+    assert says in caught.value.what and fix in caught.value.fix
+    name = "l40s_address" if "address" in settings else "l40s_socket_ifname"
+    assert caught.value.where == f"inventory: node0: {name}"
 
 
 def test_loopback_addresses_need_not_be_listed() -> None:
     spec = gang(1, address="127.0.5.2")
     facts = Topology(node="node0", interfaces=topology().interfaces[:1])
     assert only(spec, {"node0": facts}).interface == "lo"
-
-
-def test_an_override_is_shown_as_one_and_must_exist() -> None:
-    spec = gang(1, overrides=Overrides(socket_ifname="rdma1"))
-    assert only(spec, topologies(spec)) == TcpChoice(
-        "rdma1", "10.2.0.11", "override: l40s_socket_ifname in the inventory"
-    )
-    wrong = gang(1, overrides=Overrides(socket_ifname="bond9"))
-    with pytest.raises(InputError, match="bond9"):
-        only(wrong, topologies(wrong))
 
 
 def test_nodes_without_a_common_network_are_refused() -> None:
@@ -112,9 +124,10 @@ def test_nodes_without_a_common_network_are_refused() -> None:
 
 
 def test_without_facts_the_inventory_s_addresses_serve() -> None:
-    assert only(gang(1), {}).address == "10.0.0.11"
-    assert only(gang(1), {}).interface == ""
+    assert (only(gang(1), {}).interface, only(gang(1), {}).address) == ("", "10.0.0.11")
     assert only(gang(1, address="10.0.0.99"), {}).address == "10.0.0.99"
+    with pytest.raises(InputError, match="is IPv6"):
+        only(gang(1, address="fd00::11"), {})
 
 
 def test_rdma_ports_are_those_under_the_gpus_switches() -> None:
@@ -144,20 +157,6 @@ def test_where_no_port_is_near_a_gpu_the_far_ones_serve() -> None:
     choice = rdma_choice(Machine(node(), far), BOND)
     assert len(choice.ports) == 4
     assert "none is under a GPU's switch" in choice.reason
-
-
-def test_infiniband_needs_no_gid_index() -> None:
-    choice = rdma_choice(Machine(node(), topology(link_layer="InfiniBand")), BOND)
-    assert len(choice.ports) == 4
-    assert choice.gid.index is None
-
-
-def test_one_index_must_serve_all_ports_or_none_is_set() -> None:
-    facts, other = topology(), topology(gid_index=5)
-    mixed = replace(facts, rdma=(facts.rdma[0], other.rdma[1], *facts.rdma[2:]))
-    choice = rdma_choice(Machine(node(), mixed), BOND)
-    assert choice.gid.index is None
-    assert "mlx5_1:1: [5]" in choice.gid.reason
 
 
 def single_card() -> Topology:
@@ -252,16 +251,6 @@ def test_ports_without_a_pci_function_are_cards_of_their_own() -> None:
     )
 
 
-@pytest.mark.parametrize(("pinned", "taken"), [("=rdma1", "rdma1"), ("^docker", ""), ("bond0,rdma1", "")])
-def test_a_pin_in_nccls_own_words_is_taken_where_gloo_can_follow(pinned: str, taken: str) -> None:
-    spec = gang(1, overrides=Overrides(socket_ifname=pinned))
-    if taken:
-        assert only(spec, topologies(spec)).interface == taken
-    else:
-        with pytest.raises(InputError, match="Gloo takes one"):
-            only(spec, topologies(spec))
-
-
 def test_every_node_takes_the_same_network() -> None:
     """node1's bond is in another network: the interface that both share is taken, on both."""
     facts = topologies(gang(2))
@@ -292,10 +281,7 @@ def test_the_transport_that_is_asked_for_and_possible(transport: str, broken: bo
     facts = topologies(spec)
     if broken:
         facts["node2"] = replace(facts["node2"], rdma=tuple(map(without_rdma, facts["node2"].rdma)))
-    tcp = tcp_choices(spec, facts)
-    decision = decide(
-        spec, {each.name: rdma_choice(Machine(each, facts[each.name]), tcp[each.name]) for each in spec.nodes}
-    )
+    decision = decide(spec, chosen_ports(spec, facts))
     assert decision.transport.value == kind
     assert [finding.id for finding in decision.findings] == (["TRANSPORT-TCP"] if kind == "tcp" else [])
 
@@ -311,23 +297,15 @@ def test_rdma_that_is_demanded_and_not_there_stops() -> None:
     assert "mlx5_0:1 DOWN" in caught.value.what
 
 
-def test_one_node_needs_no_transport_and_mixed_wishes_are_refused() -> None:
+def test_one_node_needs_no_transport() -> None:
     assert decide(gang(1), {}).transport.value == "none"
-    spec = gang(2)
-    mixed = replace(spec, nodes=(replace(spec.nodes[0], transport="tcp"), spec.nodes[1]))
-    with pytest.raises(InputError, match="different transports"):
-        decide(mixed, {})
 
 
 def test_fewer_ports_on_one_node_are_told() -> None:
     spec = gang(2)
     facts = topologies(spec) | {"node1": topology("node1", 1, rdma=("mlx5_0", "mlx5_1"))}
-    tcp = tcp_choices(spec, facts)
-    decision = decide(
-        spec, {each.name: rdma_choice(Machine(each, facts[each.name]), tcp[each.name]) for each in spec.nodes}
-    )
-    assert [finding.id for finding in decision.findings] == ["RDMA-PORTS-UNEVEN"]
-    assert decision.findings[0].evidence == ("node0: 4", "node1: 2")
+    (uneven,) = decide(spec, chosen_ports(spec, facts)).findings
+    assert (uneven.id, uneven.evidence) == ("RDMA-PORTS-UNEVEN", ("node0: 4", "node1: 2"))
 
 
 def unread(area: Area, path: str = "/sys/x") -> Topology:
@@ -357,3 +335,38 @@ def test_ports_that_were_not_read_are_no_reason_for_tcp(area: Area) -> None:
 
 
 PIN = Overrides(ib_hca="=mlx5_0:1,mlx5_1:1")
+
+
+def on_networks(name: str, number: int, *, rail: int = 100_000, shared: bool = True) -> Topology:
+    network = "10.1.0" if shared else f"10.{number + 50}.0"
+    return Topology(
+        node=name,
+        interfaces=(
+            Interface(name="bond0", operstate="up", speed_mbps=20_000, ipv4=(f"10.0.0.{number}/24",)),
+            Interface(name="ens1", operstate="up", speed_mbps=rail, ipv4=(f"{network}.{number}/24",)),
+            Interface(name="docker0", operstate="up", speed_mbps=400_000, ipv4=("172.17.0.1/16",)),
+            Interface(name="down0", operstate="down", speed_mbps=400_000, ipv4=(f"10.9.0.{number}/24",)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "interface", "network"),
+    [
+        ({}, "", "10.1.0"),
+        ({"rail": 1000}, "", "10.0.0"),  # the slowest end counts
+        ({"shared": False}, "", "10.0.0"),  # a network that not all share is none
+        ({}, "bond0", "10.0.0"),
+    ],
+)
+def test_the_fastest_network_that_all_share_carries_a_checkpoint(
+    other: dict[str, Any], interface: str, network: str
+) -> None:
+    found = data_network({"a": on_networks("a", 1), "b": on_networks("b", 2, **other)}, interface)
+    assert found.addresses == {"a": f"{network}.1", "b": f"{network}.2"}
+    assert ("100 Gbit/s" in found.reason) is (network == "10.1.0")
+
+
+def test_a_network_that_is_down_carries_none() -> None:
+    with pytest.raises(InputError, match="no network on down0"):
+        data_network({"a": on_networks("a", 1), "b": on_networks("b", 2)}, "down0")

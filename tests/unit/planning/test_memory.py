@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.protocol.layout import Layout
 
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
 PP4 = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)
+IN_FOUR = replace(TP32, attention_data_parallel=4)
 GRAPHS_32 = {"--cuda-graph-max-bs-decode": ("32",)}
 INT8 = load_profile("DeepSeek-R1-Channel-INT8")
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
@@ -25,10 +27,16 @@ STOCK = load_profile("DeepSeek-V3-0324")
 OLD, NEW, CPU = (load_stack(name) for name in ("sglang-0.4.4-l40s", "sglang-0.5.23", "sglang-0.5.23-cpu"))
 
 
+def of(stack: Stack = NEW, layout: Layout = TP32, flags: Mapping[str, tuple[str, ...]] = GRAPHS_32, **more: Any) -> Any:
+    """A budget, whose figures are there where a GPU was seen."""
+    return budget(
+        more.pop("profile", FINE), stack, layout, flags=flags, **{"gpu_total": GPU_BYTES, "where": "", **more}
+    )
+
+
 def test_the_articles_int8_log_within_five_percent() -> None:
     """Load weight end. mem usage=21.27 GB; max_total_num_tokens=201723."""
-    memory = budget(INT8, OLD, TP32, flags={}, gpu_total=GPU_BYTES, where="")
-    assert memory.weights is not None and memory.kv_tokens is not None
+    memory = of(OLD, flags={}, profile=INT8)
     assert memory.weights / GIB == pytest.approx(21.27, rel=0.05)
     assert memory.kv_tokens == pytest.approx(201_723, rel=0.05)
     assert memory.kv_bytes_per_token == 70_272
@@ -63,74 +71,44 @@ def test_the_published_checkpoints_size() -> None:
 
 
 def test_0_5_23_keeps_more_free_than_0_4_4() -> None:
-    old = budget(FINE, OLD, TP32, flags={}, gpu_total=GPU_BYTES, where="")
-    new = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
-    assert old.kv_tokens is not None and new.kv_tokens is not None
-    assert new.kv_tokens < old.kv_tokens
+    new = of()
+    assert new.kv_tokens < of(OLD, flags={}).kv_tokens
     assert new.static_fraction == 0.732  # as 0.5.23 resolves it: tests/engine/test_memory.py
 
 
 def test_what_does_not_fit_is_refused_with_the_arithmetic() -> None:
-    with pytest.raises(InputError) as caught:
-        budget(
-            FINE,
-            OLD,
-            Layout(tensor_parallel=16, nnodes=2, gpus_per_node=8),
-            flags={},
-            gpu_total=GPU_BYTES,
-            where="gang g",
-        )
-    assert "does not fit" in caught.value.what
-    assert "GiB" in caught.value.what
+    with pytest.raises(InputError, match=r"does not fit.*GiB") as caught:
+        of(OLD, Layout(tensor_parallel=16, nnodes=2, gpus_per_node=8), {}, where="gang g")
     assert caught.value.where == "gang g"
 
 
 @pytest.mark.parametrize(("stack", "total"), [(OLD, None), (CPU, None), (CPU, GPU_BYTES)])
-def test_without_a_gpu_nothing_is_claimed_about_tokens(stack: object, total: int | None) -> None:
-    memory = budget(FINE, stack, TP32, flags={}, gpu_total=total, where="")  # type: ignore[arg-type]
+def test_without_a_gpu_nothing_is_claimed_about_tokens(stack: Stack, total: int | None) -> None:
+    memory = of(stack, flags={}, gpu_total=total)
     assert memory.kv_tokens is None
     assert memory.weights
     assert "not calculated" in memory.explanation[-1]
 
 
 @pytest.mark.parametrize("stack", [OLD, NEW])
-def test_a_given_static_fraction_is_taken(stack: Stack) -> None:
-    flags = {"--mem-fraction-static": ("0.9",)}
-    more = budget(FINE, stack, TP32, flags=flags, gpu_total=GPU_BYTES, where="")
-    assert more.reserve is not None and more.static_fraction == 0.9
+def test_what_flags_say_of_memory_counts(stack: Stack) -> None:
+    more = of(stack, flags={"--mem-fraction-static": ("0.9",)})
+    assert more.static_fraction == 0.9
     assert more.reserve == pytest.approx((GPU_BYTES - 1.29 * GIB) * 0.1, rel=0.001)
-
-
-@pytest.mark.parametrize("stack", [OLD, NEW])
-def test_tokens_are_limited_where_somebody_limits_them_and_no_further(stack: Stack) -> None:
+    assert of(stack, flags={"--kv-cache-dtype": ("fp8_e4m3",)}).kv_bytes_per_token == 70_272 // 2
     for limit, least in ((1000, 1000), (10**9, 150_000)):
-        flags = {"--max-total-tokens": (str(limit),)}
-        tokens = budget(FINE, stack, TP32, flags=flags, gpu_total=GPU_BYTES, where="").kv_tokens
-        assert tokens is not None and least <= tokens <= limit
-
-
-@pytest.mark.parametrize("stack", [OLD, NEW])
-def test_an_fp8_cache_holds_twice_as_much(stack: Stack) -> None:
-    flags = {"--kv-cache-dtype": ("fp8_e4m3",)}
-    half = budget(FINE, stack, TP32, flags=flags, gpu_total=GPU_BYTES, where="")
-    assert half.kv_bytes_per_token == 70_272 // 2
+        assert least <= of(stack, flags={"--max-total-tokens": (str(limit),)}).kv_tokens <= limit
 
 
 def test_a_draft_costs_a_layer_of_weights_and_of_cache() -> None:
-    flags = {**GRAPHS_32, "--speculative-algorithm": ("EAGLE",)}
-    drafted = budget(FINE, NEW, TP32, flags=flags, gpu_total=GPU_BYTES, where="")
-    plain = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
-    assert drafted.kv_bytes_per_token == 62 * 1152 and drafted.weights is not None and plain.weights is not None
-    assert 0.3 < (drafted.weights - plain.weights) / GIB < 0.6
+    drafted = of(flags={**GRAPHS_32, "--speculative-algorithm": ("EAGLE",)})
+    assert drafted.kv_bytes_per_token == 62 * 1152
+    assert 0.3 < (drafted.weights - of().weights) / GIB < 0.6
 
 
 def test_attention_in_groups_is_cut_into_fewer_parts() -> None:
-    in_four = replace(TP32, attention_data_parallel=4)
-    flags = {**GRAPHS_32, "--max-running-requests": ("64",)}
-    grouped = budget(FINE, NEW, in_four, flags=flags, gpu_total=GPU_BYTES, where="")
-    plain = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
-    assert grouped.weights is not None and plain.weights is not None and grouped.weights > plain.weights
-    assert grouped.static_fraction is not None and grouped.static_fraction < (plain.static_fraction or 0)
+    grouped, plain = of(layout=IN_FOUR, flags={**GRAPHS_32, "--max-running-requests": ("64",)}), of()
+    assert grouped.weights > plain.weights and grouped.static_fraction < plain.static_fraction
     assert "in 4 groups" in grouped.explanation[-1]
     assert "prefills 1,024 tokens at once, runs at most 16 requests" in grouped.explanation[-1]
 
@@ -140,21 +118,15 @@ def test_attention_in_groups_is_cut_into_fewer_parts() -> None:
 )
 def test_attention_groups_hold_more_of_the_embedding(stack: Stack, more: float) -> None:
     """0.5 splits it over one group's ranks, 0.4.4 not at all; apart from attention weights, only this grows."""
-    grouped, plain = (
-        budget(
-            FINE, stack, replace(TP32, attention_data_parallel=groups), flags=GRAPHS_32, gpu_total=GPU_BYTES, where=""
-        )
-        for groups in (4, 1)
-    )
-    assert grouped.weights is not None and plain.weights is not None
-    of_attention = weights_per_gpu(FINE, replace(TP32, attention_data_parallel=4)) - weights_per_gpu(FINE, TP32)
+    of_attention = weights_per_gpu(FINE, IN_FOUR) - weights_per_gpu(FINE, TP32)
     of_attention -= 129280 * 7168 * 2 // 8 - 129280 * 7168 * 2 // 32
-    assert grouped.weights - plain.weights == pytest.approx(of_attention + more, abs=4)
+    grown = of(stack, IN_FOUR).weights - of(stack).weights
+    assert grown == pytest.approx(of_attention + more, abs=4)
 
 
 def test_the_table_of_requests_is_counted_out_of_the_reserve() -> None:
     """SGLang's req_to_token: 2048 requests and a row for padding, of 163,840 tokens and 4 more, int32."""
-    found = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="", context=163_840)
+    found = of(context=163_840)
     assert found.request_table == 2049 * 163_844 * 4
     assert any("2,049 x 163,844 x 4 bytes = 1.25 GiB" in line for line in found.explanation)
     for stack, flags, groups, wanted in (
@@ -165,12 +137,11 @@ def test_the_table_of_requests_is_counted_out_of_the_reserve() -> None:
         (OLD, {"--max-running-requests": ("64",)}, 4, 65 * 163_844 * 4),
     ):
         layout = replace(TP32, attention_data_parallel=groups)
-        table = budget(FINE, stack, layout, flags=flags, gpu_total=GPU_BYTES, where="", context=163_840).request_table
-        assert table == wanted, (stack.name, flags)
+        assert of(stack, layout, flags, context=163_840).request_table == wanted, (stack.name, flags)
 
 
 def test_without_a_context_length_the_table_of_requests_is_not_counted() -> None:
-    found = budget(FINE, NEW, TP32, flags=GRAPHS_32, gpu_total=GPU_BYTES, where="")
+    found = of()
     assert found.request_table is None and "not calculated" in found.explanation[-1]
 
 
@@ -205,7 +176,7 @@ def test_sliding_windows_keep_fewer_tokens_than_full_layers() -> None:
         ({"--swa-full-tokens-ratio": ("0.5",)}, 18 * cell + 9 * cell),
         ({"--disable-hybrid-swa-memory": ()}, 36 * cell),
     ):
-        found = budget(oss, NEW, one_node, flags=flags, gpu_total=GPU_BYTES, where="")
+        found = of(NEW, one_node, flags, profile=oss)
         assert found.kv_bytes_per_token == kept
     assert any("18 of 36 layers have a sliding window" in line for line in found.explanation)
     staged = replace(one_node, tensor_parallel=4, pipeline_parallel=2)

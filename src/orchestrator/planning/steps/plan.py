@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from orchestrator.planning.host import HostFacts, model_path, venv
 from orchestrator.planning.named import refusal
 from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes, saved_plan
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
-from orchestrator.protocol.message import Unreadable, parsed
+from orchestrator.protocol.message import Message, Unreadable, parsed
 from orchestrator.records.documents import write_whole
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
@@ -38,7 +38,7 @@ from orchestrator.topology.build import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+class PlanRequest(Message):
     """What an operator asks for. None and () let inventory, profile and facts decide. saved: take no other plan.
 
     replicas: one gang a node; whoever makes the plan is given an inventory that is split so
@@ -240,8 +240,7 @@ FORMAT = 1
 
 def write_plan(path: Path, plan: Plan, request: PlanRequest) -> None:
     """Write the plan's document with the request that it came from. Raises InputError where it can't be written."""
-    asked = asdict(replace(request, saved=None))
-    document = {"format": FORMAT, **plan_json(plan), "request": asked}
+    document = {"format": FORMAT, **plan_json(plan), "request": replace(request, saved=None).as_json()}
     write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -251,7 +250,7 @@ def read_request(path: Path) -> PlanRequest:
         document = json.loads(path.read_bytes())
         if document["format"] != FORMAT:
             raise _wrong(path, f"found format {document['format']!r:.40}, wanted {FORMAT}")
-        return _request(path, document)
+        request, saved = PlanRequest.read(document["request"]), saved_plan(str(path), document)
     except OSError as failure:
         raise InputError(
             f"this file can't be read: {failure.strerror or failure}",
@@ -260,28 +259,9 @@ def read_request(path: Path) -> PlanRequest:
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         raise _wrong(path, f"this is not a plan: {wrong!r:.100}") from None
-
-
-def _request(path: Path, document: Mapping[str, Any]) -> PlanRequest:
-    asked = document["request"]
-    return PlanRequest(
-        model=str(asked["model"]),
-        stack=None if asked["stack"] is None else str(asked["stack"]),
-        tp=_degree(asked["tp"]),
-        pp=_degree(asked["pp"]),
-        ep=_degree(asked["ep"]),
-        attn_dp=_degree(asked.get("attn_dp")),
-        layout=str(asked.get("layout", "")),
-        replicas=asked.get("replicas") is True,
-        extra_args=tuple(str(word) for word in asked["extra_args"]),
-        gangs=tuple(str(name) for name in asked["gangs"]),
-        without=tuple(str(name) for name in asked.get("without", ())),
-        saved=saved_plan(str(path), document),
-    )
-
-
-def _degree(value: object) -> int | None:
-    return None if value is None else int(str(value))
+    if isinstance(request, Unreadable):
+        raise _wrong(path, f"this is not a plan: {request}")
+    return replace(request, saved=saved)
 
 
 def _wrong(path: Path, what: str) -> InputError:

@@ -292,7 +292,7 @@ def test_many_changes_are_counted(file: Path) -> None:
         ("[]", "this is not a plan"),
         ("{}", "this is not a plan: KeyError('format')"),
         ('{"format": 99}', "found format 99, wanted 1"),
-        ('{"format": 1, "plan_id": "x", "facts": [], "nodes": [], "request": {"model": "m"}}', "this is not a plan"),
+        ('{"format": 1, "plan_id": "x", "facts": [], "nodes": [], "request": {"model": 5}}', "this is not a plan"),
         ('{"format": 1, "plan_id": "x", "facts": 5, "nodes": [], "request": {}}', "this is not a plan"),
     ],
 )
