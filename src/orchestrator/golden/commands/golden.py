@@ -12,7 +12,6 @@ from orchestrator.cli.screen import Screen, printable
 from orchestrator.model.errors import Exit
 
 if TYPE_CHECKING:
-    from orchestrator.golden.compare import AnswerComparison
     from orchestrator.golden.steps.golden import Golden
 
 _VERBS = (
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     gangs = tuple(args.gang)
     if args.golden_verb == "show":
-        return _show(golden.show(inventory, gangs), args, screen)
+        return _show(golden.show(inventory, gangs), screen)
     work = golden.accept_now if args.golden_verb == "accept" else golden.check_now
     with counting(screen, "prompts") as at:
         found = work(inventory, gangs, at)
@@ -48,10 +47,6 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for one in found:
             _print(one, screen, accepted=args.golden_verb == "accept")
-    return _code(found)
-
-
-def _code(found: Sequence[Golden]) -> int:
     verdicts = {one.verdict.value for one in found}
     if "differs" in verdicts:
         return Exit.DIFFERS
@@ -59,60 +54,58 @@ def _code(found: Sequence[Golden]) -> int:
 
 
 def _print(one: Golden, screen: Screen, *, accepted: bool) -> None:
-    say = screen.out.print
+    def say(line: str) -> None:
+        screen.out.print(printable(line))
+
     if accepted:
-        say(printable(f"{one.gang}: {_how_many(one)} accepted for {one.subject}"))
-        say(printable(f"  stored in {one.file}"))
+        say(f"{one.gang}: {_how_many(one)} accepted for {one.subject}")
+        say(f"  stored in {one.file}")
     elif one.verdict.value == "none":
-        say(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
+        say(f"{one.gang}: nothing was accepted for {one.subject}")
         say("  fix: check a few answers yourself, then run l40s-deploy golden accept")
-        return
     else:
         wrong = [each for each in one.compared if not each.same]
         right = len(one.compared) - len(wrong)
-        say(printable(f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})"))
+        say(f"{one.gang}: {right} of {len(one.compared)} answers match the accepted ones ({one.subject})")
         for each in wrong:
-            _print_difference(each, screen)
+            say(f"  {each.id}: differs from token {(each.position or 0) + 1} on")
+            say(f"    accepted: {each.expected!r}")
+            say(f"    found:    {each.found!r}")
         if wrong:
             say("  fix: verify checkpoint and kernels on every node: l40s-deploy checkpoint verify; l40s-deploy doctor")
-    for prompt in one.varies:
-        say(printable(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared"))
+    for prompt in one.baseline.varies if one.baseline else ():
+        say(f"  {prompt}: the engine's answer varies here on its own; only the stable part is compared")
     _say_left_out(one, screen)
 
 
 def _how_many(one: Golden) -> str:
-    from orchestrator.golden.document import PROMPTS
+    from orchestrator.golden.answers import PROMPTS
 
-    of = f" of {len(PROMPTS)}" if one.left_out else ""
-    return f"{len(PROMPTS) - len(one.left_out)}{of} answers"
+    left_out = len(one.baseline.left_out) if one.baseline else 0
+    return f"{len(PROMPTS) - left_out}{f' of {len(PROMPTS)}' if left_out else ''} answers"
 
 
 def _say_left_out(one: Golden, screen: Screen) -> None:
-    for prompt in one.left_out:
+    for prompt in one.baseline.left_out if one.baseline else ():
         screen.out.print(printable(f"  {prompt}: left out, it was longer than the engine's context"))
 
 
-def _print_difference(each: AnswerComparison, screen: Screen) -> None:
-    screen.out.print(printable(f"  {each.id}: differs from token {(each.position or 0) + 1} on"))
-    screen.out.print(printable(f"    accepted: {each.expected!r}"))
-    screen.out.print(printable(f"    found:    {each.found!r}"))
-
-
-def _show(shown: Sequence[tuple[Golden, object]], args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.golden.document import Baseline, to_json
-
-    if args.json:
-        documents = [to_json(baseline) if isinstance(baseline, Baseline) else None for _, baseline in shown]
-        screen.json({"gangs": [{"name": one.gang, "file": one.file, "baseline": doc}
-                               for (one, _), doc in zip(shown, documents, strict=True)]})  # fmt: skip
+def _show(shown: Sequence[Golden], screen: Screen) -> int:
+    if screen.as_json:
+        gangs = [
+            {"name": one.gang, "file": one.file, "baseline": one.baseline.as_json() if one.baseline else None}
+            for one in shown
+        ]
+        screen.json({"gangs": gangs})
         return Exit.DONE
-    for one, baseline in shown:
-        if not isinstance(baseline, Baseline):
-            screen.out.print(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
+    say = screen.out.print
+    for one in shown:
+        if one.baseline is None:
+            say(printable(f"{one.gang}: nothing was accepted for {one.subject}"))
             continue
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.accepted_at))
-        screen.out.print(printable(f"{one.gang}: {_how_many(one)} accepted for {one.subject} on {when}, {one.file}"))
-        for prompt, accepted in baseline.prompts.items():
-            screen.out.print(printable(f"  {prompt}: {accepted.answer.text!r}"))
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.baseline.made_at))
+        say(printable(f"{one.gang}: {_how_many(one)} accepted for {one.subject} on {when}, {one.file}"))
+        for prompt, accepted in one.baseline.prompts.items():
+            say(printable(f"  {prompt}: {accepted.text!r}"))
         _say_left_out(one, screen)
     return Exit.DONE

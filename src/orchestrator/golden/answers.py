@@ -1,0 +1,238 @@
+"""Accepted answers: how they are asked for, made from repeated ones, compared with a new one and kept. Pure.
+
+Two runs of one engine may differ where two tokens are nearly equally likely: the sum of an all-reduce depends on its
+order, a kernel on the batch it sees. What an engine varies by itself is measured when a baseline is accepted, and
+only that much is tolerated later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from orchestrator.protocol.message import Message
+
+NOISE_TIMES = 2.0
+"""Two log-probabilities, each uncertain by the noise, may change places when they are this many times it apart."""
+FORMAT = 1
+TOO_LONG = "longer than the model's context length"
+"""What SGLang says of such a prompt (managers/tokenizer_manager.py)."""
+PATH = "/generate"
+_RUNNERS_UP = 2
+
+
+class GoldenVerdict(str, Enum):
+    """Of one gang: none where no baseline was accepted."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Message):
+    """One greedy answer. tokens: ids; logprobs: of each token, natural logarithm; margins: how much more likely than
+    the runner-up each token was (difference of the two log-probabilities), None where the engine named none; text: as
+    decoded."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    margins: tuple[float | None, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptBaseline(Answer):
+    """A prompt's accepted answer. varies_from: index of the first token that the repetitions did not share, None where
+    they were alike; noise: the largest difference between the log-probabilities that they gave the same token."""
+
+    varies_from: int | None
+    noise: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject(Message):
+    """What a baseline is for: the same checkpoint by another stack or layout may rightly answer otherwise."""
+
+    model: str
+    stack: str
+    layout: str
+
+    @property
+    def name(self) -> str:
+        """As a file is named."""
+        plain = "_".join((self.model, self.stack, self.layout))
+        return "".join(char if char.isalnum() or char in "._-" else "-" for char in plain)
+
+    def __str__(self) -> str:
+        return f"{self.model} by {self.stack} at {self.layout}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline(Subject):
+    """The document that is stored. made_at: epoch seconds; prompts: by prompt id."""
+
+    format: int = FORMAT
+    made_at: float
+    prompts: Mapping[str, PromptBaseline]
+
+    @property
+    def varies(self) -> tuple[str, ...]:
+        """Prompts whose answer the accepted engine varied by itself."""
+        return tuple(prompt for prompt, accepted in self.prompts.items() if accepted.varies_from is not None)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Prompts that were longer than its context."""
+        return tuple(prompt.id for prompt in PROMPTS if prompt.id not in self.prompts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerComparison(Message):
+    """position: index of the first differing token, None where the answers agree; tolerated: why a difference is none,
+    in words, '' where there is nothing to tolerate."""
+
+    id: str
+    same: bool
+    position: int | None = None
+    expected: str = ""
+    found: str = ""
+    tolerated: str = ""
+
+
+def accept(answers: Sequence[Answer]) -> PromptBaseline:
+    """The baseline that repeated answers of one engine to one prompt give; the first of them is kept."""
+    first, *others = answers
+    varies_from = min((_shared(first, other) for other in others if other.tokens != first.tokens), default=None)
+    noise = max(
+        (
+            abs(mine - theirs)
+            for other in others
+            for mine, theirs in zip(first.logprobs[:varies_from], other.logprobs[:varies_from], strict=False)
+        ),
+        default=0.0,
+    )
+    return PromptBaseline(
+        tokens=first.tokens, logprobs=first.logprobs, margins=first.margins, text=first.text,
+        varies_from=varies_from, noise=noise,
+    )  # fmt: skip
+
+
+def compare(prompt: str, accepted: PromptBaseline, answer: Answer) -> AnswerComparison:
+    """An answer against its baseline: the same, tolerated, or different from a position on."""
+    position = _shared(accepted, answer)
+    if position == len(accepted.tokens) == len(answer.tokens):
+        return AnswerComparison(id=prompt, same=True)
+    tolerated = _tolerated(accepted, position)
+    return AnswerComparison(
+        id=prompt,
+        same=bool(tolerated),
+        position=position,
+        expected=accepted.text,
+        found=answer.text,
+        tolerated=tolerated,
+    )
+
+
+def overall(compared: Sequence[AnswerComparison]) -> GoldenVerdict:
+    """Of all prompts: differs where one differs; none where nothing was compared."""
+    if not compared:
+        return GoldenVerdict.NONE
+    return GoldenVerdict.SAME if all(one.same for one in compared) else GoldenVerdict.DIFFERS
+
+
+def _shared(one: Answer, other: Answer) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
+    shorter = min(len(one.tokens), len(other.tokens))
+    return next((place for place, (mine, theirs) in pairs if mine != theirs), shorter)
+
+
+def _tolerated(accepted: PromptBaseline, position: int) -> str:
+    if accepted.varies_from is not None and position >= accepted.varies_from:
+        return f"the accepted engine's own answers vary from token {accepted.varies_from + 1} on"
+    margin = accepted.margins[position] if position < len(accepted.margins) else None
+    if margin is not None and margin <= NOISE_TIMES * accepted.noise:
+        return f"token {position + 1} was a tie: {margin:.4f} apart, noise {accepted.noise:.4f}"
+    return ""
+
+
+def generation(prompt: str, max_tokens: int) -> dict[str, Any]:
+    """The body of a request for a greedy generation with its token ids, to SGLang's own /generate.
+
+    The same in 0.4.4 and 0.5.23: `return_logprob` brings `meta_info.output_token_logprobs` and `output_top_logprobs`,
+    each entry (log-probability, token id, text or null) (srt/managers/tokenizer_manager.py,
+    detokenize_logprob_tokens).
+    """
+    return {
+        "text": prompt,
+        "sampling_params": {"temperature": 0, "max_new_tokens": max_tokens},
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "top_logprobs_num": _RUNNERS_UP,
+    }
+
+
+def answer_of(document: Any) -> Answer:
+    """The answer in a response's JSON. Raises ValueError where it holds no token ids."""
+    try:
+        meta = document["meta_info"]
+        chosen = [(float(entry[0]), int(entry[1])) for entry in meta["output_token_logprobs"]]
+        margins = tuple(_margin(place, meta) for place in range(len(chosen)))
+        text = str(document["text"])
+    except (KeyError, TypeError, IndexError, ValueError) as wrong:
+        raise ValueError(f"the engine's answer contains no token ids: {type(wrong).__name__} {wrong}") from None
+    if not chosen:
+        raise ValueError("the engine's answer is empty")
+    return Answer(
+        tokens=tuple(token for _, token in chosen),
+        logprobs=tuple(logprob for logprob, _ in chosen),
+        margins=margins,
+        text=text,
+    )
+
+
+def _margin(place: int, meta: Mapping[str, Any]) -> float | None:
+    """How far the runner-up is behind; None, too, where it is impossible."""
+    top = (meta.get("output_top_logprobs") or [])[place : place + 1]
+    likely = sorted((float(entry[0]) for entry in top[0]), reverse=True) if top and top[0] else []
+    return likely[0] - likely[1] if len(likely) > 1 and math.isfinite(likely[1]) else None
+
+
+MAX_TOKENS = 32
+"""Of each answer. Twelve answers are some 400 decode steps: under half a minute on the slowest layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """id: as shown and as stored in baselines, so it never changes its meaning."""
+
+    id: str
+    text: str
+
+
+_SENTENCE = (
+    "The inventory of shelf {n} lists {n} boxes of screws, {m} boxes of nails and a note that says 'shelf {n}'. "
+)
+
+PROMPTS = (
+    Prompt("english-fact", "The capital of France is"),
+    Prompt("english-story", "It was two in the morning when the lights of the data centre went out, and"),
+    Prompt("english-explain", "An all-reduce over PCIe is slower than one over NVLink because"),
+    Prompt("chinese-fact", "中国的首都是"),
+    Prompt("chinese-explain", "深度学习中,混合专家模型的主要优点是"),
+    Prompt("spanish-fact", "El río más largo de América del Sur es"),
+    Prompt("german-list", "Die sieben Tage der Woche heißen"),
+    Prompt("japanese-fact", "日本で一番高い山は"),
+    Prompt("code-python", 'def fibonacci(n: int) -> int:\n    """The n-th Fibonacci number."""\n'),
+    Prompt("code-sql", "-- the ten customers with the highest total of orders\nSELECT"),
+    Prompt("arithmetic", "12 + 30 = 42\n17 + 25 = 42\n123 + 456 = 579\n608 + 291 ="),
+    Prompt(
+        "long-context",
+        "".join(_SENTENCE.format(n=n, m=3 * n) for n in range(1, 41))
+        + "According to the list above, shelf 17 holds this many boxes of nails:",
+    ),
+)
