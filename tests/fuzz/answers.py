@@ -186,8 +186,8 @@ def _prerequisites(fleet: Fleet) -> None:
 
 
 def _tuned(fleet: Fleet) -> None:
-    seen = tuning.ask_holdings(fleet, [GOOD, ODD], load_stack("sglang-0.5.23"), {})
-    assert GOOD in seen.holdings
+    found = tuning.ask_holdings(fleet, [GOOD, ODD], load_stack("sglang-0.5.23"), {})
+    assert GOOD in found.values
 
 
 def _report(fleet: Fleet) -> None:

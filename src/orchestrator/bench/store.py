@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.errors import InputError
-from orchestrator.records.documents import state_folder, write_document
+from orchestrator.records.documents import read_document, state_folder, write_document
 
 FORMAT = 1
 MOST_RAW_BYTES = 16 << 20
@@ -21,33 +20,33 @@ _RAW = ".raw.jsonl"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
-def new_id(gang: str, at: float, *, root: Path | None = None) -> str:
+def new_id(gang: str, at: float) -> str:
     """A name that is not taken yet: when (UTC), and whose."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", gang)[:60]
     name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at)) + f"-{plain}"
     number, taken = 1, name
-    while bench_file(taken, root=root).exists():
+    while bench_file(taken).exists():
         number += 1
         taken = f"{name}-{number}"
     return taken
 
 
-def bench_file(name: str, *, root: Path | None = None) -> Path:
+def bench_file(name: str) -> Path:
     """Where the record of this name is, whether or not it exists."""
-    return (root or state_folder("bench")) / f"{name}.json"
+    return state_folder("bench") / f"{name}.json"
 
 
-def write_bench(document: Mapping[str, Any], *, root: Path | None = None) -> Path:
+def write_bench(document: Mapping[str, Any]) -> Path:
     """Write a record by its `id`; returns its file. Raises InputError where it can't be written."""
-    file = bench_file(str(document["id"]), root=root)
+    file = bench_file(str(document["id"]))
     write_document(file, {"format": FORMAT, **document})
     return file
 
 
-def keep_raw(name: str, text: str, *, root: Path | None = None) -> str | None:
+def keep_raw(name: str, text: str) -> str | None:
     """The client's own result beside a record; returns its file. None where it is too long, or can't be written: the
     record is worth more. Only the newest are kept."""
-    folder = root or state_folder("bench")
+    folder = state_folder("bench")
     file, data = folder / f"{name}{_RAW}", text.encode("utf-8", "replace")
     if not data or len(data) > MOST_RAW_BYTES:
         return None
@@ -63,42 +62,30 @@ def keep_raw(name: str, text: str, *, root: Path | None = None) -> str | None:
     return str(file)
 
 
-def read_bench(name: str, *, root: Path | None = None) -> dict[str, Any]:
+def read_bench(name: str) -> dict[str, Any]:
     """One record. Raises InputError where there is none of this name, or it can't be read."""
-    file = bench_file(name, root=root)
+    file = bench_file(name)
     if not _ID.fullmatch(name) or not file.is_file():
         raise InputError(
             f"no benchmark is recorded as {name!r}",
             where=str(file.parent),
             fix="list them with `l40s-deploy bench list`",
         )
-    found = _read(file)
-    if found is None:
+    found = read_document(file, _record)
+    if found is None or found["id"] != name:
         raise InputError("this record can't be read", where=str(file), fix=f"delete or restore {file.name}")
     return found
 
 
-def all_benches(*, root: Path | None = None) -> tuple[dict[str, Any], ...]:
+def all_benches() -> tuple[dict[str, Any], ...]:
     """Every record that can be read, oldest first."""
-    try:
-        files = sorted((root or state_folder("bench")).glob("*.json"))
-    except OSError:
-        return ()
-    return tuple(sorted((found for file in files if (found := _read(file))), key=lambda one: one["at"]))
+    found = [(file.stem, read_document(file, _record)) for file in state_folder("bench").glob("*.json")]
+    return tuple(sorted((one for name, one in found if one and one["id"] == name), key=lambda one: one["at"]))
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _record(found: Any) -> dict[str, Any] | None:
     """None for what is no record of ours."""
-    try:
-        found = json.loads(file.read_bytes())
-        sound = (
-            found["format"] == FORMAT
-            and found["id"] == file.stem
-            and isinstance(found["at"], (int, float))
-            and all(isinstance(found[key], str) for key in ("gang", "model", "stack", "layout", "gpu", "dataset"))
-            and isinstance(found["load"], dict)
-            and all(isinstance(value, (int, float)) for value in found["serving"].values())
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-    return found if sound else None
+    texts = (found[key] for key in ("id", "gang", "model", "stack", "layout", "gpu", "dataset"))
+    numbers = (found["at"], *found["serving"].values())
+    sound = found["format"] == FORMAT and isinstance(found["load"], dict) and all(isinstance(one, str) for one in texts)
+    return found if sound and all(isinstance(one, (int, float)) for one in numbers) else None

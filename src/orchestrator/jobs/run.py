@@ -70,7 +70,7 @@ def in_its_place(
 
 
 def follow(
-    session: Session, gang: str, order: JobOrder, kind: type[L], take: Callable[[L], bool], token: str = ""
+    session: Session, gang: str, order: JobOrder, kind: type[L], take: Callable[[L], bool | None], token: str = ""
 ) -> None:
     """Run it on one node. take: is given each line, and says whether that is enough; the node then ends the program.
 

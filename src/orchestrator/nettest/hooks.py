@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.model.deadlines import TEST_BEFORE_GO_S
+from orchestrator.model.errors import FindingsError, VerificationDiffers
+from orchestrator.model.inventory import GangSpec
+from orchestrator.protocol.staging import StagingRequest
 
 if TYPE_CHECKING:
-    from orchestrator.gang.steps.raising import BeforeGoCheck
+    from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest
+    from orchestrator.gang.steps.watcher import Watcher
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:
@@ -28,6 +34,41 @@ def options(verb: str, parser: argparse.ArgumentParser) -> None:
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
     from orchestrator.gang.steps.raising import BeforeGoCheck
-    from orchestrator.nettest.steps.before_go import tested_before
 
-    return BeforeGoCheck(TEST_BEFORE_GO_S, tested_before(args.nettest_min / 100)) if args.nettest else None
+    enough = args.nettest_min / 100
+    return (
+        BeforeGoCheck(TEST_BEFORE_GO_S, lambda *begun: partial(tested_before, enough, *begun)) if args.nettest else None
+    )
+
+
+def tested_before(
+    enough: float, here: StagedFleet, request: UpRequest, watcher: Watcher,
+    gang: GangSpec, requests: Mapping[str, StagingRequest],
+) -> None:  # fmt: skip
+    """Between *armed* and *go*: a slow network, or wrong data, keeps the ranks from starting. enough: the share of the
+    expected speed that must be reached."""
+    from orchestrator.nettest.report import findings
+    from orchestrator.nettest.steps import nettest
+    from orchestrator.nettest.verdict import NettestVerdict
+
+    if sum(len(one.tp_ranks) for one in requests.values()) < 2:
+        return
+    watcher.step(gang.name, "testing the network in the engine's place")
+    shape = nettest.shape_of(request.plan.model, requests)
+    setup = nettest.NettestSetup(gang=gang, requests=requests, topologies=here.topologies, shape=shape, enough=enough)
+    result = nettest.test(here.fleet, setup, lambda *_: None).result
+    if result.verdict is NettestVerdict.FAILED:
+        wrong = findings(result)[0]
+        what = f"no rank was started: {wrong.id}: {wrong.title}"
+        raise FindingsError(what, where=f"gang {gang.name}", fix=wrong.fix)
+    if result.verdict is NettestVerdict.SLOW:
+        why = "; ".join(f"{finding.id}: {finding.title}" for finding in findings(result)[:2])
+        raise VerificationDiffers(
+            f"the network is slow, so no rank was started: {why}",
+            where=f"gang {gang.name}",
+            fix="run l40s-deploy nettest to see every figure; without --nettest the gang starts anyway",
+        )
+    ok = "the network is ok, its data right"
+    unknown = "data is right; the speed was measured and not judged: nobody knows what to expect of this network"
+    words = ok if result.verdict is NettestVerdict.OK else unknown
+    watcher.step(gang.name, f"{words} ({result.seconds:.0f} s)")

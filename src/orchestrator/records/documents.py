@@ -7,11 +7,13 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.model.errors import InputError
+
+T = TypeVar("T")
 
 
 def state_folder(name: str = "") -> Path:
@@ -56,6 +58,15 @@ def cant_be_written(path: Path, failure: OSError, fix: str) -> InputError:
     return InputError(f"can't be written: {failure.strerror or failure}", where=str(path), fix=fix)
 
 
+def read_document(file: Path, made: Callable[[Any], T | None]) -> T | None:
+    """What a document of ours is made into; None where there is none, or it is damaged. made: of its JSON; raises what
+    Python raises for another shape"""
+    try:
+        return made(json.loads(file.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
 FORMAT = 1
 
 
@@ -71,15 +82,14 @@ def keep_look(file: Path, at: float, findings: Sequence[Mapping[str, Any]]) -> N
 
 def last_look(file: Path) -> tuple[float, list[dict[str, Any]]] | None:
     """(when, findings); None where there was no look, or it can't be read."""
-    try:
-        found = json.loads(file.read_bytes())
+
+    def made(found: Any) -> tuple[float, list[dict[str, Any]]] | None:
         findings = [dict(one) for one in found["findings"]]
-        sound = found["format"] == FORMAT and all(
-            isinstance(one[key], str) for one in findings for key in ("id", "severity", "node", "title", "fix")
-        )
+        texts = (one[key] for one in findings for key in ("id", "severity", "node", "title", "fix"))
+        sound = found["format"] == FORMAT and all(isinstance(text, str) for text in texts)
         return (float(found["at"]), findings) if sound else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+
+    return read_document(file, made)
 
 
 def told_file(inventory: str) -> Path:
@@ -94,11 +104,7 @@ def unheard_file(inventory: str) -> Path:
 
 def read_told(file: Path) -> dict[str, str]:
     """Of either; empty where nothing is kept, or it can't be read."""
-    try:
-        kept = json.loads(file.read_bytes())
-        return {str(gang): str(word) for gang, word in kept.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
+    return read_document(file, lambda kept: {str(gang): str(word) for gang, word in kept.items()}) or {}
 
 
 def keep_told(file: Path, told: dict[str, str]) -> None:
@@ -109,23 +115,18 @@ def keep_told(file: Path, told: dict[str, str]) -> None:
 
 def last_start(gang: str, model: str, stack: str) -> dict[str, float]:
     """Seconds since staging at which each phase began; empty where nothing is kept, or it can't be read."""
-    try:
-        kept = json.loads(_file(gang, model, stack).read_bytes())["began"]
-        return {str(name): float(at) for name, at in kept.items() if math.isfinite(at)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
+    made = read_document(
+        _file(gang, model, stack),
+        lambda kept: {str(name): float(at) for name, at in kept["began"].items() if math.isfinite(at)},
+    )
+    return made or {}
 
 
 def keep_start(gang: str, model: str, stack: str, began: Mapping[str, float]) -> None:
     """Replace it. A record that can't be written is none: the next start shows no time left at first."""
-    document = {
-        "gang": gang,
-        "model": model,
-        "stack": stack,
-        "began": {name: round(at, 1) for name, at in began.items()},
-    }
+    seconds = {name: round(at, 1) for name, at in began.items()}
     with contextlib.suppress(InputError):
-        write_document(_file(gang, model, stack), document)
+        write_document(_file(gang, model, stack), {"gang": gang, "model": model, "stack": stack, "began": seconds})
 
 
 def _file(gang: str, model: str, stack: str) -> Path:

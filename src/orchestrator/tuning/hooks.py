@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.screen import Screen
@@ -43,6 +44,6 @@ def instead(verb: str, args: argparse.Namespace, screen: Screen) -> int | None:
 def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
     from orchestrator.gang.steps.raising import BeforeGoCheck
-    from orchestrator.tuning.steps.before_go import checked_before
+    from orchestrator.tuning.steps.kernels import checked_before
 
-    return BeforeGoCheck(KERNELS_S, checked_before) if args.check_kernels else None
+    return BeforeGoCheck(KERNELS_S, lambda *begun: partial(checked_before, *begun)) if args.check_kernels else None

@@ -6,17 +6,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import count, product
+from math import gcd
 from typing import Any
 
 from orchestrator.engines.engine import Lookup
-from orchestrator.engines.tuned_wanted import linears, wanted_files
+from orchestrator.engines.tuned_validity import read_name, unusable
+from orchestrator.engines.tuned_wanted import Wanted, linears, wanted_files
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.staging import CausePattern
-from orchestrator.tuning.messages import KernelCase, KernelLine, TuneJob
-from orchestrator.tuning.search import jobs_of
+from orchestrator.tuning.messages import KernelCase, KernelLine, Tile, TuneJob
 
-BATCHES = (1, 32, 1024)
+CHECKED = (1, 32, 1024)
 """Tokens: one request, the largest batch that most plans capture, a prompt."""
 PROMPT = 384
 _OWN = KernelCase(id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8a8", batch=256, n=512, k=1024,
@@ -78,7 +80,7 @@ class KernelResult:
 def kernels_of(profile: ModelProfile, layout: Layout, lookup: Lookup, *, gpu: str) -> tuple[KernelCase, ...]:
     """Everything that one GPU runs in one layer of each kind; what this check can't run is among them."""
     wanted = wanted_files(profile, layout, lookup, gpu=gpu, triton="")
-    tiled = [_tiled(job) for job in reversed(jobs_of(profile, wanted, BATCHES))]
+    tiled = [_tiled(job) for job in reversed(jobs_of(profile, wanted, CHECKED))]
     experts = [case for case in tiled if case.kernel == "moe"]
     found = [_OWN, *_attention(profile, layout), *(case for case in tiled if case.kernel == "linear")]
     found += _linears(profile, layout, lookup)
@@ -109,7 +111,7 @@ def _attention(profile: ModelProfile, layout: Layout) -> list[KernelCase]:
         first = replace(extend, kv_heads=extend.heads, qk=nope + dims.qk_rope_head_dim, v=v, cached=False)
         extend = replace(extend, kv_heads=1, qk=latent + dims.qk_rope_head_dim, v=latent)
         dtype = "fp8_w8a8" if profile.stored("attention") == "fp8-block" else ""
-        absorb = [KernelCase(id=0, name="MLA absorb", kernel="absorb", dtype=dtype, batch=BATCHES[1],
+        absorb = [KernelCase(id=0, name="MLA absorb", kernel="absorb", dtype=dtype, batch=CHECKED[1],
                              heads=extend.heads, n=n, k=k) for n, k in ((latent, nope), (v, latent))]  # fmt: skip
         absorb.insert(0, first)
     elif profile.attention == "gqa" and any(words[1:] == ("--attention-backend", "triton") for words in profile.flags):
@@ -128,7 +130,7 @@ def _linears(profile: ModelProfile, layout: Layout, lookup: Lookup) -> list[Kern
         return [] if known else [_unknown(f"GEMM ({profile.quantisation})")]
     case = KernelCase(id=0, name=f"{dtype.partition('_')[0].upper()} scaled GEMM", kernel="channel", dtype=dtype)
     shapes = linears(profile, layout, lookup)
-    return [replace(case, batch=batch, n=one.rows, k=one.columns) for batch in BATCHES for one in shapes]
+    return [replace(case, batch=batch, n=one.rows, k=one.columns) for batch in CHECKED for one in shapes]
 
 
 def shape_words(case: KernelCase) -> str:
@@ -197,3 +199,69 @@ def wrong_words(by_node: Mapping[str, Sequence[KernelResult]]) -> tuple[str, str
         words = f"{one.case.name} ({shape_words(one.case)}, {dtype_words(one.case)}) {one.verdict.value}"
         return f"{node}: {words}: {why}", one.cause.fix if one.cause else "see all: l40s-deploy stack check"
     return "", ""
+
+
+BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+"""The batch sizes that SGLang's own tuners measure (benchmark/kernels/fused_moe_triton)."""
+_SPACE: Mapping[str, tuple[int, ...]] = {
+    "BLOCK_SIZE_M": (16, 32, 64, 128, 256),
+    "BLOCK_SIZE_N": (32, 64, 128, 256),
+    "BLOCK_SIZE_K": (32, 64, 128, 256),
+    "GROUP_SIZE_M": (1, 16, 32, 64),
+    "num_warps": (4, 8),
+    "num_stages": (2, 3, 4, 5),
+}
+"""SGLang's own, and BLOCK_SIZE_K 32."""
+_GOLDEN = (5**0.5 - 1) / 2
+"""Repeated steps of this share of a range spread over all of it, however few they are. With a step that divides the
+range, they would all have the same depth and number of stages."""
+
+
+def candidates(name: str, most: int | None = None) -> tuple[Tile, ...]:
+    """All tiles of the space that an engine can use in the config file of this name. most: only so many of them,
+    spread over every dimension of the space.
+
+    Raises ValueError for a name that no engine looks for.
+    """
+    said = read_name(name)
+    if said is None:
+        raise ValueError(f"no engine uses a file called {name}")
+    space = (dict(zip(_SPACE, values, strict=True)) for values in product(*_SPACE.values()))
+    found = [tile for tile in space if not any(unusable(said, tile))]
+    if most is not None and most < len(found):
+        step = next(step for step in count(round(len(found) * _GOLDEN)) if gcd(step, len(found)) == 1)
+        found = [found[place * step % len(found)] for place in range(most)]
+    return tuple(found)
+
+
+def jobs_of(profile: ModelProfile, wanted: Iterable[Wanted], batches: Sequence[int]) -> tuple[TuneJob, ...]:
+    """One job per file and batch size, the largest batches first: they take longest. Optional files, which another
+    tuned file can replace, are left out."""
+    needed = [one for one in wanted if not one.optional]
+    return tuple(_job(profile, one, batch) for batch in sorted(set(batches), reverse=True) for one in needed)
+
+
+def _job(profile: ModelProfile, one: Wanted, batch: int) -> TuneJob:
+    said, sizes = read_name(one.name), dict(one.shape)
+    dtype = said.dtype if said else ""
+    moe = one.kernel == "moe"
+    return TuneJob(
+        id=f"{one.name}@{batch}",
+        kernel=one.kernel,
+        e=sizes.get("E", 0),
+        n=sizes["N"],
+        k=profile.dimensions.hidden_size if moe else sizes["K"],
+        top_k=profile.dimensions.num_experts_per_tok if moe else 0,
+        dtype=dtype,
+        block=one.block,
+        channel=moe and profile.stored("experts") in ("int8-channel", "fp8-channel"),
+        batch=batch,
+        space=one.name,
+    )
+
+
+def config_text(tiles: Mapping[int, Tile]) -> str:
+    """A config file's text, by batch size."""
+    import json
+
+    return json.dumps({str(batch): dict(tiles[batch]) for batch in sorted(tiles)}, indent=4) + "\n"

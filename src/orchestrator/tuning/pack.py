@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.engines.tuned_validity import Flaw, digest, flaws, read_name
-from orchestrator.engines.tuned_wanted import triton_version
+from orchestrator.engines.tuned_wanted import triton_folder, triton_version
 from orchestrator.model.finding import Severity
 from orchestrator.protocol.looks import Holdings
 
@@ -46,9 +46,17 @@ class Pack:
     made: str = ""
     origin: str = ""
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What its files are for, as documents have it."""
+        names = ("dialect", "engine_version", "device", "triton")
+        return {name: getattr(self, name) for name in names}
+
     def places(self, lookup: Lookup, moe_directory: str = "") -> dict[str, str]:
         """{file below the engine's root, or absolute: its text}."""
-        return {_place(part, lookup, moe_directory): text for part, text in self.texts.items()}
+        roots = {"moe": moe_root(lookup, moe_directory), "linear": lookup.linear}
+        parts = ((part.partition("/"), text) for part, text in self.texts.items())
+        return {f"{roots[kernel]}/{rest}": text for (kernel, _, rest), text in parts}
 
     def tritons(self) -> tuple[str, ...]:
         """Folders of the Triton versions that its MoE configs were tuned with."""
@@ -61,10 +69,7 @@ def manifest(pack: Pack) -> str:
     document = {
         "format": FORMAT,
         "kind": KIND,
-        "dialect": pack.dialect,
-        "engine_version": pack.engine_version,
-        "device": pack.device,
-        "triton": pack.triton,
+        **pack.about,
         **({"made": pack.made} if pack.made else {}),
         **({"origin": pack.origin} if pack.origin else {}),
         "files": {part: digest(text) for part, text in sorted(pack.texts.items())},
@@ -104,12 +109,15 @@ def pack_of(
     """Everything usable that a node has for its GPU, and what was left out with its reason."""
     texts: dict[str, str] = {}
     left: list[tuple[str, Flaw]] = []
-    for part, text in _parts(held, lookup, moe_directory):
-        wrong = next((flaw for flaw in flaws(part.rpartition("/")[2], text) if flaw.severity is Severity.STOP), None)
-        if wrong:
-            left.append((part, wrong))
-        else:
-            texts[part] = text
+    for folder, files in held.folders.items():
+        for name, text in files.items():
+            part = part_name(folder, name, lookup, moe_directory)
+            if not _PART.fullmatch(part) or not part.isprintable():
+                continue
+            if wrong := unusable_for(name, text):
+                left.append((part, wrong))
+            else:
+                texts[part] = text
     pack = Pack(
         dialect=dialect,
         engine_version=held.versions.get("sglang", ""),
@@ -118,6 +126,11 @@ def pack_of(
         texts=texts,
     )
     return pack, tuple(left)
+
+
+def unusable_for(name: str, text: str) -> Flaw | None:
+    """The first flaw of a config with which an engine would fail or answer wrongly."""
+    return next((flaw for flaw in flaws(name, text) if flaw.severity is Severity.STOP), None)
 
 
 def part_name(folder: str, name: str, lookup: Lookup, moe_directory: str = "") -> str:
@@ -129,19 +142,6 @@ def part_name(folder: str, name: str, lookup: Lookup, moe_directory: str = "") -
         return f"moe/{name}"
     parent, _, version = folder.rpartition("/")
     return f"moe/{version}/{name}" if lookup.by_triton and parent == root and triton_version(version) else ""
-
-
-def _parts(held: Holdings, lookup: Lookup, moe_directory: str) -> Iterator[tuple[str, str]]:
-    for folder, texts in held.folders.items():
-        for name, text in texts.items():
-            part = part_name(folder, name, lookup, moe_directory)
-            if part and _PART.fullmatch(part) and part.isprintable():
-                yield part, text
-
-
-def _place(part: str, lookup: Lookup, moe_directory: str) -> str:
-    kernel, _, rest = part.partition("/")
-    return f"{moe_root(lookup, moe_directory) if kernel == 'moe' else lookup.linear}/{rest}"
 
 
 def _manifest(parts: Mapping[str, str]) -> Mapping[str, Any]:
@@ -186,6 +186,76 @@ def _judge(pack: Pack, part: str, text: str, *, apart: bool) -> None:
         )
     if said.device != pack.device:
         raise ValueError(f"{part} is for {said.device}, but the pack is for {pack.device}")
-    for flaw in flaws(match["name"], text):
-        if flaw.severity is Severity.STOP:
-            raise ValueError(f"{part}: {flaw.text}")
+    if wrong := unusable_for(match["name"], text):
+        raise ValueError(f"{part}: {wrong.text}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A published file under the name that another engine version looks for. source: its path below `folder`"""
+
+    source: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One publisher's configs at one commit.
+
+    address: of one file, with {commit} and {file} in it; folder: of the paths in `files`, in a checkout
+    triton:  the version that they were tuned with; note: what is known of them, in one honest sentence
+    files:   path below `folder` -> SHA-256, as SGLang 0.4.4 looks for them
+    derived: MoE file name of SGLang 0.5 -> whose tiles it has
+    """
+
+    name: str
+    source: str
+    commit: str
+    licence: str
+    address: str
+    folder: str
+    triton: str
+    note: str = ""
+    files: Mapping[str, str]
+    derived: Mapping[str, Derived]
+
+    @property
+    def origin(self) -> str:
+        """As a pack's manifest names it."""
+        return f"{self.source}, commit {self.commit}, {self.licence}"
+
+
+LAYERS = "sglang/srt/layers"
+"""What a published path is below, in an installed SGLang 0.4.4."""
+
+
+def parts_of(published: Published, lookup: Lookup, device: str) -> Mapping[str, tuple[str, str]]:
+    """{part of a pack: (path below the publisher's folder, SHA-256)} of what there is for a GPU; empty for nothing.
+
+    device: the GPU as file names have it. A version that keeps Triton versions apart gets the derived ones.
+    """
+    if lookup.by_triton:
+        folder = triton_folder(published.triton)
+        return {
+            f"moe/{folder}/{name}": (one.source, one.sha256)
+            for name, one in published.derived.items()
+            if _is_for(name, device)
+        }
+    found = {}
+    for path, sha256 in published.files.items():
+        place, _, name = path.rpartition("/")
+        part = part_name(f"{LAYERS}/{place}", name, lookup)
+        if part and _is_for(name, device):
+            found[part] = (path, sha256)
+    return found
+
+
+def devices(published: Published) -> tuple[str, ...]:
+    """Every GPU that there is something for."""
+    names = [path.rpartition("/")[2] for path in (*published.files, *published.derived)]
+    return tuple(sorted({said.device for name in names if (said := read_name(name))}))
+
+
+def _is_for(name: str, device: str) -> bool:
+    said = read_name(name)
+    return said is not None and said.device == device

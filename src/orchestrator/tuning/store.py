@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from orchestrator.records.documents import cant_be_written, state_folder
 
 
-def kept_results(key: str, *, root: Path | None = None) -> dict[str, Mapping[str, Any]]:
+def kept_results(key: str) -> dict[str, Mapping[str, Any]]:
     """By job, the last one counts; a line that a kill has torn is none."""
     found: dict[str, Mapping[str, Any]] = {}
     try:
-        lines = (root or state_folder("tuning")).joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
+        lines = state_folder("tuning").joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
     except FileNotFoundError:
         return found
     for line in lines:
@@ -31,9 +30,9 @@ def kept_results(key: str, *, root: Path | None = None) -> dict[str, Mapping[str
     return found
 
 
-def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None) -> None:
+def keep_result(key: str, result: Mapping[str, Any]) -> None:
     """Append one. Raises InputError where it can't be written."""
-    file = (root or state_folder("tuning")) / f"{key}.jsonl"
+    file = state_folder("tuning") / f"{key}.jsonl"
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with file.open("a", encoding="utf-8") as lines:
@@ -44,6 +43,6 @@ def keep_result(key: str, result: Mapping[str, Any], *, root: Path | None = None
         raise cant_be_written(file, failure, f"make {file.parent} writable, or free space on its disk") from None
 
 
-def forget_results(key: str, *, root: Path | None = None) -> None:
+def forget_results(key: str) -> None:
     """Start again from nothing."""
-    (root or state_folder("tuning")).joinpath(f"{key}.jsonl").unlink(missing_ok=True)
+    state_folder("tuning").joinpath(f"{key}.jsonl").unlink(missing_ok=True)

@@ -339,13 +339,8 @@ def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
             at("gang0", done, 3)
             time.sleep(0.03)
         verdict = type("Verdict", (), {"value": "same"})
-        return (
-            type(
-                "Golden",
-                (),
-                {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "varies": (), "left_out": ()},
-            ),
-        )
+        golden = {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "baseline": None}
+        return (type("Golden", (), golden),)
 
     patch.setattr("orchestrator.golden.steps.golden.check_now", check)
 
@@ -371,16 +366,12 @@ def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
             "serving": {"output_tok_s": 391.47},
             "runs": [{"output_tok_s": 391.47}],
             "stand_in": False,
+            "against": "articles-int8",
+            "causes": ["traffic on TCP"],
         }
         judged = judge({"output_tok_s": 391.47}, {"output_tok_s": 584.64})
         return BenchedGang(
-            record=record,
-            file="/state/run-1.json",
-            judged=judged,
-            verdict=overall(judged),
-            against="articles-int8",
-            expected=None,
-            causes=("traffic on TCP",),
+            record=record, file="/state/run-1.json", judged=judged, verdict=overall(judged), expected=None
         )
 
     patch.setattr("orchestrator.bench.steps.bench.run_now", measure)
@@ -447,9 +438,9 @@ def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
 
 
 def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.monitoring.commands.export_compose.read_request", lambda _: PlanRequest(model=MODEL))
+    patch.setattr("orchestrator.monitoring.commands.export.read_request", lambda _: PlanRequest(model=MODEL))
     patch.setattr(
-        "orchestrator.monitoring.commands.export_compose.plan_inventory",
+        "orchestrator.monitoring.commands.export.plan_inventory",
         lambda *_: type("Planned", (), {"plan": plan()}),
     )
 
@@ -525,7 +516,7 @@ def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def type_it(line: str, scene: Scene, columns: int = COLUMNS, **terminal: Any) -> Shown:
-        monkeypatch.setattr("orchestrator.golden.steps.check.after_start", lambda *_: ())
+        monkeypatch.setattr("orchestrator.golden.steps.golden.after_start", lambda *_: ())
         scene(monkeypatch, tmp_path)
         words = [word.format(seen=tmp_path / "seen") for word in line.split()]
         if words[0] not in WITHOUT_A_CLUSTER:

@@ -10,17 +10,21 @@ from hypothesis import strategies as st
 
 from orchestrator.model.benchmark import Between
 from orchestrator.nettest.messages import NettestLine
-from orchestrator.nettest.schedule import schedule
+from orchestrator.nettest.report import ModelShape, NettestResult, findings
+from orchestrator.nettest.schedule import halves, schedule
 from orchestrator.nettest.verdict import (
     Expectation,
     LinkResult,
     NettestVerdict,
+    Odd,
+    bisected,
     judge_links,
     judge_tests,
     odd,
     overall,
     usual,
 )
+from orchestrator.nettest.verification import Verification
 
 from .test_schedule import cluster
 
@@ -40,43 +44,28 @@ def measured(nodes: int, ranks: int, speed: Speed, *, gpus: bool = False) -> tup
     return judge_links(steps, figures, places, {})
 
 
-def test_equal_links_are_all_right() -> None:
-    found = measured(4, 1, lambda *_: 10.0)
-    assert {link.verdict for link in found} == {NettestVerdict.OK}
-    assert len(found) == 12
-    assert odd(found) is None
-
-
-@pytest.mark.parametrize("nodes", [3, 4, 5])
-def test_one_slow_link_names_its_two_nodes(nodes: int) -> None:
-    found = measured(nodes, 1, lambda one, two: 0.02 if {one, two} == {0, 2} else 8.0)
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "speed", "slow", "name"),
+    [
+        (4, 1, lambda one, two: 10.0, 0, None),
+        *(
+            (nodes, 1, lambda one, two: 0.02 if {one, two} == {0, 2} else 8.0, 2, "node0 - node2")
+            for nodes in (3, 4, 5)
+        ),
+        *((nodes, 1, lambda one, two: 0.02 if 1 in (one, two) else 8.0, 2 * nodes - 2, "node1") for nodes in (3, 4, 6)),
+        (4, 1, lambda one, two: 1.0 if (one, two) == (3, 1) else 8.0, 1, "node3 - node1"),
+        (4, 8, lambda one, two: 2.0 if 11 in (one, two) else 40.0, None, "node1 GPU 3"),
+        (5, 1, lambda one, two: 1.0 if {one, two} in ({0, 1}, {2, 3}) else 8.0, 4, None),
+    ],
+)
+def test_the_one_thing_that_slow_links_have_in_common_is_named(
+    nodes: int, ranks: int, speed: Speed, slow: int | None, name: str | None
+) -> None:
+    found = measured(nodes, ranks, speed, gpus=ranks > 1)
+    assert slow is None or sum(link.verdict is NettestVerdict.SLOW for link in found) == slow
+    assert NettestVerdict.NONE not in {link.verdict for link in found}
     one = odd(found)
-    assert one is not None and one.name in ("node0 - node2", "node2 - node0")
-    assert "the others of its kind" in one.why
-
-
-@pytest.mark.parametrize("nodes", [3, 4, 6])
-def test_a_slow_node_is_named_even_where_most_links_are_slow(nodes: int) -> None:
-    found = measured(nodes, 1, lambda one, two: 0.02 if 1 in (one, two) else 8.0)
-    one = odd(found)
-    assert one is not None and (one.node, one.gpu, one.name) == ("node1", None, "node1")
-
-
-def test_one_direction_is_enough() -> None:
-    one = odd(measured(4, 1, lambda one, two: 1.0 if (one, two) == (3, 1) else 8.0))
-    assert one is not None and (one.start, one.end) == ("node3", "node1")
-
-
-def test_a_gpu_that_is_slow_towards_all_is_named() -> None:
-    found = measured(4, 8, lambda one, two: 2.0 if 11 in (one, two) else 40.0, gpus=True)
-    one = odd(found)
-    assert one is not None and (one.node, one.gpu) == ("node1", 3)
-
-
-def test_two_slow_links_that_share_nothing_have_no_one_cause() -> None:
-    found = measured(5, 1, lambda one, two: 1.0 if {one, two} in ({0, 1}, {2, 3}) else 8.0)
-    assert sum(link.verdict is NettestVerdict.SLOW for link in found) == 4
-    assert odd(found) is None
+    assert (one and one.name) == name and (one is None or "the others of its kind" in one.why)
 
 
 def test_a_try_that_was_fast_clears_a_link() -> None:
@@ -157,3 +146,67 @@ def test_a_link_that_kept_up_with_another_in_the_same_seconds_is_not_slow() -> N
     assert one is not None and one.name == "node0 - node1"
     found = judge_links(steps, [*figures, slow, kept_up], places, {})
     assert overall(found) is NettestVerdict.OK
+
+
+def named(nodes: int, pace: Callable[[set[int], int], float]) -> str:
+    """pace: us of a half (numbers of its nodes) in its nth try."""
+    places = cluster(nodes, 2)
+    tries: dict[tuple[int, ...], int] = {}
+    steps = schedule(places, 64)
+    figures = []
+    for step in steps:
+        for number, ranks in enumerate(step.groups if step.between == Between.HALVES.value else ()):
+            tries[ranks] = tries.get(ranks, -1) + 1
+            us = pace({rank // 2 for rank in ranks}, tries[ranks])
+            figures.append(NettestLine(step=step.id, group=number, bytes=1 << 20, us=us))
+    odd = bisected(steps, figures, places)
+    return odd.node if odd else ""
+
+
+@pytest.mark.parametrize(("nodes", "slow"), [(4, 0), (4, 1), (4, 2), (4, 3), (8, 5), (16, 11), (6, 1)])
+def test_a_slow_node_is_spelled_by_its_halves(nodes: int, slow: int) -> None:
+    assert named(nodes, lambda half, _: 900.0 if slow in half else 300.0) == f"node{slow}"
+
+
+@pytest.mark.parametrize(
+    ("why", "nodes", "pace"),
+    [
+        ("nothing is slow", 4, lambda half, number: 300.0),
+        ("less than twice as slow", 4, lambda half, number: 550.0 if 2 in half else 300.0),
+        ("slow in one try alone", 4, lambda half, number: 900.0 if 2 in half and number == 0 else 300.0),
+        ("two nodes are slow", 4, lambda half, number: 900.0 if half & {1, 2} else 300.0),
+        ("one link is slow", 4, lambda half, number: 900.0 if {1, 3} <= half else 300.0),
+        ("too few nodes for halves", 3, lambda half, number: 900.0 if 2 in half else 300.0),
+        ("a half of one node says nothing", 5, lambda half, number: 900.0 if 0 in half else 300.0),
+    ],
+)
+def test_nobody_is_named_without_proof(why: str, nodes: int, pace: Callable[[set[int], int], float]) -> None:
+    assert named(nodes, pace) == "", why
+
+
+@given(st.integers(1, 40))
+def test_halves_are_of_two_nodes_at_least_and_few(nodes: int) -> None:
+    found = list(halves(cluster(nodes, 2)))
+    assert len(found) <= 6
+    for one, two in found:
+        assert len(one) >= 4 and len(two) >= 4
+        assert sorted(one + two) == list(range(2 * nodes))
+
+
+def test_what_was_not_measured_names_nobody() -> None:
+    places = cluster(4, 2)
+    assert bisected(schedule(places, 64), (), places) is None
+
+
+def test_it_is_a_finding_where_no_link_is_slow() -> None:
+    odd = Odd(node="node2", why="each half is slow")
+    result = NettestResult(gang="gang0", nodes=("node0",), ranks=8, links=(), tests=(), transport={}, moved=(),
+                           bisected=odd, shape=ModelShape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0,
+                           verification=Verification(pairs=2, least=1 << 26, seconds=0.1))  # fmt: skip
+    (finding,) = findings(result)
+    assert (result.verdict, result.odd, finding.id, finding.node) == (
+        NettestVerdict.SLOW,
+        odd,
+        "NETTEST-SLOW-NODE",
+        "node2",
+    )

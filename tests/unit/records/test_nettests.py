@@ -18,19 +18,25 @@ ELSEWHERE = ["10.9.0.1:", "10.9.0.2:"]
 """Addresses of another inventory, whose gang and nodes have the same names."""
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "l40s-deploy" / "nettest"
+
+
 def document(**changes: Any) -> dict[str, Any]:
     return {"gang": "g", "nodes": NODES, "stack": "s", "ranks": 2, "verdict": "ok", "links": [],
             "tests": [{"bytes": 1}], "addresses": nettests.addresses_of(GANG.nodes), **changes}  # fmt: skip
 
 
-def keep(root: Path, *records: dict[str, Any]) -> None:
+def keep(*records: dict[str, Any]) -> None:
     for number, changes in enumerate(records):
-        nettests.write_nettest(document(**changes), 1e9 + number, root=root)
+        nettests.write_nettest(document(**changes), 1e9 + number)
 
 
-def test_the_last_good_one_of_these_nodes(tmp_path: Path) -> None:
+def test_the_last_good_one_of_these_nodes(folder: Path) -> None:
+    assert nettests.last_good(GANG, "s", 2) is None
     keep(
-        tmp_path,
         {"mark": 1},
         {"mark": 2},
         {"verdict": "slow"},
@@ -39,12 +45,11 @@ def test_the_last_good_one_of_these_nodes(tmp_path: Path) -> None:
         {"addresses": ELSEWHERE},
         {"addresses": "node0"},
     )
-    (tmp_path / "20990101-000000-1-g.json").write_text("{")
-    found = nettests.last_good(GANG, "s", 2, root=tmp_path)
+    (folder / "20990101-000000-1-g.json").write_text("{")
+    found = nettests.last_good(GANG, "s", 2)
     assert found is not None and found["mark"] == 2
-    assert nettests.last_good(GANG, "other", 2, root=tmp_path) is None
-    assert nettests.last_good(GANG, "s", 4, root=tmp_path) is None
-    assert nettests.last_good(GANG, "s", 2, root=tmp_path / "nothing") is None
+    assert nettests.last_good(GANG, "other", 2) is None
+    assert nettests.last_good(GANG, "s", 4) is None
 
 
 SLOW = {"verdict": "slow", "findings": FINDINGS}
@@ -66,30 +71,30 @@ SLOW = {"verdict": "slow", "findings": FINDINGS}
     ],
 )
 def test_what_the_newest_test_of_these_nodes_and_this_stack_found_slow(
-    tmp_path: Path, records: tuple[dict[str, Any], ...], slow: bool
+    records: tuple[dict[str, Any], ...], slow: bool
 ) -> None:
-    keep(tmp_path, *records)
-    assert nettests.slow_before(GANG, "s", root=tmp_path).startswith("node0 - node1 is slow (2001") is slow
+    keep(*records)
+    assert nettests.slow_before(GANG, "s").startswith("node0 - node1 is slow (2001") is slow
 
 
-def test_the_newest_of_each_gang_of_an_inventory(tmp_path: Path) -> None:
+def test_the_newest_of_each_gang_of_an_inventory() -> None:
     other: GangSpec = gang(nodes=2, name="h", first=2)
-    keep(tmp_path, {"mark": 1}, {"gang": "h", "addresses": nettests.addresses_of(other.nodes)}, {"gang": "i"},
+    keep({"mark": 1}, {"gang": "h", "addresses": nettests.addresses_of(other.nodes)}, {"gang": "i"},
          {"addresses": nettests.addresses_of(GANG.nodes[:1]), "mark": 2}, {"addresses": ELSEWHERE})  # fmt: skip
-    found = nettests.newest_nettests([GANG, other], root=tmp_path)
+    found = nettests.newest_nettests([GANG, other])
     assert [(one["gang"], one.get("mark")) for one in found] == [("g", 2), ("h", None)]
 
 
-def test_the_newest_one_may_have_been_slow(tmp_path: Path) -> None:
+def test_the_newest_one_may_have_been_slow() -> None:
     records: list[dict[str, Any]] = [{"mark": 1}, {"mark": 2, "verdict": "slow"}, {"mark": 3, "tests": []}]
-    keep(tmp_path, *records)
-    found = nettests.newest(GANG, "s", 2, root=tmp_path)
+    keep(*records)
+    found = nettests.newest(GANG, "s", 2)
     assert found is not None and found["mark"] == 2, "a test that measured nothing says nothing"
 
 
-def test_the_oldest_of_a_gang_go(tmp_path: Path) -> None:
+def test_the_oldest_of_a_gang_go(folder: Path) -> None:
     for number in range(nettests.KEPT + 3):
-        nettests.write_nettest(document(), 1e9 + number, root=tmp_path)
-    nettests.write_nettest(document(gang="other"), 1.0, root=tmp_path)
-    assert len(list(tmp_path.glob("*-g.json"))) == nettests.KEPT
-    assert len(list(tmp_path.glob("*-other.json"))) == 1
+        nettests.write_nettest(document(), 1e9 + number)
+    nettests.write_nettest(document(gang="other"), 1.0)
+    assert len(list(folder.glob("*-g.json"))) == nettests.KEPT
+    assert len(list(folder.glob("*-other.json"))) == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import add_usual, open_cluster, seconds
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.tables import cell, plain_table
 from orchestrator.model.benchmark import FIGURES, Load
 from orchestrator.model.errors import Exit, InputError
 
@@ -81,80 +82,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two recorded runs side by side; asks no engine")
 
 
-def run(args: argparse.Namespace, screen: Screen) -> int:
-    """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged or
-    decided."""
-    from orchestrator.bench import store
-    from orchestrator.bench.steps import bench
-    from orchestrator.bench.steps import page as bench_page
-    from orchestrator.cli.transfers import counting
-
-    if args.html:
-        bench_page.refuse_unwritable(args.html)
-    if args.markdown and args.json:
-        raise InputError(
-            "--markdown and --json are two forms of the same runs",
-            where="bench",
-            fix="leave one of them out: `bench list --json` has every recorded run",
-        )
-    if args.gang == ["list"]:
-        _page(records := store.all_benches(), args, screen)
-        return _list(records, args, screen)
-    if args.markdown:
-        _page(chosen := tuple(map(store.read_bench, args.markdown)), args, screen)
-        screen.out.print(bench.markdown(chosen), markup=False, soft_wrap=True, highlight=False)
-        return Exit.DONE
-    if args.compare:
-        return _compare(*bench.compared(args.compare), args, screen)
-    load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
-    most = max(args.sweep) if args.sweep else load.prompts
-    dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None
-    inventory = open_cluster(args, screen)
-    order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
-    with counting(screen, "requests answered") as at:
-        if args.sweep:
-            return _sweep(bench.sweep_now(inventory, order, args.sweep, at), args, screen)
-        done = bench.run_now(inventory, order, at)
-    _page([done.record], args, screen)
-    if args.json:
-        screen.json(bench.bench_json(done))
-    else:
-        _print(done, load, screen)
-    return _code(done.verdict.value, gate=args.gate)
-
-
-def _sweep(done: Sequence[BenchedGang], args: argparse.Namespace, screen: Screen) -> int:
-    from orchestrator.bench.steps.bench import markdown, sweep_json
-
-    _page([one.record for one in done], args, screen)
-    if args.json:
-        screen.json(sweep_json(done))
-    else:
-        screen.out.print(markdown([one.record for one in done]), markup=False, soft_wrap=True, highlight=False)
-        for one in done:
-            screen.out.print(printable(f"{one.record['load']['concurrency']} at once:"))
-            _print_verdict(one, screen)
-    return max(_code(one.verdict.value, gate=args.gate) for one in done)
-
-
-def _page(records: Sequence[Mapping[str, Any]], args: argparse.Namespace, screen: Screen) -> None:
-    """The page that --html asks for."""
-    from orchestrator.bench.steps.page import write_page
-
-    if args.html:
-        write_page(records, args.html)
-        screen.say(f"page written: {args.html}")
-
-
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(map(_count, text.split(",")))
-
-
-def _code(verdict: str, *, gate: bool) -> int:
-    if not gate:
-        return Exit.DONE
-    unsaid = dict.fromkeys(("not judged", "not decidable"), Exit.INPUT)
-    return {"BENCH-SLOW": Exit.DIFFERS, **unsaid}.get(verdict, Exit.DONE)
 
 
 def _count(text: str) -> int:
@@ -163,14 +92,81 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged or
+    decided."""
+    from orchestrator.bench import store
+    from orchestrator.bench.steps import bench, report
+    from orchestrator.cli.transfers import counting
+
+    if args.html:
+        report.refuse_unwritable(args.html)
+    if args.markdown and args.json:
+        raise InputError(
+            "--markdown and --json are two forms of the same runs",
+            where="bench",
+            fix="leave one of them out: `bench list --json` has every recorded run",
+        )
+    if args.gang == ["list"]:
+        _page(records := store.all_benches(), args, screen)
+        return _list(records, screen)
+    if args.markdown:
+        _page(chosen := tuple(map(store.read_bench, args.markdown)), args, screen)
+        _markdown(chosen, screen)
+        return Exit.DONE
+    if args.compare:
+        first, second = map(store.read_bench, args.compare)
+        return _compare(first, second, screen)
+    load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
+    most = max(args.sweep) if args.sweep else load.prompts
+    dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None
+    inventory = open_cluster(args, screen)
+    order = bench.BenchOptions(gangs=tuple(args.gang), load=load, timeout_s=args.timeout, dataset=dataset)
+    with counting(screen, "requests answered") as at:
+        if args.sweep:
+            found = bench.sweep_now(inventory, order, args.sweep, at)
+        else:
+            found = (bench.run_now(inventory, order, at),)
+    measured = tuple(one.record for one in found)
+    _page(measured, args, screen)
+    if args.json:
+        screen.json(report.sweep_json(found) if args.sweep else report.bench_json(found[0]))
+    elif args.sweep:
+        _markdown(measured, screen)
+        for one in found:
+            screen.out.print(printable(f"{one.record['load']['concurrency']} at once:"))
+            _print_verdict(one, screen)
+    else:
+        _print(found[0], load, screen)
+    codes = {"BENCH-SLOW": Exit.DIFFERS, "not judged": Exit.INPUT, "not decidable": Exit.INPUT}
+    return max(codes.get(one.verdict.value, Exit.DONE) for one in found) if args.gate else Exit.DONE
+
+
+def _page(records: Sequence[Mapping[str, Any]], args: argparse.Namespace, screen: Screen) -> None:
+    """The page that --html asks for."""
+    from orchestrator.bench.steps.report import write_page
+
+    if args.html:
+        write_page(records, args.html)
+        screen.say(f"page written: {args.html}")
+
+
+def _markdown(records: Sequence[Mapping[str, Any]], screen: Screen) -> None:
+    from orchestrator.bench.steps.report import markdown
+
+    screen.out.print(markdown(records), markup=False, soft_wrap=True, highlight=False)
+
+
 def _print(done: BenchedGang, load: Load, screen: Screen) -> None:
     say, record = screen.out.print, done.record
     say(printable(f"{record['gang']}: {record['model']} by {record['stack']} at {record['layout']}, {record['gpu']}"))
     say(printable(f"  {load}; prompts: {record['dataset']}"))
     if record["stand_in"]:
         say("  the lab's stand-in answered, without a model: these figures say nothing about a GPU")
-    if not done.judged:
-        _figures(record["serving"], screen)
+    serving = {} if done.judged else record["serving"]
+    for figure in FIGURES:
+        if figure.name in serving:
+            say(printable(f"  {figure.title:<24} {serving[figure.name]:>12.2f} {figure.unit}"))
     if log := record.get("decode_log"):
         say(
             f"  the leader's log: {log['tok_s']:.2f} tok/s with {log['tokens']} tokens held; mean {log['mean']:.2f},"
@@ -181,84 +177,65 @@ def _print(done: BenchedGang, load: Load, screen: Screen) -> None:
 
 def _print_verdict(done: BenchedGang, screen: Screen) -> None:
     """What a run is worth: its figures beside those it was held against, the verdict, why, and where the record is."""
-    say = screen.out.print
+    say, record = screen.out.print, done.record
     if done.judged:
         _table(done.judged, ("measured", "expected"), screen)
-        say(printable(f"  held against {done.against}"))
+        say(printable(f"  held against {record['against']}"))
     why = "other prompts" if done.judged else "the profile expects nothing for this case; the next run is compared"
     words = {
         "not judged": f"recorded, not judged: {why}",
-        "not decidable": f"not decidable: {len(done.record['runs'])} runs differ too much; raise --prompts",
+        "not decidable": f"not decidable: {len(record['runs'])} runs differ too much; raise --prompts",
     }
     say(printable(f"  verdict: {words.get(done.verdict.value, done.verdict.value)}"))
-    for cause in done.causes:
+    for cause in record["causes"]:
         say(printable(f"  likely: {cause}"))
     if done.verdict.value == "BENCH-SLOW":
         say("  fix: l40s-deploy doctor; l40s-deploy tuning status; l40s-deploy status")
-    say(printable(f"  recorded as {done.record['id']} in {done.file}"))
-
-
-def _figures(serving: dict[str, float], screen: Screen) -> None:
-    for figure in FIGURES:
-        if figure.name in serving:
-            screen.out.print(printable(f"  {figure.title:<24} {serving[figure.name]:>12.2f} {figure.unit}"))
+    say(printable(f"  recorded as {record['id']} in {done.file}"))
 
 
 def _table(judged: Sequence[JudgedFigure], titles: tuple[str, str], screen: Screen) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("  figure")
-    for title in (*titles, "unit", "speed"):
-        table.add_column(title, justify="left" if title == "unit" else "right")
-    table.add_column("")
+    table = plain_table("  figure", *titles, "unit", "speed", "", left=("unit",))
     colours = {"BENCH-SLOW": "bold red", "note": "yellow", "not decidable": "yellow"}
     for one in judged:
         verdict = one.verdict.value
-        cells = (f"  {one.figure.title}", f"{one.found:.2f}", f"{one.expected:.2f}", one.figure.unit)
-        words = Text("" if verdict == "as expected" else verdict, colours.get(verdict, ""))
         noise = f" ± {100 * one.noise:.0f}" if one.noise else ""
-        table.add_row(*map(Text, cells), Text(f"{100 * one.speed:.0f}{noise} %"), words)
+        figures = (f"  {one.figure.title}", f"{one.found:.2f}", f"{one.expected:.2f}", one.figure.unit)
+        words = cell("" if verdict == "as expected" else verdict, colours.get(verdict, ""))
+        table.add_row(*map(cell, figures), cell(f"{100 * one.speed:.0f}{noise} %"), words)
     screen.out.print(table)
 
 
-def _list(records: Sequence[dict[str, Any]], args: argparse.Namespace, screen: Screen) -> int:
-    from rich.table import Table
-    from rich.text import Text
-
-    if args.json:
+def _list(records: Sequence[dict[str, Any]], screen: Screen) -> int:
+    if screen.as_json:
         left_out = ("raw", "packages", "format")
         screen.json({"runs": [{key: value for key, value in one.items() if key not in left_out} for one in records]})
         return Exit.DONE
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("run", "measured", "model", "stack", "layout", "at once", "tok/s out", "verdict"):
-        table.add_column(title)
+    titles = ("run", "measured", "model", "stack", "layout", "at once", "tok/s out", "verdict")
+    table = plain_table(*titles, left=titles)
     for one in records[-_LISTED:]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
         speed = f"{one['serving'].get('output_tok_s', 0.0):.2f}"
-        cells = (one["id"], when, one["model"], one["stack"], one["layout"], one["load"].get("concurrency"), speed)
-        table.add_row(*(Text(printable(str(cell))) for cell in (*cells, one.get("verdict", ""))))
+        texts = (one["id"], when, one["model"], one["stack"], one["layout"], one["load"].get("concurrency"), speed)
+        table.add_row(*map(cell, (*texts, one.get("verdict", ""))))
     screen.out.print(table if table.rows else "no benchmark is recorded; run l40s-deploy bench")
     if len(records) > _LISTED:
         screen.say(f"the newest {_LISTED} of {len(records)}; all of them with --json")
     return Exit.DONE
 
 
-def _compare(
-    first: dict[str, Any],
-    second: dict[str, Any],
-    judged: Sequence[JudgedFigure],
-    args: argparse.Namespace,
-    screen: Screen,
-) -> int:
-    from orchestrator.bench.steps.bench import differences, figures_json
+def _compare(first: Mapping[str, Any], second: Mapping[str, Any], screen: Screen) -> int:
+    """The second record beside the first, and what they do not share: their figures are not those of one case then."""
+    from orchestrator.bench.steps.report import figures_json
+    from orchestrator.bench.verdict import judge
 
-    others = differences(first, second)
-    if args.json:
-        screen.json({"a": first["id"], "b": second["id"], "differ": others, "figures": figures_json(judged)})
+    judged = judge(second["serving"], first["serving"], second.get("runs", ()))
+    keys = ("gang", "plan_id", "model", "stack", "packages", "layout", "gpu", "load", "dataset", "stand_in")
+    differ = [key for key in keys if first.get(key) != second.get(key)]
+    if screen.as_json:
+        screen.json({"a": first["id"], "b": second["id"], "differ": differ, "figures": figures_json(judged)})
         return Exit.DONE
-    for name in others:
+    for name in differ:
         screen.out.print(printable(f"{name}: {first.get(name)} and {second.get(name)}"))
     _table(judged, ("B", "A"), screen)
     return Exit.DONE

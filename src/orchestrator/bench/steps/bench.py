@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.bench import text
-from orchestrator.bench.store import all_benches, keep_raw, new_id, read_bench, write_bench
+from orchestrator.bench.store import all_benches, keep_raw, new_id, write_bench
 from orchestrator.bench.text import Dataset
 from orchestrator.bench.verdict import (
     FEWEST_RUNS,
@@ -21,7 +21,6 @@ from orchestrator.bench.verdict import (
     JudgedFigure,
     applying,
     causes,
-    gravest,
     held_against,
     judge,
     looks_like_wrong_wiring,
@@ -43,7 +42,7 @@ from orchestrator.jobs.messages import JobLine, JobOrder
 from orchestrator.jobs.run import follow
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.model.benchmark import FIGURES, ExpectedSpeeds, Load
+from orchestrator.model.benchmark import ExpectedSpeeds, Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import DeployError, InputError, NodeError
 from orchestrator.model.inventory import GangSpec, Inventory
@@ -64,14 +63,6 @@ ALL_AT_ONCE = 1_000_000
 """Requests a second."""
 Progress = Callable[[str, int, int], None]
 """(what runs, requests answered so far, of)."""
-TABLE = tuple(
-    figure
-    for figure in FIGURES
-    if figure.name
-    in ("output_tok_s", "decode_tok_s", "decode_log_tok_s", "ttft_median_ms", "itl_median_ms", "e2e_median_ms")
-)
-"""What a report shows of a run."""
-_Row = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +80,6 @@ class BenchedGang:
     """Some runs of one load, and what they are worth.
 
     record:   as it is kept; file: where
-    against:  what it was compared with, as text; '' for nothing
     expected: the profile's entry, None where it has none for this case
     """
 
@@ -97,9 +87,7 @@ class BenchedGang:
     file: str
     judged: tuple[JudgedFigure, ...]
     verdict: BenchVerdict
-    against: str
     expected: ExpectedSpeeds | None
-    causes: tuple[str, ...]
 
 
 def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> BenchedGang:
@@ -114,32 +102,28 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     with Fleet(gang.nodes) as fleet:
         (gang,) = as_they_run(fleet, [gang])
         view = quiet.serving_view(fleet, gang, why="there is no speed to measure")
-        request = staged_plan(fleet, gang).requests[gang.leader.name]
+        bench = _Bench(fleet, gang, view, staged_plan(fleet, gang).requests[gang.leader.name], order)
         quiet.refuse_busy(fleet, gang, view.service_url, why=SLOWED)
         looked = look(fleet, gang.nodes)
         gpu = gpu_of(looked.all()[gang.leader.name])
-        about: dict[str, Any] = {
+        about = {
             "findings": findings_now(gang, view, looked.values),
-            "tuned": tuned_now(fleet, gang, request.stack, gpu),
+            "tuned": tuned_now(fleet, gang, bench.engine.stack, gpu),
         }
-        before = _states(looked.values)
         under_load = _UnderLoad(gang)
-        _run(fleet, gang, request, view, order, lambda done, of: under_load.at(done, of, progress))
+        bench.run(lambda done, of: under_load.at(done, of, progress))
         began = time.time()
 
         def one(number: int) -> _Ran:
             with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
-                return _run(fleet, gang, request, view, order, lambda done, of: progress(f"run {number}", done, of))
+                return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
-        record, measure, last = until_decided(
-            one, lambda ran: _record(gang, request, view, order, ran, gpu=gpu, at=began), order.load
-        )
+        record, measure, last = until_decided(one, lambda ran: bench.record(ran, gpu=gpu, at=began), order.load)
         after = _states(look(fleet, gang.nodes).values)
-        about["machines"] = {"before": before, "loaded": under_load.states(), "after": after}
-        _refuse_another_run(fleet, gang, view)
-    record |= about
-    record["raw_file"] = keep_raw(record["id"], bench_client.without_arguments(last.text))
-    return _judged(gang, record, view, request, order.load, measure)
+        machines = {"before": _states(looked.values), "loaded": under_load.states(), "after": after}
+        bench.refuse_another_run()
+    raw_file = keep_raw(record["id"], bench_client.without_arguments(last.text))
+    return bench.judged({**record, **about, "machines": machines, "raw_file": raw_file}, measure)
 
 
 def until_decided(
@@ -246,119 +230,124 @@ def _measure_of(record: Mapping[str, Any], load: Load) -> _Measure:
     return _Measure(figures=figures, against=against, unfit=unfit, expected=expected, entries=entries)
 
 
-def _judged(
-    gang: GangSpec, record: dict[str, Any], view: GangView, request: StagingRequest, load: Load, measure: _Measure
-) -> BenchedGang:
-    judged, against = measure.judge(record), measure.against
-    verdict = overall(judged)
-    if measure.unfit:
-        verdict, against = BenchVerdict.NONE, f"{against}; {measure.unfit}"
-    why = (
-        ()
-        if verdict in (BenchVerdict.EXPECTED, BenchVerdict.NONE)
-        else _causes(gang, view, request, record, load, measure.entries)
-    )
-    kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
-    file = write_bench(kept)
-    return BenchedGang(
-        record=kept, file=str(file), judged=judged, verdict=verdict, against=against, expected=measure.expected,
-        causes=why,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """One gang's. engine: as its leader was staged."""
 
+    fleet: Fleet
+    gang: GangSpec
+    view: GangView
+    engine: StagingRequest
+    order: BenchOptions
 
-def _causes(
-    gang: GangSpec,
-    view: GangView,
-    request: StagingRequest,
-    record: Mapping[str, Any],
-    load: Load,
-    entries: Sequence[ExpectedSpeeds],
-) -> tuple[str, ...]:
-    return causes(
-        transport=[str(finding["title"]) for finding in record["transport"]],
-        remarks=view.remarks,
-        graph_batch=request.graph_batch,
-        load=load,
-        throttled=throttled(record["machines"]["loaded"] or record["machines"]["after"]),
-        grown=grown(record["machines"]["before"], record["machines"]["after"]),
-        network=slow_before(gang, record["stack"]),
-        wrong=looks_like_wrong_wiring(record["serving"], entries),
-        duration_s=record["serving"]["duration_s"],
-    )
-
-
-def _refuse_another_run(fleet: Fleet, gang: GangSpec, before: GangView) -> None:
-    (now,) = see(fleet, [gang])
-    if now.run_id != before.run_id or not now.serves:
-        raise NodeError(
-            "the gang was stopped or restarted during the measurement: the figures are discarded",
-            where=f"gang {gang.name}",
-            fix="check the reason with `l40s-deploy why`, then run `l40s-deploy bench` again",
+    def run(self, progress: Callable[[int, int], None]) -> _Ran:
+        """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
+        leader, load, dataset = self.gang.leader, self.order.load, self.order.dataset
+        words = bench_client.command(
+            engine_of(load_stack(self.engine.stack)),
+            load,
+            url=self.view.service_url,
+            model=self.view.model,
+            tokenizer=self.engine.model_path,
         )
+        prompts = dataset.text if dataset else text.own_text(max(text.TURNS, load.prompts))
+        job = JobOrder(
+            word="bench",
+            noun="benchmark client",
+            files={bench_client.DATASET: prompts},
+            modules=bench_client.LEFT_OUT,
+            command=("-m", *words),
+            env=bench_client.ENVIRONMENT,
+            key=bench_client.KEY,
+            result=bench_client.RESULT,
+            progress=bench_client.PROGRESS,
+            engine_log=bench_client.DECODE_LINE,
+            deadline_s=self.order.timeout_s,
+            too_long="check `l40s-deploy status`; allow more time with --timeout, or use fewer requests",
+        )
+        place = f"{leader.name}: {words[0]}"
+        for _ in range(STARTS):
+            heard = _ClientAnswers(progress)
+            work = partial(follow, gang=self.gang.name, order=job, kind=JobLine, take=heard.take)
+            self.fleet.on_every(work, only=[leader.name]).all()
+            if heard.end.ended == 0 or not bench_client.BUSY.search(heard.end.what):
+                break
+        if heard.end.ended != 0:
+            raise _failed(heard.end, place, self.engine, self.gang)
+        try:
+            result = bench_client.read(heard.text)
+        except ValueError as wrong:
+            raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
+        if flaw := bench_client.flaw(result, load):
+            fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
+            raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
+        if most := bench_client.more_at_once(heard.rows, load):
+            what = f"{most} were in the engine at once, and {load.concurrency} of ours at most"
+            raise quiet.disturbed(self.gang, what)
+        # the log counts one micro-batch under pipeline parallelism, and says nothing of requests that came one by one
+        micro = self.engine.layout is not None and self.engine.layout.pipeline_parallel > 1
+        log = bench_client.decoding(heard.rows, load) if _at_once(load) and not micro else None
+        return _Ran(result=result, log=log, text=heard.text)
 
+    def record(self, ran: Sequence[_Ran], *, gpu: str, at: float) -> dict[str, Any]:
+        """serving: the mean of all runs; the rest that is one run's is the last one's."""
+        engine, dataset, last = self.engine, self.order.dataset, ran[-1]
+        runs = [_figures(one.result, one.log, self.order.load) for one in ran]
+        return {
+            "id": new_id(self.gang.name, at),
+            "at": at,
+            "gang": self.gang.name,
+            "plan_id": engine.plan_id,
+            "run_id": self.view.run_id,
+            "model": engine.model,
+            "stack": engine.stack,
+            "packages": dict(engine.packages),
+            "layout": engine.layout.key if engine.layout else "",
+            "nodes": [node.name for node in self.gang.nodes],
+            "gpu": gpu,
+            "load": asdict(self.order.load),
+            "dataset": dataset.name if dataset else text.NAME,
+            "serving": mean_of(runs),
+            "runs": runs,
+            "decode_log": asdict(last.log) if last.log is not None else None,
+            "stand_in": last.result.stand_in,
+            "remarks": list(self.view.remarks),
+            "transport": [{"id": finding.id, "title": finding.title} for finding in self.view.transport],
+            "raw": dict(last.result.raw),
+        }
 
-def _run(
-    fleet: Fleet,
-    gang: GangSpec,
-    request: StagingRequest,
-    view: GangView,
-    order: BenchOptions,
-    progress: Callable[[int, int], None],
-) -> _Ran:
-    """One run of the client. Raises NodeError where it fails, its figures mean nothing, or others' requests ran."""
-    leader = gang.leader
-    words = bench_client.command(
-        engine_of(load_stack(request.stack)),
-        order.load,
-        url=view.service_url,
-        model=view.model,
-        tokenizer=request.model_path,
-    )
-    job = JobOrder(
-        word="bench",
-        noun="benchmark client",
-        files={
-            bench_client.DATASET: order.dataset.text
-            if order.dataset
-            else text.own_text(max(text.TURNS, order.load.prompts))
-        },
-        modules=bench_client.LEFT_OUT,
-        command=("-m", *words),
-        env=bench_client.ENVIRONMENT,
-        key=bench_client.KEY,
-        result=bench_client.RESULT,
-        progress=bench_client.PROGRESS,
-        engine_log=bench_client.DECODE_LINE,
-        deadline_s=order.timeout_s,
-        too_long="check `l40s-deploy status`; allow more time with --timeout, or use fewer requests",
-    )
-    place = f"{leader.name}: {words[0]}"
-    for _ in range(STARTS):
-        heard = _ClientAnswers(progress)
-        fleet.on_every(
-            partial(follow, gang=gang.name, order=job, kind=JobLine, take=heard.take), only=[leader.name]
-        ).all()
-        if heard.end.ended == 0 or not bench_client.BUSY.search(heard.end.what):
-            break
-    if heard.end.ended != 0:
-        raise _failed(heard.end, place, request, gang)
-    try:
-        result = bench_client.read(heard.text)
-    except ValueError as wrong:
-        raise NodeError(f"its result can't be read: {wrong}", where=place, fix="l40s-deploy logs") from None
-    if flaw := bench_client.flaw(result, order.load):
-        fix = "check `l40s-deploy logs` and `l40s-deploy golden check`; these figures are not recorded"
-        raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
-    if most := bench_client.more_at_once(heard.rows, order.load):
-        raise quiet.disturbed(gang, f"{most} were in the engine at once, and {order.load.concurrency} of ours at most")
-    return _Ran(result=result, log=_whole_steps(heard.rows, request, order.load), text=heard.text)
+    def judged(self, record: Mapping[str, Any], measure: _Measure) -> BenchedGang:
+        """The record is kept, with its verdict and why it may be slow."""
+        judged, against = measure.judge(record), measure.against
+        verdict, why = overall(judged), tuple[str, ...]()
+        if measure.unfit:
+            verdict, against = BenchVerdict.NONE, f"{against}; {measure.unfit}"
+        if verdict not in (BenchVerdict.EXPECTED, BenchVerdict.NONE):
+            machines = record["machines"]
+            why = causes(
+                transport=[finding.title for finding in self.view.transport],
+                remarks=self.view.remarks,
+                graph_batch=self.engine.graph_batch,
+                load=self.order.load,
+                throttled=throttled(machines["loaded"] or machines["after"]),
+                grown=grown(machines["before"], machines["after"]),
+                network=slow_before(self.gang, record["stack"]),
+                wrong=looks_like_wrong_wiring(record["serving"], measure.entries),
+                duration_s=record["serving"]["duration_s"],
+            )
+        kept = {**record, "verdict": verdict.value, "against": against, "causes": list(why)}
+        file = str(write_bench(kept))
+        return BenchedGang(record=kept, file=file, judged=judged, verdict=verdict, expected=measure.expected)
 
-
-def _whole_steps(rows: Sequence[_Row], request: StagingRequest, load: Load) -> DecodeLog | None:
-    """None under pipeline parallelism, where the log counts one micro-batch, and where not all came at once."""
-    if (request.layout and request.layout.pipeline_parallel > 1) or not _at_once(load):
-        return None
-    return bench_client.decoding(rows, load)
+    def refuse_another_run(self) -> None:
+        """Raises NodeError where the gang is no longer the one that was measured."""
+        (now,) = see(self.fleet, [self.gang])
+        if now.run_id != self.view.run_id or not now.serves:
+            raise NodeError(
+                "the gang was stopped or restarted during the measurement: the figures are discarded",
+                where=f"gang {self.gang.name}",
+                fix="check the reason with `l40s-deploy why`, then run `l40s-deploy bench` again",
+            )
 
 
 @dataclass
@@ -367,17 +356,16 @@ class _ClientAnswers:
 
     progress: Callable[[int, int], None]
     text: str = ""
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[tuple[float, ...]] = field(default_factory=list)
     end: JobLine = field(default_factory=JobLine)
 
-    def take(self, line: JobLine) -> bool:
-        """One line; there is never enough of them."""
+    def take(self, line: JobLine) -> None:
+        """One line."""
         if line.answered is not None:
             self.progress(line.answered, line.of)
         self.text += line.result
         self.rows += line.decoded
         self.end = line
-        return False
 
 
 def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -> NodeError:
@@ -387,42 +375,6 @@ def _failed(end: JobLine, place: str, request: StagingRequest, gang: GangSpec) -
     elif bench_client.REFUSED.search(end.what):
         fix = f"the engine does not accept the API key of this run; start it again: `l40s-deploy restart {gang.name}`"
     return NodeError(f"the benchmark client ended with status {end.ended}: {end.what}", where=place, fix=fix)
-
-
-def _record(
-    gang: GangSpec,
-    request: StagingRequest,
-    view: GangView,
-    order: BenchOptions,
-    ran: Sequence[_Ran],
-    *,
-    gpu: str,
-    at: float,
-) -> dict[str, Any]:
-    """serving: the mean of all runs; the rest that is one run's is the last one's."""
-    last, runs = ran[-1], [_figures(one.result, one.log, order.load) for one in ran]
-    return {
-        "id": new_id(gang.name, at),
-        "at": at,
-        "gang": gang.name,
-        "plan_id": request.plan_id,
-        "run_id": view.run_id,
-        "model": request.model,
-        "stack": request.stack,
-        "packages": dict(request.packages),
-        "layout": request.layout.key if request.layout else "",
-        "nodes": [node.name for node in gang.nodes],
-        "gpu": gpu,
-        "load": asdict(order.load),
-        "dataset": order.dataset.name if order.dataset else text.NAME,
-        "serving": mean_of(runs),
-        "runs": runs,
-        "decode_log": asdict(last.log) if last.log is not None else None,
-        "stand_in": last.result.stand_in,
-        "remarks": list(view.remarks),
-        "transport": [{"id": finding.id, "title": finding.title} for finding in view.transport],
-        "raw": dict(last.result.raw),
-    }
 
 
 def _figures(result: BenchResult, log: DecodeLog | None, load: Load) -> dict[str, float]:
@@ -437,7 +389,7 @@ def _at_once(load: Load) -> bool:
 
 
 def expectations(model: str) -> tuple[ExpectedSpeeds, ...]:
-    """None if the profile is not on this machine: another operator may have started it."""
+    """() if the profile is not on this machine: another operator may have started it."""
     try:
         return load_profile(model).expected
     except DeployError:
@@ -468,131 +420,6 @@ def read_dataset(path: Path, prompts: int) -> Dataset:
         raise InputError(str(wrong), where=str(path), fix=fix) from None
 
 
-def compared(names: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any], tuple[JudgedFigure, ...]]:
-    """Two records, and the second beside the first. Raises InputError for a name that is none."""
-    first, second = (read_bench(name) for name in names)
-    return first, second, judge(second["serving"], first["serving"], second.get("runs", ()))
-
-
-def bench_json(done: BenchedGang) -> dict[str, Any]:
-    """The document of `bench --json`."""
-    record = done.record
-    return {
-        **{key: record[key] for key in ("id", "gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "load")},
-        "stand_in": record["stand_in"],
-        "serving": record["serving"],
-        "runs": record["runs"],
-        "decode": list(_decode(record)),
-        "expected": None if done.expected is None else _expected_json(done.expected),
-        "against": done.against,
-        "figures": figures_json(done.judged),
-        "verdict": done.verdict.value,
-        "causes": list(done.causes),
-        "machines": record["machines"],
-        "findings": record["findings"],
-        "tuned": record["tuned"],
-        "raw_file": record["raw_file"],
-        "file": done.file,
-    }
-
-
-def _decode(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One row per source of decode-only figures."""
-    requests = record["load"]["concurrency"]
-    if "decode_tok_s" in record["serving"]:
-        yield {
-            "requests": requests,
-            "tok_s": record["serving"]["decode_tok_s"],
-            "tokens": record["load"]["output"],
-            "source": "client: between the last first token and the first end",
-        }
-    if log := record.get("decode_log"):
-        yield {
-            "requests": requests,
-            **log,
-            "source": "leader's log: its line nearest to the articles' tokens",
-        }
-
-
-def sweep_json(done: Sequence[BenchedGang]) -> dict[str, Any]:
-    """The document of `bench --sweep --json`: the run with the most requests at once as `bench --json` has it, with
-    the decode rows and the causes of all runs and the gravest of their verdicts; each run is among `runs`."""
-    runs = [bench_json(one) for one in done]
-    most = max(runs, key=lambda run: int(run["load"]["concurrency"]))
-    return {
-        **{key: most[key] for key in ("gang", "plan_id", "model", "stack", "layout", "gpu", "dataset", "stand_in")},
-        **{key: most[key] for key in ("serving", "expected")},
-        "decode": [row for run in runs for row in run["decode"]],
-        "verdict": gravest([one.verdict for one in done]).value,
-        "causes": list(dict.fromkeys(cause for run in runs for cause in run["causes"])),
-        "runs": runs,
-    }
-
-
-def markdown(records: Sequence[Mapping[str, Any]]) -> str:
-    """Recorded runs as a table for a report, beside the speeds that the model's profile expects."""
-    first = records[0]
-    head = (
-        f"{first['model']} by {first['stack']} at {first['layout']} on {first['gpu']}, "
-        f"{len(first['nodes'])} nodes; prompts: {first['dataset']}"
-    )
-    if any(record["stand_in"] for record in records):
-        head += ". Measured on the lab's stand-in: these figures say nothing about a GPU"
-    titles = ("run", "at once", "in", "out", *(f"{one.title}, {one.unit}" for one in TABLE), "verdict")
-    rows = [
-        (
-            str(record["id"]),
-            *(str(record["load"].get(key, "")) for key in ("concurrency", "input", "output")),
-            *(f"{record['serving'][one.name]:.2f}" if one.name in record["serving"] else "" for one in TABLE),
-            str(record.get("verdict", "")),
-        )
-        for record in records
-    ]
-    for entry in expectations(first["model"]):
-        figures = dict(entry.figures)
-        load = asdict(entry.load)
-        rows.append(
-            (
-                f"{entry.name}: {entry.source}",
-                *(str(load[key]) for key in ("concurrency", "input", "output")),
-                *(f"{figures[one.name]:.2f}" if one.name in figures else "" for one in TABLE),
-                f"{entry.wiring} wiring",
-            )
-        )
-    table = (titles, ("---",) * len(titles), *rows)
-    return "\n".join([head, "", *(_row(cells) for cells in table), ""])
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _expected_json(entry: ExpectedSpeeds) -> dict[str, Any]:
-    return {"name": entry.name, "source": entry.source, "serving": dict(entry.figures)}
-
-
-def figures_json(judged: Iterable[JudgedFigure]) -> list[dict[str, Any]]:
-    """Each figure with the one it was compared with."""
-    return [
-        {
-            "name": one.figure.name,
-            "found": one.found,
-            "expected": one.expected,
-            "speed": round(one.speed, 4),
-            "noise": round(one.noise, 4),
-            "decides": one.figure.decides,
-            "verdict": one.verdict.value,
-        }
-        for one in judged
-    ]
-
-
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """What two records do not share, so that their figures are not those of one case."""
-    keys = ("gang", "plan_id", "model", "stack", "packages", "layout", "gpu", "load", "dataset", "stand_in")
-    return [key for key in keys if first.get(key) != second.get(key)]
-
-
 def findings_now(gang: GangSpec, view: GangView, snapshots: Mapping[str, Snapshot]) -> list[dict[str, Any]]:
     """What `doctor` finds on these snapshots, accepted or not; the ways between nodes are not tried."""
     topologies = {name: build(snapshot) for name, snapshot in snapshots.items()}
@@ -611,7 +438,7 @@ def tuned_now(fleet: Fleet, gang: GangSpec, stack: str, gpu: str) -> dict[str, l
     if known.device != "cuda":
         return {}
     names = [node.name for node in gang.nodes]
-    held = ask_holdings(fleet, names, known, dict.fromkeys(names, gpu)).holdings
+    held = ask_holdings(fleet, names, known, dict.fromkeys(names, gpu)).values
     return {
         name: sorted(f"{folder}/{file}" for folder, files in one.folders.items() for file in files)
         for name, one in held.items()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_timeout, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.tables import cell, plain_table
 from orchestrator.cli.typed import command_line
 from orchestrator.doctor.rules.support.registry import who
 from orchestrator.model.deadlines import NETTEST_S
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.nettest.report import NettestResult
     from orchestrator.nettest.steps.nettest import TestedGang
-    from orchestrator.nettest.verdict import LinkResult
-    from orchestrator.nettest.verification import Verification
+    from orchestrator.nettest.verdict import Expectation, LinkResult, NettestVerdict
 
 ENOUGH_PERCENT = 80.0
 
@@ -102,8 +102,11 @@ def show(tested: TestedGang, screen: Screen) -> None:
     for words in dict.fromkeys(result.transport.values()):
         nodes = [node for node, said in result.transport.items() if said == words]
         say(printable(f"  {who(nodes, len(result.nodes))}: {words}"))
-    if not result.verification.corrupt:
-        say(printable(f"  {_right(result.verification)}"))
+    data = result.verification
+    if not data.corrupt:
+        size = f"{data.least >> 20} MiB" if data.least >> 20 else f"{data.least >> 10} KiB"
+        words = f"data: right in {data.pairs} pairs, {size} and more each, and in every sum ({data.seconds:.1f} s)"
+        say(printable(f"  {words}"))
     _tests(result, screen)
     _links(result, screen)
     _rails(result, screen)
@@ -116,75 +119,49 @@ def show(tested: TestedGang, screen: Screen) -> None:
     say(printable(f"  {verdict}; kept in {tested.file}"))
 
 
-def _right(found: Verification) -> str:
-    size = f"{found.least >> 20} MiB" if found.least >> 20 else f"{found.least >> 10} KiB"
-    return f"data: right in {found.pairs} pairs, {size} and more each, and in every sum ({found.seconds:.1f} s)"
-
-
 def _tests(result: NettestResult, screen: Screen) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    if not result.tests:
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("  all-reduce")
-    for title in ("bytes", "us", "expected"):
-        table.add_column(title, justify="right")
-    table.add_column("")
+    table = plain_table("  all-reduce", "bytes", "us", "expected", "")
     for test in result.tests:
         where = "" if test.where == "all" else f", {test.where}"
         size = f"{test.bytes}" if test.bytes == test.wanted else f"{test.bytes} (of {test.wanted})"
         expected = f"{test.expected.value:.0f} {test.expected.basis}" if test.expected else "-"
         graph = " in CUDA graphs" if test.captured else ", not in CUDA graphs" if test.uncaptured else ""
-        cells = (f"  {test.between.value}{where}{graph}", size, f"{test.us:.0f}", expected)
-        table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(test.verdict.value))
-    screen.out.print(table)
+        name = cell(f"  {test.between.value}{where}{graph}")
+        table.add_row(name, cell(size), cell(f"{test.us:.0f}"), cell(expected), _verdict(test.verdict))
+    if result.tests:
+        screen.out.print(table)
 
 
 def _links(result: NettestResult, screen: Screen) -> None:
     """Of many links of a kind the slowest; each slow one."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("  link")
-    for title in ("Gb/s", "expected"):
-        table.add_column(title, justify="right")
-    table.add_column("")
+    table = plain_table("  link", "Gb/s", "expected", "")
     for kind in dict.fromkeys(link.between for link in result.links if not link.start.port):
         links = [link for link in result.links if link.between is kind]
         for link in _shown(links):
-            expected = f"{link.expected.value:.3g} {link.expected.basis}" if link.expected else "-"
-            cells = (f"  {link.start} to {link.end}", f"{link.best:.3g}", expected)
-            table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(link.verdict.value))
+            name = cell(f"  {link.start} to {link.end}")
+            table.add_row(name, cell(f"{link.best:.3g}"), _gbps(link.expected), _verdict(link.verdict))
         bests = [link.best for link in links]
-        table.add_row(Text(f"  {kind.value}, {len(links)} links"), Text(f"{min(bests):.3g} to {max(bests):.3g}"))
+        table.add_row(cell(f"  {kind.value}, {len(links)} links"), cell(f"{min(bests):.3g} to {max(bests):.3g}"))
     if result.links:
         screen.out.print(table)
 
 
 def _rails(result: NettestResult, screen: Screen) -> None:
     """A row for each RDMA port: the slowest of its measurements in each direction."""
-    from rich.table import Table
-    from rich.text import Text
-
     from orchestrator.nettest.rails import rails
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("  RDMA port, by ib_write_bw")
-    for title in ("sends Gb/s", "receives", "memory", "expected"):
-        table.add_column(title, justify="right")
-    table.add_column("")
-    rows = rails(result.links)
-    for rail in rows:
-        expected = f"{rail.expected.value:.3g} {rail.expected.basis}" if rail.expected else "-"
-        cells = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", "GPU" if rail.on_gpu else "host", expected)
-        table.add_row(*(Text(printable(cell)) for cell in cells), _verdict(rail.verdict.value))
-    if rows:
+    table = plain_table("  RDMA port, by ib_write_bw", "sends Gb/s", "receives", "memory", "expected", "")
+    for rail in rails(result.links):
+        figures = (f"  {rail.end}", f"{rail.send:.3g}", f"{rail.receive:.3g}", "GPU" if rail.on_gpu else "host")
+        table.add_row(*map(cell, figures), _gbps(rail.expected), _verdict(rail.verdict))
+    if table.row_count:
         screen.out.print(table)
     if result.rails_note:
         screen.out.print(printable(f"  {result.rails_note}"))
+
+
+def _gbps(expected: Expectation | None) -> Text:
+    return cell(f"{expected.value:.3g} {expected.basis}" if expected else "-")
 
 
 MOST_LINKS = 12
@@ -197,7 +174,6 @@ def _shown(links: Sequence[LinkResult]) -> Sequence[LinkResult]:
     return (slow or [min(links, key=lambda link: link.best)])[:MOST_LINKS]
 
 
-def _verdict(verdict: str) -> Text:
-    from rich.text import Text
-
-    return Text("" if verdict == "not judged" else verdict, "bold red" if verdict == "slow" else "")
+def _verdict(verdict: NettestVerdict) -> Text:
+    words = verdict.value
+    return cell("" if words == "not judged" else words, "bold red" if words == "slow" else "")

@@ -23,17 +23,17 @@ from orchestrator.model.benchmark import Between
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import NETTEST_S
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
+from orchestrator.model.finding import Finding
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
 from orchestrator.nettest.expected import NodeHardware, expectations
-from orchestrator.nettest.halves import bisected
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
 from orchestrator.nettest.report import ModelShape, NettestResult
 from orchestrator.nettest.schedule import Place, schedule, verification
 from orchestrator.nettest.steps import ports as rails
-from orchestrator.nettest.verdict import HALF, Expectation, NettestVerdict, judge_links, judge_tests
+from orchestrator.nettest.verdict import HALF, Expectation, NettestVerdict, bisected, judge_links, judge_tests
 from orchestrator.nettest.verification import Verification, verified
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.network import takes
@@ -113,15 +113,16 @@ def _one(inventory: Inventory, fleet: Fleet, gang: GangSpec, order: NettestOptio
             asked = PlanRequest(model=order.model, stack=order.stack, gangs=(gang.name,))
             planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="nettest")
             topologies = planned.topologies
-        ground = NettestSetup(
+        setup = NettestSetup(
             gang=gang,
             requests=requests,
             topologies=topologies,
             shape=shape_of(order.model, requests),
+            enough=order.enough,
             timeout_s=order.timeout_s,
             verify_only=order.verify_only,
         )
-        return test(fleet, ground, enough=order.enough, progress=progress, begin=begin)
+        return test(fleet, setup, progress, begin)
 
 
 def _last_requests(fleet: Fleet, gang: GangSpec) -> Mapping[str, StagingRequest]:
@@ -145,55 +146,53 @@ def shape_of(model: str | None, requests: Mapping[str, StagingRequest]) -> Model
 class NettestSetup:
     """What a test stands on. requests: as the engine would be staged, by node; timeout_s: for its ranks
 
-    verify_only: nothing is to be timed
+    enough: share of what is expected that will do; verify_only: nothing is to be timed
     """
 
     gang: GangSpec
     requests: Mapping[str, StagingRequest]
     topologies: Mapping[str, Topology]
     shape: ModelShape
+    enough: float
     timeout_s: float = NETTEST_S
     verify_only: bool = False
 
 
-def test(
-    fleet: Fleet, ground: NettestSetup, *, enough: float, progress: Progress, begin: float | None = None
-) -> TestedGang:
+def test(fleet: Fleet, setup: NettestSetup, progress: Progress, begin: float | None = None) -> TestedGang:
     """Run the ranks on every node of a gang, judge their figures, keep them. Raises as `run_now` does."""
     began, at = time.monotonic() if begin is None else begin, time.time()
-    places = _places(ground)
-    if sum(len(place.ranks) for place in places) < 2:
-        raise InputError("it has a single rank: there is no network to test", where=f"gang {ground.gang.name}",
+    gang, places = setup.gang, _places(setup)
+    ranks = sum(len(place.ranks) for place in places)
+    if ranks < 2:
+        raise InputError("it has a single rank: there is no network to test", where=f"gang {gang.name}",
                          fix="nothing: it can be started")  # fmt: skip
-    compare = verification(places, ground.shape.hidden_size)
-    steps = () if ground.verify_only else schedule(places, ground.shape.hidden_size, len(compare))
-    heard = _NettestAnswers(
-        ground.gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress
-    )
+    compare = verification(places, setup.shape.hidden_size)
+    steps = () if setup.verify_only else schedule(places, setup.shape.hidden_size, len(compare))
+    heard = _NettestAnswers(gang.name, (*compare, *steps), {place.node: place.ranks for place in places}, progress)
     began_ranks = time.monotonic()
-    _run(fleet, ground, places, heard)
+    _run(fleet, setup, places, heard)
     began_ports = time.monotonic()
     right = _verified(heard, places)
     timed = bool(steps) and not right.corrupt
-    ports, broke = _ports(fleet, ground, enough) if timed else (rails.RailMeasurements(note=""), None)
+    ports, broke = _ports(fleet, setup) if timed else (rails.RailMeasurements(), None)
     ports_s = time.monotonic() - began_ports
-    request = ground.requests[ground.gang.leader.name]
-    expected = expectations(steps, places, _machines(ground)) if request.device == "cuda" else {}
+    request = setup.requests[gang.leader.name]
+    expected: dict[tuple[Between, int], Expectation] = {}
     if request.device == "cuda":
-        before = last_good(ground.gang, request.stack, sum(len(p.ranks) for p in places))
-        expected = {**_as_before(before, places, steps), **expected}
+        before = last_good(gang, request.stack, ranks)
+        expected = {**_as_before(before, places, steps), **expectations(steps, places, _machines(setup))}
     result = NettestResult(
-        gang=ground.gang.name,
-        nodes=tuple(ground.requests),
-        ranks=sum(len(place.ranks) for place in places),
+        gang=gang.name,
+        nodes=tuple(setup.requests),
+        ranks=ranks,
         verification=right,
-        links=(*judge_links(steps, heard.figures, places, expected, enough=enough), *ports.links),
+        links=(*judge_links(steps, heard.figures, places, expected, enough=setup.enough), *ports.links),
         rails_note=ports.note,
-        tests=judge_tests(steps, heard.figures, places, expected, enough=enough),
-        transport=_transport(ground, heard),
-        moved=_moved(ground, heard),
+        tests=judge_tests(steps, heard.figures, places, expected, enough=setup.enough),
+        transport=_transport(setup, heard),
+        moved=_moved(setup, heard),
         bisected=bisected(steps, heard.figures, places),
-        shape=ground.shape,
+        shape=setup.shape,
         seconds=time.monotonic() - began,
         steps_s=heard.seconds - right.seconds,
         rails_s=ports_s,
@@ -205,7 +204,7 @@ def test(
     )
     record = {
         **report.as_json(result),
-        "addresses": addresses_of(ground.gang.nodes),
+        "addresses": addresses_of(gang.nodes),
         "plan_id": request.plan_id,
         "model": request.model,
         "stack": request.stack,
@@ -228,19 +227,19 @@ def _verified(heard: _NettestAnswers, places: Sequence[Place]) -> Verification:
                         fix="l40s-deploy nettest again") from None  # fmt: skip
 
 
-def _ports(fleet: Fleet, ground: NettestSetup, enough: float) -> tuple[rails.RailMeasurements, DeployError | None]:
+def _ports(fleet: Fleet, setup: NettestSetup) -> tuple[rails.RailMeasurements, DeployError | None]:
     """What was measured of the RDMA ports, and what ended that early: the ranks' figures are not lost with it."""
     try:
-        return rails.measure(fleet, ground.gang, ground.requests, ground.topologies, enough=enough), None
+        return rails.measure(fleet, setup.gang, setup.requests, setup.topologies, enough=setup.enough), None
     except DeployError as failure:
         return rails.RailMeasurements(note=f"RDMA ports were not measured: {failure.where}: {failure.what}"), failure
 
 
-def _places(ground: NettestSetup) -> tuple[Place, ...]:
+def _places(setup: NettestSetup) -> tuple[Place, ...]:
     places, first = [], 0
-    for name, request in ground.requests.items():
+    for name, request in setup.requests.items():
         count = len(request.gpus) or len(request.tp_ranks)
-        gpus = {gpu.index: gpu for gpu in ground.topologies[name].gpus} if name in ground.topologies else {}
+        gpus = {gpu.index: gpu for gpu in setup.topologies[name].gpus} if name in setup.topologies else {}
         known = request.device == "cuda" and all(index in gpus for index in request.gpus)
         places.append(
             Place(
@@ -255,12 +254,12 @@ def _places(ground: NettestSetup) -> tuple[Place, ...]:
     return tuple(places)
 
 
-def _machines(ground: NettestSetup) -> dict[str, NodeHardware]:
+def _machines(setup: NettestSetup) -> dict[str, NodeHardware]:
     found = {}
-    for name, request in ground.requests.items():
-        if name not in ground.topologies:
+    for name, request in setup.requests.items():
+        if name not in setup.topologies:
             continue
-        network, topology = request.network, ground.topologies[name]
+        network, topology = request.network, setup.topologies[name]
         named = network.ports  # one that is down is missing from what was planned
         found[name] = NodeHardware(
             topology=topology,
@@ -308,27 +307,26 @@ def _as_before(
 
 @dataclass
 class _NettestAnswers:
-    """What the nodes have said, together. Written by one thread a node."""
+    """What the nodes have said, together. Written by one thread a node.
+
+    ranks:      of each node; logs: NCCL's lines, by node
+    figures, compared: measurements, and what was found of data; compared_s: until the last of these
+    ended:      (node, line) of ranks that died or failed, and of nodes whose ranks ended with an error, as heard
+    step, seconds: how far all ranks are; imported_at: when the last node's ranks had torch, on the monotonic clock
+    """
 
     gang: str
     schedule: Sequence[NettestStep]
     ranks: Mapping[str, Sequence[int]]
-    """Of each node."""
     progress: Progress
     figures: list[NettestLine] = field(default_factory=list)
     compared: list[NettestLine] = field(default_factory=list)
     compared_s: float = 0.0
-    """Until the last of them."""
     seconds: float = 0.0
     logs: dict[str, str] = field(default_factory=lambda: defaultdict(str))
-    died: list[tuple[str, int, int]] = field(default_factory=list)
-    """(node, rank, signal), in the order of hearing."""
-    failed: list[tuple[str, int, str]] = field(default_factory=list)
-    ended: dict[str, str] = field(default_factory=dict)
-    """Nodes whose ranks have ended with an error, and its last words."""
+    ended: list[tuple[str, NettestLine]] = field(default_factory=list)
     step: int = 0
     imported_at: float = 0.0
-    """When the last node's ranks had torch, on the monotonic clock."""
     _broken_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -338,31 +336,24 @@ class _NettestAnswers:
         Raises NodeError for a line that is none of this test."""
         if what := self.odd(node, line):
             raise NodeError(f"it reported {what}", where=node, fix="l40s-deploy nettest again")
-        self._keep(node, line)
+        with self._lock:
+            self._keep(node, line)
         if line.done >= 0:
-            self.progress(self.gang, self.step, self.steps)
+            self.progress(self.gang, self.step, len(self.schedule))
         return bool(self._broken_at) and time.monotonic() - self._broken_at > GRACE_S
 
     def _keep(self, node: str, line: NettestLine) -> None:
-        with self._lock:
-            if line.step >= 0 and line.wrong >= 0:
-                self.compared.append(line)
-            elif line.step >= 0:
-                self.figures.append(line)
-            if line.done >= 0:
-                self.step, self.seconds = min(line.done + 1, self.steps), line.seconds
-                if line.done < self.steps and self.schedule[line.done].verify:
-                    self.compared_s = line.seconds
-            if line.started:
-                self.imported_at = time.monotonic()
-            self.logs[node] += line.log
-            if line.died >= 0:
-                self.died.append((node, line.died, line.signal))
-            if line.failed >= 0:
-                self.failed.append((node, line.failed, line.what))
-            if line.ended > 0:
-                self.ended[node] = line.what
+        if line.step >= 0:
+            (self.compared if line.wrong >= 0 else self.figures).append(line)
+        if line.done >= 0:
+            self.step, self.seconds = min(line.done + 1, len(self.schedule)), line.seconds
+            if line.done < len(self.schedule) and self.schedule[line.done].verify:
+                self.compared_s = line.seconds
+        if line.started:
+            self.imported_at = time.monotonic()
+        self.logs[node] += line.log
         if line.died >= 0 or line.failed >= 0 or line.ended > 0:
+            self.ended.append((node, line))
             self.broken()
 
     def odd(self, node: str, line: NettestLine) -> str:
@@ -376,8 +367,8 @@ class _NettestAnswers:
             before = sum((one.step, one.group) == (line.step, line.group) for one in self.figures)
             if step.kind == ALL_REDUCE and before >= len(step.bytes):
                 return f"more than {len(step.bytes)} measurements of step {line.step}, group {line.group}"
-        if line.done > self.steps:  # their number itself is the end
-            return f"step {line.done} of {self.steps}"
+        if line.done > len(self.schedule):  # their number itself is the end
+            return f"step {line.done} of {len(self.schedule)}"
         ours = {-1, *self.ranks.get(node, ())}
         return "of a rank that is not on it" if not {line.died, line.failed, line.rank} <= ours else ""
 
@@ -386,87 +377,75 @@ class _NettestAnswers:
         self._broken_at = self._broken_at or time.monotonic()
 
     @property
-    def steps(self) -> int:
-        """How many."""
-        return len(self.schedule)
+    def at(self) -> str:
+        """How far it is, in words."""
+        return f"in step {self.step + 1} of {len(self.schedule)}" if self.step else "before the first step was done"
 
 
-def _run(fleet: Fleet, ground: NettestSetup, places: Sequence[Place], heard: _NettestAnswers) -> None:
-    leader = ground.gang.leader
-    address = ground.requests[leader.name].leader.address
-    rendezvous = Endpoint(address=address, port=leader.ports.dist_init)
-    world = sum(len(place.ranks) for place in places)
-    fenced = fence(fleet, ground.gang.name)
-    orders = {
-        place.node: in_its_place(
+def _run(fleet: Fleet, setup: NettestSetup, places: Sequence[Place], heard: _NettestAnswers) -> None:
+    leader = setup.gang.leader
+    rendezvous = Endpoint(address=setup.requests[leader.name].leader.address, port=leader.ports.dist_init)
+    fenced = fence(fleet, setup.gang.name)
+    orders = {}
+    for place in places:
+        engine = setup.requests[place.node]
+        orders[place.node] = in_its_place(
             PROGRAM,
             "network test",
-            in_place_of(
-                ground.requests[place.node],
-                ports=Ports(check_free=(rendezvous,) if place.node == leader.name else ()),
-            ),
+            in_place_of(engine, ports=Ports(check_free=(rendezvous,) if place.node == leader.name else ())),
             RanksOrder(
                 ranks=place.ranks,
-                world=world,
+                world=sum(len(one.ranks) for one in places),
                 host=rendezvous.address,
                 port=rendezvous.port,
-                device=ground.requests[place.node].device,
+                device=engine.device,
                 steps=tuple(heard.schedule),
                 reach_s=REACH_S,
                 timeout_s=STEP_S,
             ),
-            deadline_s=ground.timeout_s,
-            beside=f"stop it with `l40s-deploy down {ground.gang.name}`, or test before its next start: `up --nettest`",
+            deadline_s=setup.timeout_s,
+            beside=f"stop it with `l40s-deploy down {setup.gang.name}`, or test before its next start: `up --nettest`",
             too_long="run `l40s-deploy doctor`, allow more time with --timeout, or name fewer gangs",
         )
-        for place in places
-    }
 
     def one(session: Session) -> None:
         name = session.spec.name
         try:
-            follow(session, ground.gang.name, orders[name], NettestLine, partial(heard.take, name), fenced)
+            follow(session, setup.gang.name, orders[name], NettestLine, partial(heard.take, name), fenced)
         except DeployError:
             heard.broken()
             raise
 
     done = fleet.on_every(one, only=list(orders))
-    if (failure := _failure(ground, places, heard, done.failures)) is not None:
+    if (failure := _failure(setup, places, heard, done.failures)) is not None:
         raise failure
 
 
 def _failure(
-    ground: NettestSetup, places: Sequence[Place], heard: _NettestAnswers, failures: Mapping[str, DeployError]
+    setup: NettestSetup, places: Sequence[Place], heard: _NettestAnswers, failures: Mapping[str, DeployError]
 ) -> DeployError | None:
     """The one cause: a node that is lost, what a node refused, a rank that died, a rank that failed by itself."""
     first = lost_first(failures) if failures else None
     if isinstance(first, Unreachable):
         return Unreachable(
-            f"the connection was lost during the network test ({_at(heard)}): {first.what}",
+            f"the connection was lost during the network test ({heard.at}): {first.what}",
             where=first.where,
-            fix=f"check it with `ssh {first.where}`; its ranks stop within {ground.timeout_s:.0f} s. {first.fix}",
+            fix=f"check it with `ssh {first.where}`; its ranks stop within {setup.timeout_s:.0f} s. {first.fix}",
         )
     if first is not None:
         return first
-    if heard.died:
-        node, rank, number = heard.died[0]
-        return _of_rank(places, node, rank, f"was killed by signal {number} {_at(heard)}", "l40s-deploy doctor, and "
-                        f"check for the OOM killer with `journalctl -k` on {node}")  # fmt: skip
-    if heard.failed:
-        node, rank, what = next((one for one in heard.failed if not _TORN.search(one[2])), heard.failed[0])
-        fix = f"check ports and firewall between the nodes: l40s-deploy doctor; the port is {_port(ground)}"
-        return _of_rank(places, node, rank, f"failed {_at(heard)}: {what}", fix)
-    for node, what in heard.ended.items():
-        return NodeError(f"its ranks ended {_at(heard)}: {what}", where=node, fix="l40s-deploy doctor")
+    for node, line in heard.ended:
+        if line.died >= 0:
+            fix = f"l40s-deploy doctor, and check for the OOM killer with `journalctl -k` on {node}"
+            return _of_rank(places, node, line.died, f"was killed by signal {line.signal} {heard.at}", fix)
+    failed = [(node, line) for node, line in heard.ended if line.failed >= 0]
+    for node, line in (*(one for one in failed if not _TORN.search(one[1].what)), *failed):
+        port = setup.gang.leader.ports.dist_init
+        fix = f"check ports and firewall between the nodes: l40s-deploy doctor; the port is {port}"
+        return _of_rank(places, node, line.failed, f"failed {heard.at}: {line.what}", fix)
+    for node, line in heard.ended:
+        return NodeError(f"its ranks ended {heard.at}: {line.what}", where=node, fix="l40s-deploy doctor")
     return None
-
-
-def _port(ground: NettestSetup) -> int:
-    return ground.gang.leader.ports.dist_init
-
-
-def _at(heard: _NettestAnswers) -> str:
-    return f"in step {heard.step + 1} of {heard.steps}" if heard.step else "before the first step was done"
 
 
 def _of_rank(places: Sequence[Place], node: str, rank: int, what: str, fix: str) -> NodeError:
@@ -475,15 +454,11 @@ def _of_rank(places: Sequence[Place], node: str, rank: int, what: str, fix: str)
     return NodeError(f"rank {rank} of the network test {what}; all ranks were stopped", where=f"{node}{gpu}", fix=fix)
 
 
-def _lines(heard: _NettestAnswers, node: str) -> list[str]:
-    return heard.logs[node].splitlines()
-
-
-def _transport(ground: NettestSetup, heard: _NettestAnswers) -> dict[str, str]:
+def _transport(setup: NettestSetup, heard: _NettestAnswers) -> dict[str, str]:
     found = {}
-    for name, request in ground.requests.items():
+    for name, request in setup.requests.items():
         if request.device == "cuda":
-            seen = nccl_log.read(_lines(heard, name))
+            seen = nccl_log.read(heard.logs[name].splitlines())
             counted = f"; nNodes {seen.nodes}, localRanks {seen.local_ranks}" if seen.nodes else ""
             found[name] = f"NCCL: {seen.words}{counted}"
         else:
@@ -491,30 +466,24 @@ def _transport(ground: NettestSetup, heard: _NettestAnswers) -> dict[str, str]:
     return found
 
 
-def _moved(ground: NettestSetup, heard: _NettestAnswers) -> tuple[Any, ...]:
-    cuda = {name: request for name, request in ground.requests.items() if request.device == "cuda"}
-    if not cuda or not all(name in ground.topologies for name in cuda):
-        return ()
-    nodes = [
-        gpu_groups(replace(ground.topologies[name], gpus=_used(ground.topologies[name], request)),
-                   nccl_version(request.stack))
-        for name, request in cuda.items()
-    ]  # fmt: skip
-    predicted = predicted_log(nodes)[0]
+def _moved(setup: NettestSetup, heard: _NettestAnswers) -> tuple[Finding, ...]:
+    """What NCCL did otherwise than planned, by its own lines; nothing where not all nodes were looked at."""
+    cuda = {name: request for name, request in setup.requests.items() if request.device == "cuda"}
+    nodes = []
+    for name, request in cuda.items():
+        if name not in setup.topologies:
+            return ()
+        topology = setup.topologies[name]
+        used = tuple(gpu for gpu in topology.gpus if gpu.index in request.gpus)
+        nodes.append(gpu_groups(replace(topology, gpus=used), nccl_version(request.stack)))
+    predicted = predicted_log(nodes)[0] if nodes else 0
     return tuple(
         finding
         for name, request in cuda.items()
-        for finding in report.transport_findings(name, request.network, _lines(heard, name), len(cuda), predicted)
+        for finding in report.transport_findings(
+            name, request.network, heard.logs[name].splitlines(), len(cuda), predicted
+        )
     )
-
-
-def _used(topology: Topology, request: StagingRequest) -> tuple[Any, ...]:
-    return tuple(gpu for gpu in topology.gpus if gpu.index in request.gpus)
-
-
-def why_slow(tested: TestedGang) -> str:
-    """The most severe findings, in a sentence."""
-    return "; ".join(f"{finding.id}: {finding.title}" for finding in report.findings(tested.result)[:2])
 
 
 def nettest_json(found: Sequence[TestedGang]) -> dict[str, Any]:

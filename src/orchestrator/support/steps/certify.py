@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import __version__
-from orchestrator.bench.steps import bench
+from orchestrator.bench.steps import bench, report
 from orchestrator.bench.verdict import BenchVerdict, gravest
 from orchestrator.doctor.steps.doctor import examine_inventory
 from orchestrator.gang.overview import status_json
@@ -369,7 +369,7 @@ class _Certification:
             found = bench.sweep_now(self.inventory, order, self.options.at_once, at)
         self._stood_in(any(one.record["stand_in"] for one in found))
         slow = gravest([one.verdict for one in found]) is BenchVerdict.SLOW
-        return StepVerdict.DIFFERS if slow else StepVerdict.OK, bench.sweep_json(found)
+        return StepVerdict.DIFFERS if slow else StepVerdict.OK, report.sweep_json(found)
 
     def _kill(self) -> Found:
         """SIGKILL to the last rank; right where the gang's cause names node, rank and signal, and nothing is left."""

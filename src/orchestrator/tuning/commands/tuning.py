@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.cli.options import (
@@ -14,6 +14,7 @@ from orchestrator.cli.options import (
     add_json,
     add_layout,
     add_time_limit,
+    add_timeout,
     count,
     open_inventory,
 )
@@ -25,81 +26,69 @@ from orchestrator.doctor.rules.support.registry import who
 from orchestrator.engines.tuned_validity import Holding, State
 from orchestrator.engines.tuned_wanted import Wanted
 from orchestrator.model.errors import Exit, InputError
-from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import Inventory
 from orchestrator.model.per_node import PerNode, collected
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.tuning.commands import fetch as tuning_fetch
-from orchestrator.tuning.pack import INTERPRETED
-from orchestrator.tuning.search import BATCHES
-from orchestrator.tuning.steps.carry import (
-    TuningPushResult,
-    pull,
-    pulled_json,
-    push,
-    push_json,
-)
+from orchestrator.tuning.kernels import BATCHES
+from orchestrator.tuning.pack import DERIVED, INTERPRETED
+from orchestrator.tuning.steps.carry import TuningPushResult, pull, pulled_json, push, push_json
+from orchestrator.tuning.steps.packs import fetch, fetched_json
 from orchestrator.tuning.steps.run import TunedGang, TuneOptions, TuningProgress, run_tuning, tuned_json
-from orchestrator.tuning.steps.tuning import Kit, status_json, tuning_status
+from orchestrator.tuning.steps.tuning import ASSUMED_GPU, Kit, status_json, tuning_status
 
+LINE_EVERY_S = 30.0
+"""How often progress is printed if lines can't be updated in place."""
 _STATUS = (
     "l40s-deploy tuning status --model DeepSeek-V3-0324-Block64x64",
     "l40s-deploy tuning status --model DeepSeek-V3-0324 --stack sglang-0.5.23 --layout node-stages --offline",
 )
-
-_CARRY = (
-    "l40s-deploy tuning pull --from node0 --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
+_RUN = (
+    "l40s-deploy tuning run --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
+    "l40s-deploy tuning run --model MiniMax-M2 --batch 1,8,32 --candidates 100 quick.tuned.tar.gz",
+)
+_FETCH = (
+    "l40s-deploy tuning fetch l40s-dsfp8 --stack sglang-0.4.4-l40s articles.tuned.tar.gz",
+    "l40s-deploy tuning fetch l40s-dsfp8 --stack sglang-0.5.23 --checkout ./sglang derived.tuned.tar.gz",
+)
+_PULL = ("l40s-deploy tuning pull --from node0 --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",)
+_PUSH = (
     "l40s-deploy tuning push l40s.tuned.tar.gz --check",
     "l40s-deploy tuning push l40s.tuned.tar.gz",
     "l40s-deploy tuning push --remove",
 )
 
 
-LINE_EVERY_S = 30.0
-"""How often progress is printed if lines can't be updated in place."""
-_RUN = (
-    "l40s-deploy tuning run --model DeepSeek-V3-0324-Block64x64 l40s.tuned.tar.gz",
-    "l40s-deploy tuning run --model MiniMax-M2 --batch 1,8,32 --candidates 100 quick.tuned.tar.gz",
-)
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """The words after `tuning`."""
-    add_examples(parser, *_STATUS, *_RUN, *tuning_fetch.EXAMPLES, *_CARRY)
+    add_examples(parser, *_STATUS, *_RUN, *_FETCH, *_PULL, *_PUSH)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    status = actions.add_parser("status", help="show which configs a model looks for, and which each node has")
-    add_examples(status, *_STATUS)
-    _configure_status(status)
-    run = actions.add_parser("run", help="find the best configs on all GPUs of a gang that is down, and pack them")
-    add_examples(run, *_RUN)
-    _configure_run(run)
-    pull = actions.add_parser("pull", help="pack one node's configs for its GPU into a file")
-    add_examples(pull, *(line for line in _CARRY if " pull " in line))
-    _configure_pull(pull)
-    fetch = actions.add_parser("fetch", help="make a pack of published configs, verified by commit and digest")
-    tuning_fetch.configure(fetch)
-    push = actions.add_parser("push", help="install a pack on every node, or remove what was installed")
-    add_examples(push, *(line for line in _CARRY if " push " in line))
-    _configure_push(push)
+    for name, summary, configured, examples in (
+        ("status", "show which configs a model looks for, and which each node has", _configure_status, _STATUS),
+        ("run", "find the best configs on all GPUs of a gang that is down, and pack them", _configure_run, _RUN),
+        ("pull", "pack one node's configs for its GPU into a file", _configure_pull, _PULL),
+        ("fetch", "make a pack of published configs, verified by commit and digest", _configure_fetch, _FETCH),
+        ("push", "install a pack on every node, or remove what was installed", _configure_push, _PUSH),
+    ):
+        action = actions.add_parser(name, help=summary)
+        add_examples(action, *examples)
+        if name != "fetch":
+            add_inventory(action)
+        configured(action)
+        add_json(action)
 
 
 def _configure_status(parser: argparse.ArgumentParser) -> None:
-    add_inventory(parser)
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
-    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: every one for GPUs)")
+    _add_stack(parser, "every one for GPUs")
     add_layout(parser)
     add_gangs(parser)
     parser.add_argument("--offline", action="store_true", help="contact no node; show names and shapes only")
-    add_json(parser)
 
 
 def _configure_run(parser: argparse.ArgumentParser) -> None:
-    add_inventory(parser)
-    parser.add_argument(
-        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
-    )
+    _add_out(parser)
     parser.add_argument("--model", required=True, metavar="NAME", help="a profile's name or .yml file")
-    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    _add_stack(parser)
     add_layout(parser)
     add_gang_option(parser)
     parser.add_argument(
@@ -114,42 +103,60 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--again", action="store_true", help="discard the results of an earlier, interrupted run")
     add_time_limit(parser)
-    add_json(parser)
 
 
 def _configure_pull(parser: argparse.ArgumentParser) -> None:
-    add_inventory(parser)
-    parser.add_argument(
-        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
-    )
+    _add_out(parser)
     parser.add_argument("--from", dest="node", metavar="NODE", help="source node (default: the first)")
     parser.add_argument(
         "--model", metavar="NAME", help="only the configs that this model uses (default: all for the GPU)"
     )
-    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
-    add_json(parser)
+    _add_stack(parser)
+
+
+def _configure_fetch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a set of published configs: a name or a .yml file")
+    _add_out(parser)
+    parser.add_argument("--stack", required=True, metavar="NAME", help="the stack that they are for: a name or .yml")
+    parser.add_argument("--gpu", default=ASSUMED_GPU, metavar="NAME", help=f"as NVML names it (default: {ASSUMED_GPU})")
+    parser.add_argument(
+        "--checkout", metavar="DIR", type=Path, help="read them from a clone of the repository instead of downloading"
+    )
+    add_timeout(parser, "give up after this time")
 
 
 def _configure_push(parser: argparse.ArgumentParser) -> None:
-    add_inventory(parser)
     parser.add_argument("pack", metavar="PACK", type=Path, nargs="?", help="pack from `tuning pull`")
-    parser.add_argument("--stack", metavar="NAME", help="a stack's name or .yml file (default: l40s_stack)")
+    _add_stack(parser)
     add_gang_option(parser)
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--check", "--dry-run", action="store_true", help="show what would be written; write nothing")
     ways.add_argument("--remove", action="store_true", help="remove what was installed and restore the originals")
-    add_json(parser)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "out", metavar="DIR|FILE", type=Path, help="pack to write: FILE.tar, FILE.tar.gz, or a directory"
+    )
+
+
+def _add_stack(parser: argparse.ArgumentParser, default: str = "l40s_stack") -> None:
+    parser.add_argument("--stack", metavar="NAME", help=f"a stack's name or .yml file (default: {default})")
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    return tuple(count(part) for part in text.split(","))
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     """status, run, pull, fetch or push."""
-    verbs = {"status": _status, "run": _run, "pull": _pull, "fetch": tuning_fetch.run, "push": _push}
+    verbs = {"status": _status, "run": _run, "pull": _pull, "fetch": _fetch, "push": _push}
     return verbs[args.action](args, screen)
 
 
 def _run(args: argparse.Namespace, screen: Screen) -> int:
     """0; 3 where a job failed or a file was left out, 4 where a node dropped out."""
-    request = TuneOptions(
+    options = TuneOptions(
         out=args.out,
         plan=_plan(args),
         batches=args.batch,
@@ -162,7 +169,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
         WordsInPlace(screen, "tuning", every_s=LINE_EVERY_S) as shown,
         time_limit(args.timeout, fix="run the same command again to resume"),
     ):
-        done = run_tuning(inventory, request, lambda pace: shown.update(_pace(pace)))
+        done = run_tuning(inventory, options, lambda pace: shown.update(_pace(pace)))
     if screen.as_json:
         screen.json(tuned_json(done, args.out))
     else:
@@ -206,6 +213,25 @@ def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:
         screen.say("tuned without a GPU, in Triton's interpreter: the products are checked, but the times say nothing")
     if done.pack.texts:
         screen.out.print(printable(f"{out}: {len(done.pack.texts)} configs; install: l40s-deploy tuning push {out}"))
+
+
+def _fetch(args: argparse.Namespace, screen: Screen) -> int:
+    """0 when the pack is written."""
+    with patience(screen, f"fetching {args.name}"):
+        published, pack = fetch(
+            args.name, args.out, stack_name=args.stack, gpu=args.gpu, checkout=args.checkout, timeout_s=args.timeout
+        )
+    if screen.as_json:
+        screen.json(fetched_json(published, pack, args.out))
+        return 0
+    say = screen.out.print
+    say(printable(f"{args.out}: {len(pack.texts)} configs for {pack.device}, {pack.made}; from {pack.origin}"))
+    if pack.made == DERIVED:
+        screen.say(f"derived: the same tiles under the names of SGLang {pack.engine_version}, never timed with it")
+    elif published.note:
+        screen.say(printable(published.note))
+    say(printable(f"install: l40s-deploy tuning push {args.out}"))
+    return 0
 
 
 def _pull(args: argparse.Namespace, screen: Screen) -> int:
@@ -269,7 +295,9 @@ def _status(args: argparse.Namespace, screen: Screen) -> int:
     else:
         for kit in kits:
             _show(kit, screen)
-    return _verdict(kits)
+    if any(holding.harms for kit in kits for rows in kit.rows.values() for holding in rows):
+        return Exit.FINDINGS
+    return Exit.UNREACHABLE if any(kit.failures for kit in kits) else 0
 
 
 def _inventory(args: argparse.Namespace, screen: Screen) -> Inventory | None:
@@ -283,45 +311,30 @@ def _inventory(args: argparse.Namespace, screen: Screen) -> Inventory | None:
         return None
 
 
-def _verdict(kits: Sequence[Kit]) -> int:
-    if any(holding.harms for kit in kits for rows in kit.rows.values() for holding in rows):
-        return Exit.FINDINGS
-    return Exit.UNREACHABLE if any(kit.failures for kit in kits) else 0
-
-
 def _show(kit: Kit, screen: Screen) -> None:
     triton = f"Triton {kit.triton} ({kit.triton_source})" if kit.triton else "Triton of unknown version"
     layout = str(kit.layout) if kit.layout else "no layout"
-    screen.out.print(
-        printable(f"{kit.stack.name}: SGLang {kit.stack.engine_version}, {triton}, gang {kit.gang}, {layout}, "
-                  f"{kit.gpu} ({kit.gpu_source})"),
-        style="bold",
-    )  # fmt: skip
+    head = f"{kit.stack.name}: SGLang {kit.stack.engine_version}, {triton}, gang {kit.gang}, {layout}, "
+    screen.out.print(printable(f"{head}{kit.gpu} ({kit.gpu_source})"), style="bold")
     if kit.refusal:
         screen.out.print(printable(f"  {kit.refusal.what}"))
         screen.out.print(printable(f"  fix: {kit.refusal.fix}"))
         return
-    for folder in dict.fromkeys(one.folder for one in kit.wanted):
-        screen.out.print(printable(f"  {folder}/"))
-        for place, one in enumerate(kit.wanted):
-            if one.folder == folder:
-                screen.out.print(printable(f"    {one.name}"))
-                screen.out.print(printable(f"        {_row(kit, place)}"))
-    for line in _remarks(kit):
+    for line in (*_files(kit), *_of_nodes(kit), *_of_files(kit), *_of_defaults(kit)):
         screen.out.print(printable(f"  {line}"))
     screen.out.print()
 
 
-def _row(kit: Kit, place: int) -> str:
-    """`experts, E=257, N=64 (all 4 nodes: tuned)`."""
-    states = _states(kit, place)
-    return f"{kit.wanted[place].part}, {kit.wanted[place].words}" + (f" ({states})" if states else "")
-
-
-def _states(kit: Kit, place: int) -> str:
-    """`all 4 nodes: tuned`, or each state with its nodes."""
-    names = collected((_word(rows[place], kit.wanted[place]), name) for name, rows in kit.rows.items())
-    return "; ".join(f"{who(nodes, len(kit.rows))}: {state}" for state, nodes in names.items())
+def _files(kit: Kit) -> Iterator[str]:
+    """Each wanted file below its folder: `experts, E=257, N=64 (all 4 nodes: tuned)`."""
+    for folder in dict.fromkeys(one.folder for one in kit.wanted):
+        yield f"{folder}/"
+        for place, one in enumerate(kit.wanted):
+            if one.folder == folder:
+                names = collected((_word(rows[place], one), name) for name, rows in kit.rows.items())
+                states = "; ".join(f"{who(nodes, len(kit.rows))}: {state}" for state, nodes in names.items())
+                yield f"  {one.name}"
+                yield f"      {one.part}, {one.words}" + (f" ({states})" if states else "")
 
 
 def _word(holding: Holding, wanted: Wanted) -> str:
@@ -330,26 +343,6 @@ def _word(holding: Holding, wanted: Wanted) -> str:
     if holding.state is State.FALLBACK:
         return f"taken from {holding.folder.rpartition('/')[2]}" if holding.name == wanted.name else "as the experts'"
     return {State.TUNED: "tuned", State.DEFAULT: "none", State.FAILS: "FAILS"}[holding.state]
-
-
-def _remarks(kit: Kit) -> Iterator[str]:
-    yield from _of_nodes(kit)
-    yield from _of_files(kit)
-    if kit.compiled:
-        yield (
-            "the profile asks for torch.compile, and this version looks up no GEMM config while it compiles: what is "
-            "compiled runs with default tiles, tuned or not (torch_compile_max_bs in the profile; not measured)"
-        )
-    missing = [one for place, one in enumerate(kit.wanted) if not one.optional and _missing(kit, place)]
-    if missing:
-        yield (
-            f"none, on at least one node: {len(missing)} of {sum(not one.optional for one in kit.wanted)}; there the "
-            "engine takes its default tiles ('Using default ... kernel config' in its log); the cost is not measured"
-        )
-        yield (
-            "do not rename a larger GPU's file to this GPU's name: an L40S has 101376 bytes of shared memory per "
-            "block, an A100 166912; kernels fail with OutOfResources"
-        )
 
 
 def _of_nodes(kit: Kit) -> Iterator[str]:
@@ -365,33 +358,39 @@ def _of_nodes(kit: Kit) -> Iterator[str]:
             f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
             f"{kit.stack.engine_version}: these rows are for the stack's version"
         )
-    if len(_tritons(kit)) > 1:
-        yield f"the nodes have different Triton versions: {', '.join(_tritons(kit))}; each is judged by its own"
+    tritons = sorted({version for held in kit.holdings.values() if (version := held.versions.get("triton", ""))})
+    if len(tritons) > 1:
+        yield f"the nodes have different Triton versions: {', '.join(tritons)}; each is judged by its own"
     for name, held in kit.holdings.items():
         yield from (f"{name}: {path} can't be read: {error}" for path, error in held.errors.items())
-
-
-def _tritons(kit: Kit) -> list[str]:
-    return sorted({version for held in kit.holdings.values() if (version := held.versions.get("triton", ""))})
 
 
 def _of_files(kit: Kit) -> Iterator[str]:
     """Each flaw once, with its nodes; and files that differ between nodes."""
     for place, one in enumerate(kit.wanted):
-        nodes: dict[tuple[Severity, str], list[str]] = {}
-        digests = {rows[place].sha256 for rows in kit.rows.values() if rows[place].sha256}
-        for name, rows in kit.rows.items():
-            for flaw in rows[place].flaws:
-                nodes.setdefault((flaw.severity, flaw.text), []).append(name)
-        for (severity, text), names in nodes.items():
-            yield f"{severity.value}: {one.words} on {who(names, len(kit.rows))}: {text}"
-        if len(digests) > 1:
+        found = {name: rows[place] for name, rows in kit.rows.items()}
+        flaws = collected((flaw, name) for name, holding in found.items() for flaw in holding.flaws)
+        for flaw, names in flaws.items():
+            yield f"{flaw.severity.value}: {one.words} on {who(names, len(found))}: {flaw.text}"
+        if len({holding.sha256 for holding in found.values() if holding.sha256}) > 1:
             yield f"slow: {one.words}: the nodes have different files of this name"
 
 
-def _missing(kit: Kit, place: int) -> bool:
-    return any(rows[place].state is State.DEFAULT for rows in kit.rows.values())
-
-
-def _batches(text: str) -> tuple[int, ...]:
-    return tuple(count(part) for part in text.split(","))
+def _of_defaults(kit: Kit) -> Iterator[str]:
+    """What runs with the engine's built-in tiles."""
+    if kit.compiled:
+        yield (
+            "the profile asks for torch.compile, and this version looks up no GEMM config while it compiles: what is "
+            "compiled runs with default tiles, tuned or not (torch_compile_max_bs in the profile; not measured)"
+        )
+    needed = [place for place, one in enumerate(kit.wanted) if not one.optional]
+    missing = sum(any(rows[place].state is State.DEFAULT for rows in kit.rows.values()) for place in needed)
+    if missing:
+        yield (
+            f"none, on at least one node: {missing} of {len(needed)}; there the engine takes its default tiles "
+            "('Using default ... kernel config' in its log); the cost is not measured"
+        )
+        yield (
+            "do not rename a larger GPU's file to this GPU's name: an L40S has 101376 bytes of shared memory per "
+            "block, an A100 166912; kernels fail with OutOfResources"
+        )

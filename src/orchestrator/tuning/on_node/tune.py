@@ -1,9 +1,6 @@
 """Verb `tune`: install tuned configs where this node's engine looks, or undo that. Completely or not at all.
 
-Request: protocol.jobs.TuneRequest; places are below the engine's root, or absolute.
-Answer: {"root", "triton", "written", "unchanged", "restored", "removed": [places], "left": {place: why}, "folders":
-[made]}.
-With `check` nothing is changed and the answer says what would be.
+Places are below the engine's root, or absolute. With `check` nothing is changed and the answer says what would be.
 
 What was put is kept in `VENV/share/l40s-tuning/`: record.json with the digest of each file of ours, and the originals
 that they replaced. It is written before a file is, so that a kill in between leaves nothing unknown.
@@ -18,14 +15,13 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 from orchestrator.node.look import installed
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.jobs import TuneRequest
+from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.tuning.on_node import tuned
 
 RECORD = "share/l40s-tuning"
@@ -47,27 +43,24 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             _take_back(kept)
         else:
             _refuse_another_engine(versions, asked, venv)
-            for place, text in _places(root, asked).items():
-                _put(kept, place, text)
-    return {"root": str(root), "triton": versions.get("triton", ""), **kept.done()}
-
-
-@dataclass
-class _Done:
-    """The files by what happened to them, and those left alone with the reason."""
-
-    written: list[str] = field(default_factory=list)
-    unchanged: list[str] = field(default_factory=list)
-    restored: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
+            for place in asked.files:  # before anything is touched
+                _refuse_elsewhere(root, root / place)
+            for place, text in asked.files.items():
+                _put(kept, str(root / place), text)
+    done = {what: tuple(places) for what, places in kept.done.items()}
+    return TuneAnswer(triton=versions.get("triton", ""), left=kept.left, **done).as_json()
 
 
 class _Keeping:
-    """The record of what is ours, held by one process at a time. dry: nothing is changed."""
+    """The record of what is ours, held by one process at a time. dry: nothing is changed.
+
+    done: the files by what happened to them; left: those left alone, with the reason
+    """
 
     def __init__(self, venv: pathlib.Path, *, dry: bool) -> None:
-        self.folder, self.dry, self.said = venv / RECORD, dry, _Done()
+        self.folder, self.dry = venv / RECORD, dry
+        self.done: dict[str, list[str]] = {"written": [], "unchanged": [], "restored": [], "removed": []}
+        self.left: dict[str, str] = {}
         raw = files.read_json(str(self.folder / "record.json"))
         self.ours: dict[str, dict[str, str]] = dict(raw.get("files") or {})
         for place in self.ours:
@@ -84,10 +77,11 @@ class _Keeping:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
-            fix = "wait for the other `tuning push` to finish"
-            raise Failure(
-                "lock-held", "another command is changing the tuned configs here", str(self.folder), fix
-            ) from None
+            what, fix = (
+                "another command is changing the tuned configs here",
+                "wait for the other `tuning push` to finish",
+            )
+            raise Failure("lock-held", what, str(self.folder), fix) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,8 +99,9 @@ class _Keeping:
         """Where the file that ours replaced is kept."""
         return self.folder / "originals" / f"{hashlib.sha256(place.encode()).hexdigest()[:32]}.json"
 
-    def done(self) -> dict[str, Any]:
-        return {**vars(self.said), "folders": self.made}
+    def before(self, place: str) -> str:
+        """Its digest; '' where ours replaced none."""
+        return _digest_of(str(self.original(place))) if self.ours.get(place, {}).get("original") else ""
 
     def _forget(self) -> None:
         for name in ("record.json", "lock"):
@@ -119,27 +114,13 @@ class _Keeping:
 def _refuse_another_engine(versions: Mapping[str, str], asked: TuneRequest, venv: pathlib.Path) -> None:
     wanted, found = asked.engine_version, versions.get("sglang", "")
     if wanted and found and _release(wanted) != _release(found):
-        raise Failure(
-            "wrong-stack",
-            f"sglang {found} is installed, but the pack is for {wanted}: other versions use other file names",
-            str(venv),
-            "pull a pack from a node with this version, or tune for it",
-        )
+        what = f"sglang {found} is installed, but the pack is for {wanted}: other versions use other file names"
+        raise Failure("wrong-stack", what, str(venv), "pull a pack from a node with this version, or tune for it")
 
 
 def _release(version: str) -> str:
     match = _RELEASE.match(version)
     return match[0] if match else version
-
-
-def _places(root: pathlib.Path, asked: TuneRequest) -> dict[str, str]:
-    """Absolute path -> text; a name that is no config's is refused before anything is touched."""
-    places = {}
-    for place, text in asked.files.items():
-        path = root / place
-        _refuse_elsewhere(root, path)
-        places[str(path)] = text
-    return places
 
 
 def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
@@ -153,29 +134,20 @@ def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
     if root in path.parents:
         below.refuse_links(root, path.relative_to(root).as_posix())
     if path.is_symlink():
-        raise Failure(
-            "outside",
-            "is a symbolic link that `tuning push` did not make",
-            str(path),
-            "remove the link, then push again",
-        )
+        what, fix = "is a symbolic link that `tuning push` did not make", "remove the link, then push again"
+        raise Failure("outside", what, str(path), fix)
 
 
 def _put(kept: _Keeping, place: str, text: str) -> None:
     now, fresh = _digest_of(place), _digest(text)
     if now == fresh:
-        kept.said.unchanged.append(place)
+        kept.done["unchanged"].append(place)
         return
     own = kept.ours.get(place)
-    before = _digest_of(str(kept.original(place))) if own and own["original"] else ""
-    if own and now not in (own["sha256"], before, ""):
-        raise Failure(
-            "changed",
-            "this file was installed by `tuning push`, and has been changed since",
-            place,
-            "save a copy elsewhere, delete the file, then push again",
-        )
-    kept.said.written.append(place)
+    if own and now not in (own["sha256"], kept.before(place), ""):
+        what = "this file was installed by `tuning push`, and has been changed since"
+        raise Failure("changed", what, place, "save a copy elsewhere, delete the file, then push again")
+    kept.done["written"].append(place)
     folder = os.path.dirname(place)
     if kept.dry:
         for needed in (folder, str(kept.folder)):
@@ -187,8 +159,15 @@ def _put(kept: _Keeping, place: str, text: str) -> None:
     kept.ours[place] = {"sha256": fresh, "original": own["original"] if own else ("yes" if now else "")}
     kept.made += [made for made in _absent(folder) if made not in kept.made]
     kept.save()
+    _write(place, text)
+
+
+def _write(place: str, text: str) -> None:
+    """As root: for whom the folder belongs to, so that the environment stays its owner's."""
+    folder = os.path.dirname(place)
     os.makedirs(folder, exist_ok=True)
-    files.write(place, text, mode=0o644, owner=_owner(folder))
+    status = os.stat(folder)
+    files.write(place, text, mode=0o644, owner=(status.st_uid, status.st_gid) if os.geteuid() == 0 else None)
 
 
 _KEPT = (
@@ -198,38 +177,28 @@ _KEPT = (
 
 def _take_back(kept: _Keeping) -> None:
     for place in list(kept.ours):
-        own, now = kept.ours[place], _digest_of(place)
-        saved = kept.original(place)
-        before = _digest_of(str(saved)) if own["original"] else ""
+        own, now, saved, before = kept.ours[place], _digest_of(place), kept.original(place), kept.before(place)
         changed = now not in (own["sha256"], before, "")
         if changed:
-            kept.said.left[place] = "it has been changed since, and is left unchanged" + (
-                _KEPT % saved if before else ""
-            )
-        elif own["original"]:
-            kept.said.restored.append(place)
+            advice = _KEPT % saved if before else ""
+            kept.left[place] = f"it has been changed since, and is left unchanged{advice}"
         else:
-            kept.said.removed.append(place)
+            kept.done["restored" if own["original"] else "removed"].append(place)
         if kept.dry:
             _refuse_unwritable(os.path.dirname(place))
             continue
         if changed and before:
             continue
         if not changed and own["original"] and now != before:
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            files.write(place, _read(str(saved)), mode=0o644, owner=_owner(os.path.dirname(place)))
+            _write(place, _read(str(saved)))
         elif now == own["sha256"]:
             pathlib.Path(place).unlink(missing_ok=True)
         del kept.ours[place]
         kept.save()
         saved.unlink(missing_ok=True)
-    if not kept.dry:
-        _remove_made(kept)
-
-
-def _remove_made(kept: _Keeping) -> None:
-    """Folders that we created, innermost first; one that has other files now stays."""
-    for folder in sorted(kept.made, key=len, reverse=True):
+    if kept.dry:
+        return
+    for folder in sorted(kept.made, key=len, reverse=True):  # those that we made; one that has other files now stays
         with contextlib.suppress(OSError):
             os.rmdir(folder)
     kept.made = []
@@ -250,20 +219,8 @@ def _refuse_unwritable(folder: str) -> None:
     while not path.exists():
         path = path.parent
     if not os.access(path, os.W_OK | os.X_OK):
-        raise Failure(
-            "no-access",
-            f"{_user()} can't write to this directory",
-            str(path),
-            "set `ansible_become: true` for this node, or log in as the environment's owner",
-        )
-
-
-def _owner(folder: str) -> tuple[int, int] | None:
-    """As root: whom the folder belongs to, so that the environment stays its owner's."""
-    if os.geteuid() != 0:
-        return None
-    status = os.stat(folder)
-    return status.st_uid, status.st_gid
+        fix = "set `ansible_become: true` for this node, or log in as the environment's owner"
+        raise Failure("no-access", f"{_user()} can't write to this directory", str(path), fix)
 
 
 def _user() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.doctor.steps.look import look
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_wanted import device_name, triton_folder
+from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_names
 from orchestrator.model.chosen import chosen_gangs, chosen_nodes
 from orchestrator.model.deadlines import TUNE_S
@@ -20,13 +21,12 @@ from orchestrator.model.profile import Stack
 from orchestrator.planning.host import venv
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
-from orchestrator.protocol.looks import Holdings
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import ask
 from orchestrator.remote.session import Session
 from orchestrator.tuning.pack import INTERPRETED, Pack, pack_of, part_name
 from orchestrator.tuning.steps.packs import load_pack, save_pack
-from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, kits_of, moe_directory
+from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, kit_of, moe_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +53,11 @@ def pull(
     node: None for the first one; model: only what it looks for, None for all of the GPU's
     """
     spec = next(iter(chosen_nodes(inventory.nodes, [node] if node else [], "--from").values()))
-    asked = stack_name or _named(inventory, [spec]) or _only_by_option()
-    stack = load_stack(asked)
+    stack = _stack(inventory, [spec], stack_name)
     with Fleet([spec]) as fleet:
-        snapshot = look(fleet, [spec]).all()[spec.name]
-        gpu = gpu_of(snapshot) or ASSUMED_GPU
-        seen = ask_holdings(fleet, [spec.name], stack, {spec.name: gpu})
-    for failure in seen.failures.values():
-        raise failure
-    held = seen.holdings[spec.name]
+        gpu = gpu_of(look(fleet, [spec]).all()[spec.name]) or ASSUMED_GPU
+        found = ask_holdings(fleet, [spec.name], stack, {spec.name: gpu})
+    held = found.all()[spec.name]
     if not held.root:
         raise InputError(
             f"no engine is installed in {venv(spec, stack.name)}",
@@ -71,9 +67,13 @@ def pull(
     rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
     pack, left = pack_of(held, rules, dialect=stack.dialect, device=device_name(gpu), moe_directory=own)
     if model:
-        wanted = _taken(inventory, PlanRequest(model=model, stack=asked), stack, spec, held, gpu)
-        pack = replace(pack, texts={part: text for part, text in pack.texts.items() if part in wanted})
-        left = tuple((part, flaw) for part, flaw in left if part in wanted)
+        (gang,) = chosen_gangs(inventory, (spec.gang,))
+        kit = kit_of(gang, stack, load_profile(model), PlanRequest(model=model), {spec.name: gpu}, found)
+        if kit.refusal:
+            raise kit.refusal
+        taken = {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
+        pack = replace(pack, texts={part: text for part, text in pack.texts.items() if part in taken})
+        left = tuple((part, flaw) for part, flaw in left if part in taken)
     if not pack.texts:
         raise InputError(
             f"it has no usable config for {gpu}" + (f" that {model} looks for" if model else ""),
@@ -99,7 +99,7 @@ def push(
     """
     specs = {node.name: node for gang in chosen_gangs(inventory, gangs) for node in gang.machines}
     pack = load_pack(file) if file else None
-    stack = load_stack(stack_name or _named(inventory, specs.values()) or _for(pack))
+    stack = _stack(inventory, specs.values(), stack_name, pack)
     if pack and stack.dialect != pack.dialect:
         raise InputError(
             f"the pack is for {pack.dialect}, but the stack {stack.name} is {stack.dialect}",
@@ -122,21 +122,18 @@ def push(
 
 def _put(session: Session, stack: Stack, pack: Pack | None, *, check: bool) -> TuningPushResult:
     spec = session.spec
-    own = moe_directory(spec, stack)
     request = TuneRequest(venv=venv(spec, stack.name), check=check, remove=pack is None)
     if pack:
-        files = pack.places(engine_of(stack).tuned, own)
+        files = pack.places(engine_of(stack).tuned, moe_directory(spec, stack))
         request = replace(request, files=files, engine_version=pack.engine_version)
     said = ask(session, "tune", request, TuneAnswer, deadline_s=TUNE_S)
-    remarks = []
     triton = said.triton
     others = [folder for folder in pack.tritons() if triton and folder != triton_folder(triton)] if pack else []
-    if others:
-        remarks.append(
-            f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
-        )
+    remark = (
+        f"runs Triton {triton} and uses MoE configs for {', '.join(others)} only as a fallback, which may be slower"
+    )
     done = {each.name: getattr(said, each.name) for each in fields(said)}
-    return TuningPushResult(**done, remarks=tuple(remarks))
+    return TuningPushResult(**done, remarks=(remark,) if others else ())
 
 
 def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, where: str) -> None:
@@ -151,19 +148,13 @@ def _refuse_other_gpus(fleet: Fleet, specs: Mapping[str, NodeSpec], pack: Pack, 
             )
 
 
-def _taken(
-    inventory: Inventory, request: PlanRequest, stack: Stack, spec: NodeSpec, held: Holdings, gpu: str
-) -> set[str]:
-    """Parts that this model's engine takes on this node."""
-    (kit,) = kits_of(inventory, replace(request, gangs=(spec.gang,)), {spec.name: held}, gpu)
-    if kit.refusal:
-        raise kit.refusal
-    rules, own = engine_of(stack).tuned, moe_directory(spec, stack)
-    return {part_name(row.folder, row.name, rules, own) for row in kit.rows[spec.name] if row.name}
+def _stack(inventory: Inventory, specs: Iterable[NodeSpec], asked: str | None, pack: Pack | None = None) -> Stack:
+    """The one that was asked for, else the nodes' own, else the shipped one for GPUs that the pack was made for.
 
-
-def _named(inventory: Inventory, specs: Any) -> str:
-    """The stack that the inventory names, '' where it names none. Raises InputError where it names several."""
+    Raises InputError where the inventory names several, or nobody names one.
+    """
+    if asked:
+        return load_stack(asked)
     named = {node.stack for node in specs if node.stack}
     if len(named) > 1:
         raise InputError(
@@ -171,19 +162,15 @@ def _named(inventory: Inventory, specs: Any) -> str:
             where=f"{inventory.path}: l40s_stack",
             fix="choose one with --gang or --stack",
         )
-    return next(iter(named), "")
-
-
-def _for(pack: Pack | None) -> str:
-    """The shipped stack for GPUs that a pack was made for."""
-    if pack is not None:
-        for stack in map(load_stack, stack_names()):
-            if stack.device == "cuda" and (stack.dialect, stack.engine_version) == (pack.dialect, pack.engine_version):
-                return stack.name
-    return _only_by_option()
-
-
-def _only_by_option() -> str:
+    if named:
+        return load_stack(named.pop())
+    for stack in map(load_stack, stack_names() if pack else ()):
+        if (
+            pack
+            and stack.device == "cuda"
+            and (stack.dialect, stack.engine_version) == (pack.dialect, pack.engine_version)
+        ):
+            return stack
     raise InputError(
         "no stack was given, and the inventory has no l40s_stack", where="command line", fix="--stack NAME"
     )
@@ -191,32 +178,23 @@ def _only_by_option() -> str:
 
 def pulled_json(pulled: TuningPullResult, out: Path) -> dict[str, Any]:
     """The document of `tuning pull --json`."""
-    pack = pulled.pack
     return {
         "pack": str(out),
         "node": pulled.node,
-        "dialect": pack.dialect,
-        "engine_version": pack.engine_version,
-        "device": pack.device,
-        "triton": pack.triton,
-        "files": sorted(pack.texts),
+        **pulled.pack.about,
+        "files": sorted(pulled.pack.texts),
         "left": [{"file": part, "why": why} for part, why in pulled.left],
     }
 
 
 def push_json(done: PerNode[TuningPushResult], names: Sequence[str]) -> dict[str, Any]:
     """The document of `tuning push --json`."""
-    return {"nodes": [_node_json(name, done) for name in names if name in done.values or name in done.failures]}
-
-
-def _node_json(name: str, done: PerNode[TuningPushResult]) -> dict[str, Any]:
-    failure, put = done.failures.get(name), done.values.get(name)
-    error = failure.as_json() if failure else None
-    if put is None:
-        return {"name": name, "error": error}
-    told = put.as_json()
-    return {
-        "name": name,
-        **{key: told[key] for key in ("written", "unchanged", "restored", "removed", "left", "remarks")},
-        "error": error,
-    }
+    nodes = []
+    for name in names:
+        if put := done.values.get(name):
+            told = put.as_json()
+            told.pop("triton")
+            nodes.append({"name": name, **told, "error": None})
+        elif failure := done.failures.get(name):
+            nodes.append({"name": name, "error": failure.as_json()})
+    return {"nodes": nodes}

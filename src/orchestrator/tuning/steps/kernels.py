@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
+from orchestrator.gang.steps.raising import StagedFleet, UpRequest
+from orchestrator.gang.steps.watcher import Watcher
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import template
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import KERNEL_S, KERNELS_S
-from orchestrator.model.errors import DeployError, NodeError
+from orchestrator.model.errors import DeployError, NodeError, VerificationDiffers
 from orchestrator.model.gpu_facts import SHARED_MEMORY, facts_of
 from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
-from orchestrator.tuning.kernels import KernelResult, KernelVerdict, gravest, judged, kernels_of
+from orchestrator.tuning.kernels import KernelResult, KernelVerdict, gravest, judged, kernels_of, wrong_words
 from orchestrator.tuning.messages import KernelLine, KernelsOrder
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU
 
@@ -79,36 +82,40 @@ def check(
     timeout_s: float = KERNELS_S,
 ) -> CheckedGang:
     """On the first GPU of every node. requests: as the engine would be staged, by node"""
-    first = requests[gang.leader.name]
-    stack, fenced = load_stack(first.stack), fence(fleet, gang.name)
-    heard = {name: _KernelAnswers(name, _order(request, topologies.get(name), model), progress)
-             for name, request in requests.items()}  # fmt: skip
+    first, fenced = requests[gang.leader.name], fence(fleet, gang.name)
+    stack = load_stack(first.stack)
+    orders = {name: _order(request, topologies.get(name), model) for name, request in requests.items()}
+    told: dict[str, list[KernelLine]] = {name: [] for name in requests}
 
     def one(session: Session) -> None:
-        mine = heard[session.spec.name]
-        request = requests[session.spec.name]
+        name = session.spec.name
+        request, order, lines = requests[name], orders[name], told[name]
+
+        def take(line: KernelLine) -> None:
+            if line.kernel >= 0:
+                lines.append(line)
+                progress(name, len({one.kernel for one in lines if one.verdict}), len(order.cases))
+
         job = in_its_place(
             PROGRAM,
             "check of kernels",
             replace(in_place_of(request), gpus=request.gpus[:1], tp_ranks=request.tp_ranks[:1]),
-            mine.order,
+            order,
             deadline_s=timeout_s,
             beside=f"stop it with `l40s-deploy down {gang.name}`",
             too_long="allow more time with --timeout; if it persists, check the GPU with `l40s-deploy doctor`",
         )
         job = replace(job, files={**job.files, HELPER: template(HELPER)})
-        follow(session, gang.name, job, KernelLine, mine.take, fenced)
+        follow(session, gang.name, job, KernelLine, take, fenced)
 
-    done = fleet.on_every(one, only=list(requests))
+    lost = fleet.on_every(one, only=list(requests)).failures
     causes = engine_of(stack).causes
-    return CheckedGang(
-        gang=gang.name,
-        stack=stack.name,
-        real=first.device == "cuda",
-        nodes={name: judged(one.order.cases, one.lines, causes, limit=one.order.shared)
-               for name, one in heard.items() if name not in done.failures or one.lines},
-        lost=done.failures,
-    )  # fmt: skip
+    nodes = {
+        name: judged(orders[name].cases, lines, causes, limit=orders[name].shared)
+        for name, lines in told.items()
+        if name not in lost or lines
+    }
+    return CheckedGang(gang=gang.name, stack=stack.name, real=first.device == "cuda", nodes=nodes, lost=lost)
 
 
 def _order(request: StagingRequest, topology: Topology | None, model: str) -> KernelsOrder:
@@ -129,21 +136,22 @@ def _order(request: StagingRequest, topology: Topology | None, model: str) -> Ke
     )
 
 
-@dataclass
-class _KernelAnswers:
-    """What one node has said."""
-
-    node: str
-    order: KernelsOrder
-    progress: Progress
-    lines: list[KernelLine] = field(default_factory=list)
-
-    def take(self, line: KernelLine) -> bool:
-        """One line; there is never enough."""
-        if line.kernel >= 0:
-            self.lines.append(line)
-            self.progress(self.node, len({one.kernel for one in self.lines if one.verdict}), len(self.order.cases))
-        return False
+def checked_before(
+    here: StagedFleet, request: UpRequest, watcher: Watcher, gang: GangSpec, requests: Mapping[str, StagingRequest]
+) -> None:
+    """`up --check-kernels`, between *armed* and *go*: no rank starts where one of the plan's kernels is wrong."""
+    watcher.step(gang.name, "trying the plan's kernels in the engine's place")
+    model = request.plan.model or next(iter(requests.values())).model
+    done = check(here.fleet, gang, requests, here.topologies, model, lambda *_: None)
+    if done.lost:
+        raise lost_first(done.lost)
+    what, fix = wrong_words(done.nodes)
+    if what:
+        raise VerificationDiffers(f"no rank was started: {what}", where=f"gang {gang.name}", fix=fix)
+    results = [one for found in done.nodes.values() for one in found]
+    unknown = sum(one.verdict is KernelVerdict.NOT_RUN for one in results)
+    more = f"; {unknown} of {len(results)} were not run: `l40s-deploy stack check` says why" if unknown else ""
+    watcher.step(gang.name, f"{len(results) - unknown} kernels are right{more}")
 
 
 def check_json(found: Sequence[CheckedGang]) -> dict[str, Any]:

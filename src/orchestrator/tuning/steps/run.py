@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.registry import engine_of
-from orchestrator.engines.tuned_validity import flaws
 from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
 from orchestrator.gang.steps.locks import GangLock, fence
 from orchestrator.jobs.messages import JobOrder
@@ -21,7 +21,6 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.deadlines import TUNE_RUN_S
 from orchestrator.model.errors import DeployError, InputError
-from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
@@ -29,9 +28,9 @@ from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
+from orchestrator.tuning.kernels import BATCHES, candidates, config_text, jobs_of
 from orchestrator.tuning.messages import Tile, TuneJob, TuneLine, TunersOrder
-from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name
-from orchestrator.tuning.search import BATCHES, candidates, config_text, jobs_of
+from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name, unusable_for
 from orchestrator.tuning.steps.packs import save_pack
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, moe_directory
 from orchestrator.tuning.store import forget_results, keep_result, kept_results
@@ -85,22 +84,43 @@ class TuningProgress:
 Progress = Callable[[TuningProgress], None]
 
 
-def run_tuning(inventory: Inventory, request: TuneOptions, progress: Progress) -> TunedGang:
+def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -> TunedGang:
     """Tune on every GPU of one gang, and write the pack.
 
     Raises InputError where the gang runs or nothing of the model is tuned, LockHeld, and the failure of the last node
     where all have dropped out; what was found until then is kept for the next run.
     """
-    gang = the_one_gang(inventory, request.plan.gangs, command="tuning run --gang")
-    if request.out.exists():
-        raise InputError("already exists", where=str(request.out), fix="choose another path, or remove it")
+    begin = time.monotonic()
+    gang = the_one_gang(inventory, options.plan.gangs, command="tuning run --gang")
+    if options.out.exists():
+        raise InputError("already exists", where=str(options.out), fix="choose another path, or remove it")
     with Fleet(gang.nodes) as fleet:
         refuse_running(
             fleet, gang, why="the tuners need exclusive use of its GPUs", fix=f"l40s-deploy down {gang.name}"
         )
-        with GangLock(fleet, gang, request.command):
-            ground = _ground(inventory, fleet, gang, request)
-            return _tune(fleet, ground, request, progress)
+        with GangLock(fleet, gang, options.command):
+            setup = _setup(inventory, fleet, gang, options)
+            if options.again:
+                forget_results(setup.key)
+            kept = kept_results(setup.key)
+            run = _TuneRun(setup, {job.id: kept[job.id] for job in setup.jobs if job.id in kept}, progress)
+            before = len(run.results)
+            answers = fleet.on_every(partial(run.on_node, token=fence(fleet, gang.name)))
+    if run.queue.open and answers.failures and not answers.values:
+        raise next(iter(answers.failures.values()))
+    pack, left = _pack(setup, run.results)
+    if pack.texts:
+        save_pack(options.out, pack)
+    return TunedGang(
+        pack=pack,
+        jobs=setup.jobs,
+        results=run.results,
+        before=before,
+        failed={**run.failed, **run.queue.lost},
+        left=left,
+        lost=answers.failures,
+        seconds=time.monotonic() - begin,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,36 +138,34 @@ class _TuningSetup:
     key: str
 
 
-def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOptions) -> _TuningSetup:
-    asked = replace(request.plan, gangs=(gang.name,))
+def _setup(inventory: Inventory, fleet: Fleet, gang: GangSpec, options: TuneOptions) -> _TuningSetup:
+    asked = replace(options.plan, gangs=(gang.name,))
     planned, requests = planned_requests(inventory, fleet, gang, asked, run_id="tuning")
     plan = planned.plan.gangs[0]
     stack, profile = load_stack(plan.stack), load_profile(asked.model)
     gpus = {name: gpu_of(snapshot) or ASSUMED_GPU for name, snapshot in planned.snapshots.items()}
-    held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus)
-    for failure in held.failures.values():
-        raise failure
-    tritons = {holdings.versions.get("triton", "") for holdings in held.holdings.values()}
+    held = ask_holdings(fleet, [node.name for node in gang.nodes], stack, gpus).all()
+    tritons = {holdings.versions.get("triton", "") for holdings in held.values()}
     if len(set(gpus.values())) > 1 or len(tritons) > 1:
         raise InputError(
             f"its nodes differ: GPUs {', '.join(sorted(set(gpus.values())))}; Triton {', '.join(sorted(tritons))}",
             where=f"gang {gang.name}",
             fix="tune on nodes with the same GPUs and the same stack: choose other gangs, or run `l40s-deploy prepare`",
         )
-    versions = next(iter(held.holdings.values())).versions
+    versions = next(iter(held.values())).versions
     gpu, own = next(iter(gpus.values())), moe_directory(gang.leader, stack)
     wanted = wanted_files(
         profile, plan.layout, engine_of(stack).tuned, gpu=gpu, triton=versions.get("triton", ""), moe_directory=own
     )
-    jobs = jobs_of(profile, wanted, request.batches or BATCHES)
+    jobs = jobs_of(profile, wanted, options.batches or BATCHES)
     if not jobs:
         raise InputError(
             f"no kernel of {profile.name} reads a tuned config in {stack.name}",
             where=f"profile {profile.name}",
             fix="no tuning needed: its matrices do not run in Triton kernels",
         )
-    spaces = {one.name: candidates(one.name, request.most) for one in wanted if not one.optional}
-    marks = (stack.engine_version, versions.get("triton", ""), gpu, stack.device, request.most, sorted(spaces))
+    spaces = {one.name: candidates(one.name, options.most) for one in wanted if not one.optional}
+    marks = (stack.engine_version, versions.get("triton", ""), gpu, stack.device, options.most, sorted(spaces))
     return _TuningSetup(
         gang=gang,
         stack=stack,
@@ -161,40 +179,13 @@ def _ground(inventory: Inventory, fleet: Fleet, gang: GangSpec, request: TuneOpt
     )
 
 
-def _tune(fleet: Fleet, ground: _TuningSetup, request: TuneOptions, progress: Progress) -> TunedGang:
-    begin = time.monotonic()
-    if request.again:
-        forget_results(ground.key)
-    kept = kept_results(ground.key)
-    results = {job.id: kept[job.id] for job in ground.jobs if job.id in kept}
-    before = len(results)
-    run = _TuneRun(ground, results, progress, fence(fleet, ground.gang.name))
-    answers = fleet.on_every(run.on_node)
-    if run.open and answers.failures and not answers.values:
-        raise next(iter(answers.failures.values()))
-    pack, left = _pack(ground, results)
-    if pack.texts:
-        save_pack(request.out, pack)
-    return TunedGang(
-        pack=pack,
-        jobs=ground.jobs,
-        results=results,
-        before=before,
-        failed={**run.failed, **run.queue.lost},
-        left=left,
-        lost=answers.failures,
-        seconds=time.monotonic() - begin,
-    )
-
-
 @dataclass
 class _TuneRun:
     """One run on all nodes. Written by one thread a node."""
 
-    ground: _TuningSetup
+    setup: _TuningSetup
     results: dict[str, Mapping[str, Any]]
     progress: Progress
-    token: str
     queue: JobQueue = field(init=False)
     failed: dict[str, str] = field(default_factory=dict)
     _trying: dict[str, str] = field(default_factory=dict)
@@ -203,52 +194,47 @@ class _TuneRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.queue = JobQueue(job for job in self.ground.jobs if job.id not in self.results)
+        self.queue = JobQueue(job for job in self.setup.jobs if job.id not in self.results)
         self._say()
 
-    @property
-    def open(self) -> bool:
-        """Something is left to do."""
-        return len(self.results) + len(self.failed) + len(self.queue.lost) < len(self.ground.jobs)
-
-    def on_node(self, session: Session) -> int:
+    def on_node(self, session: Session, token: str) -> None:
         """Take jobs until there are none. Raises the node's failure; its jobs then go to other nodes."""
-        name, done = session.spec.name, 0
-        staged = self.ground.requests[name]
+        name = session.spec.name
+        staged = self.setup.requests[name]
         gpus = len(staged.gpus) or len(staged.tp_ranks)
         while jobs := self.queue.take(ROUNDS * gpus):
             why = f"{name}: its tuner exited twice without a result: check the node's kernel log (`journalctl -k`)"
             try:
                 order = self._order(staged, jobs, gpus)
-                follow(session, self.ground.gang.name, order, TuneLine, partial(self._take, name), self.token)
+                follow(session, self.setup.gang.name, order, TuneLine, partial(self._take, name), token)
             except DeployError as failure:
                 why = f"{failure.where}: {failure.what}"
                 raise
             finally:
                 self.queue.give_back(jobs, why)
-                self._idle(name)
-            done += len(jobs)
-        return done
+                with self._lock:
+                    ours = [place for place in self._trying if place.startswith(f"{name} ")]
+                    for place in ours:
+                        del self._trying[place]
 
     def _order(self, staged: StagingRequest, jobs: tuple[TuneJob, ...], gpus: int) -> JobOrder:
-        names = {job.space for job in jobs}
-        spaces = {name: space for name, space in self.ground.spaces.items() if name in names}
+        spaces = {job.space: self.setup.spaces[job.space] for job in jobs}
         return in_its_place(
             PROGRAM,
             "tuning",
             in_place_of(staged),
             TunersOrder(device=staged.device, gpus=gpus, spaces=spaces, jobs=jobs),
             deadline_s=TUNE_RUN_S,
-            beside=f"stop it with `l40s-deploy down {self.ground.gang.name}`",
+            beside=f"stop it with `l40s-deploy down {self.setup.gang.name}`",
             too_long="run the same command again: what is done is kept",
         )
 
-    def _take(self, node: str, line: TuneLine) -> bool:
+    def _take(self, node: str, line: TuneLine) -> None:
         place = f"{node} GPU {line.gpu}"
         with self._lock:
             if line.job:
                 result = {**line.as_json(), "node": node}
-                keep_result(self.ground.key, result)
+                keep_result(self.setup.key, result)
                 self.results[line.job] = result
                 self._found += 1
                 self.queue.end(line.job)
@@ -259,41 +245,35 @@ class _TuneRun:
                 self._trying[place] = line.begun
             if line.trying:
                 self._trying[place] = f"{line.trying}: {line.tried} of {line.of}"
-        self._say()
-        return False
-
-    def _idle(self, node: str) -> None:
-        with self._lock:
-            self._trying = {place: words for place, words in self._trying.items() if not place.startswith(f"{node} ")}
+            self._say()
 
     def _say(self) -> None:
-        jobs, over = len(self.ground.jobs), len(self.results) + len(self.failed)
+        jobs, over = len(self.setup.jobs), len(self.results) + len(self.failed)
         pace = (time.monotonic() - self._begin) / self._found if self._found else None
         left = None if pace is None else pace * (jobs - over)
         self.progress(TuningProgress(done=over, jobs=jobs, left_s=left, trying=dict(self._trying)))
 
 
-def _pack(ground: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:
+def _pack(setup: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:
     """Every file with a result, judged once more as any other file is."""
     texts, left = dict[str, str](), dict[str, str]()
-    rules, own = engine_of(ground.stack).tuned, moe_directory(ground.gang.leader, ground.stack)
-    for one in ground.wanted:
-        mine = [job for job in ground.jobs if job.space == one.name and job.id in results]
+    rules, own = engine_of(setup.stack).tuned, moe_directory(setup.gang.leader, setup.stack)
+    for one in setup.wanted:
+        mine = [job for job in setup.jobs if job.space == one.name and job.id in results]
         if one.optional or not mine:
             continue
         text = config_text({job.batch: results[job.id]["config"] for job in mine})
-        wrong = next((flaw for flaw in flaws(one.name, text) if flaw.severity is Severity.STOP), None)
-        if wrong is not None:
+        if wrong := unusable_for(one.name, text):
             left[one.name] = wrong.text
         else:
             texts[part_name(one.folder, one.name, rules, own)] = text
     pack = Pack(
-        dialect=ground.stack.dialect,
-        engine_version=ground.versions.get("sglang", ground.stack.engine_version),
-        device=device_name(ground.gpu),
-        triton=ground.versions.get("triton", ""),
+        dialect=setup.stack.dialect,
+        engine_version=setup.versions.get("sglang", setup.stack.engine_version),
+        device=device_name(setup.gpu),
+        triton=setup.versions.get("triton", ""),
         texts=texts,
-        made=MEASURED if ground.stack.device == "cuda" else INTERPRETED,
+        made=MEASURED if setup.stack.device == "cuda" else INTERPRETED,
     )
     return pack, left
 
@@ -333,22 +313,23 @@ MOST_TRIES = 2
 """Of a job whose tuner died, or whose node was lost."""
 
 
-@dataclass
 class JobQueue:
     """Nodes take some at a time; what they do not finish goes to the next node that asks.
 
     lost: jobs that were begun too often without an end, with why
     """
 
-    jobs: Iterable[TuneJob]
-    lost: dict[str, str] = field(default_factory=dict)
-    _waiting: list[TuneJob] = field(init=False)
-    _out: dict[str, TuneJob] = field(default_factory=dict)
-    _tries: dict[str, int] = field(default_factory=dict)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    def __init__(self, jobs: Iterable[TuneJob]) -> None:
+        self.lost: dict[str, str] = {}
+        self._waiting = list(jobs)
+        self._out: set[str] = set()
+        self._tries = Counter[str]()
+        self._changed = threading.Condition()
 
-    def __post_init__(self) -> None:
-        self._waiting = list(self.jobs)
+    @property
+    def open(self) -> bool:
+        """Some wait."""
+        return bool(self._waiting)
 
     def take(self, most: int) -> tuple[TuneJob, ...]:
         """The next ones, in their order; waits while other nodes have jobs that may come back. () when all is over."""
@@ -356,22 +337,23 @@ class JobQueue:
             while not self._waiting and self._out:
                 self._changed.wait()
             taken, self._waiting = self._waiting[:most], self._waiting[most:]
-            self._out |= {job.id: job for job in taken}
+            self._out |= {job.id for job in taken}
             return tuple(taken)
 
     def end(self, job: str) -> None:
         """It is done, or has failed for good."""
         with self._changed:
-            self._out.pop(job, None)
+            self._out.discard(job)
             self._changed.notify_all()
 
     def give_back(self, jobs: Sequence[TuneJob], why: str) -> None:
         """Those that are not finished go to other nodes."""
         with self._changed:
             for job in jobs:
-                if self._out.pop(job.id, None) is None:
+                if job.id not in self._out:
                     continue
-                self._tries[job.id] = self._tries.get(job.id, 0) + 1
+                self._out.remove(job.id)
+                self._tries[job.id] += 1
                 if self._tries[job.id] >= MOST_TRIES:
                     self.lost[job.id] = why
                 else:

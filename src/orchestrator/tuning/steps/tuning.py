@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.doctor.steps.look import look
-from orchestrator.engines.engine import Lookup, moe_root
+from orchestrator.engines.engine import moe_root
 from orchestrator.engines.registry import engine_of
 from orchestrator.engines.tuned_validity import Holding, judged
 from orchestrator.engines.tuned_wanted import Wanted, device_name, wanted_files
@@ -17,6 +17,7 @@ from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import TUNED_S
 from orchestrator.model.errors import DeployError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.planning import layout as layouts
@@ -79,32 +80,12 @@ def tuning_status(inventory: Inventory | None, request: PlanRequest, *, offline:
     gangs = chosen_gangs(inventory, request.gangs) if inventory else (REFERENCE,)
     stacks = _stacks(request.stack)
     if inventory is None or offline:
-        kits = [_kit(gang, stack, profile, request, TunedHoldings({}, {}, {})) for gang in gangs for stack in stacks]
+        kits = [kit_of(gang, stack, profile, request, {}, PerNode({}, {})) for gang in gangs for stack in stacks]
     else:
         kits = _asked(gangs, stacks, profile, request)
     if all(kit.refusal for kit in kits):
         raise next(kit.refusal for kit in kits if kit.refusal)
     return tuple(kits)
-
-
-def kits_of(inventory: Inventory, request: PlanRequest, holdings: Mapping[str, Holdings], gpu: str) -> tuple[Kit, ...]:
-    """The same of what nodes have said already. gpu: their GPUs' name"""
-    profile = load_profile(request.model)
-    seen = TunedHoldings(dict.fromkeys(holdings, gpu), holdings, {})
-    return tuple(
-        _kit(gang, stack, profile, request, seen)
-        for gang in chosen_gangs(inventory, request.gangs)
-        for stack in _stacks(request.stack)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TunedHoldings:
-    """What nodes said: GPU names, holdings, failures."""
-
-    gpus: Mapping[str, str]
-    holdings: Mapping[str, Holdings]
-    failures: Mapping[str, DeployError]
 
 
 def _stacks(asked: str | None) -> tuple[Stack, ...]:
@@ -121,12 +102,12 @@ def _asked(
     with Fleet(specs) as fleet:
         looked = look(fleet, specs)
         gpus = {name: gpu for name, snapshot in looked.values.items() if (gpu := gpu_of(snapshot))}
-        kits = []
-        for stack in stacks:
-            held = ask_holdings(fleet, looked.values, stack, gpus)
-            seen = TunedHoldings(gpus, held.holdings, {**looked.failures, **held.failures})
-            kits += [_kit(gang, stack, profile, request, seen) for gang in gangs]
-    return sorted(kits, key=lambda kit: [gang.name for gang in gangs].index(kit.gang))
+        found = [ask_holdings(fleet, looked.values, stack, gpus) for stack in stacks]
+    return [
+        kit_of(gang, stack, profile, request, gpus, PerNode(held.values, {**looked.failures, **held.failures}))
+        for gang in gangs
+        for stack, held in zip(stacks, found, strict=True)
+    ]
 
 
 def gpu_of(snapshot: Snapshot) -> str:
@@ -135,8 +116,8 @@ def gpu_of(snapshot: Snapshot) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping[str, str]) -> TunedHoldings:
-    """What the named nodes have of tuned configs for their GPU, below the stack's environment."""
+def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping[str, str]) -> PerNode[Holdings]:
+    """What the named nodes have of tuned configs for their GPU, below the stack's environment. gpus: names by node"""
     rules = engine_of(stack).tuned
 
     def ask(session: Session) -> Holdings:
@@ -150,8 +131,7 @@ def ask_holdings(fleet: Fleet, names: Iterable[str], stack: Stack, gpus: Mapping
         request = TunedRequest(venv=venv(spec, stack.name), folders=folders)
         return node_app.ask(session, "tuned", request, Holdings, deadline_s=TUNED_S)
 
-    asked = fleet.on_every(ask, only=set(names))
-    return TunedHoldings(gpus, asked.values, asked.failures)
+    return fleet.on_every(ask, only=set(names))
 
 
 def moe_directory(spec: NodeSpec, stack: Stack) -> str:
@@ -160,17 +140,20 @@ def moe_directory(spec: NodeSpec, stack: Stack) -> str:
     return {**dict(stack.env), **dict(spec.overrides.env)}.get(variable, "") if variable else ""
 
 
-def _kit(
+def kit_of(
     gang: GangSpec,
     stack: Stack,
     profile: ModelProfile,
     request: PlanRequest,
-    seen: TunedHoldings,
+    gpus: Mapping[str, str],
+    found: PerNode[Holdings],
 ) -> Kit:
+    """One gang by one stack, of what its nodes (and others) have said. gpus: names by node"""
     rules = engine_of(stack).tuned
     mine = {node.name: node for node in gang.nodes}
-    holdings = {name: held for name, held in seen.holdings.items() if name in mine}
-    gpu, gpu_source = _gpu(mine, seen.gpus)
+    holdings = {name: held for name, held in found.values.items() if name in mine}
+    read = next((name for name in mine if name in gpus), None)
+    gpu, gpu_source = (gpus[read], f"NVML on {read}") if read else (ASSUMED_GPU, "assumed: no node reported its GPUs")
     triton, triton_source = _triton(stack, holdings)
     kit = Kit(
         gang=gang.name,
@@ -182,40 +165,37 @@ def _kit(
         triton_source=triton_source,
         rows={},
         holdings=holdings,
-        failures={name: failure for name, failure in seen.failures.items() if name in mine},
+        failures={name: failure for name, failure in found.failures.items() if name in mine},
     )
     try:
         profile = laid_out(profile, request.layout, stack) if request.layout else profile
-        chosen = _layout(gang, profile, stack, request)
+        chosen = layouts.usual(
+            profile,
+            len(gang.nodes),
+            gang.leader.gpus,
+            tensor=request.tp,
+            pipeline=request.pp,
+            expert=request.ep,
+            attention=request.attn_dp,
+        )
+        where = f"gang {gang.name}, stack {stack.name}"
+        layouts.refuse(profile, chosen, layouts.abilities(engine_of(stack)), where=where)
     except InputError as refusal:
         return replace(kit, refusal=refusal)
-    own = {name: moe_directory(spec, stack) for name, spec in mine.items()}
-    wanted = wanted_files(profile, chosen, rules, gpu=gpu, triton=triton, moe_directory=own[gang.leader.name])
-    rows = {
-        name: _rows(profile, chosen, rules, seen.gpus.get(name, gpu), held, stack, own[name])
-        for name, held in holdings.items()
-        if held.root
-    }
+
+    def wanted(spec: NodeSpec, gpu: str, triton: str) -> tuple[Wanted, ...]:
+        own = moe_directory(spec, stack)
+        return wanted_files(profile, chosen, rules, gpu=gpu, triton=triton, moe_directory=own)
+
+    rows = {}
+    for name, held in holdings.items():
+        if held.root:  # its own GPU, Triton and directory may differ from its peers'
+            own = wanted(mine[name], gpus.get(name, gpu), held.versions.get("triton", stack.triton_version))
+            rows[name] = tuple(judged(one, rules, held) for one in own)
     compiled = rules.skips_compiled and "--enable-torch-compile" in asked(
         engine_of(stack), profile, stack, gang.leader, ()
     )
-    return replace(kit, layout=chosen, wanted=wanted, rows=rows, compiled=compiled)
-
-
-def _rows(
-    profile: ModelProfile, chosen: Layout, rules: Lookup, gpu: str, held: Holdings, stack: Stack, own: str
-) -> tuple[Holding, ...]:
-    """By the node's own GPU, Triton and directory: they may differ from its peers'."""
-    triton = held.versions.get("triton", stack.triton_version)
-    wanted = wanted_files(profile, chosen, rules, gpu=gpu, triton=triton, moe_directory=own)
-    return tuple(judged(one, rules, held) for one in wanted)
-
-
-def _gpu(mine: Mapping[str, NodeSpec], gpus: Mapping[str, str]) -> tuple[str, str]:
-    for name in mine:
-        if name in gpus:
-            return gpus[name], f"NVML on {name}"
-    return ASSUMED_GPU, "assumed: no node reported its GPUs"
+    return replace(kit, layout=chosen, wanted=wanted(gang.leader, gpu, triton), rows=rows, compiled=compiled)
 
 
 def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
@@ -225,37 +205,20 @@ def _triton(stack: Stack, holdings: Mapping[str, Holdings]) -> tuple[str, str]:
     return stack.triton_version, f"stack {stack.name}" if stack.triton_version else "not known"
 
 
-def _layout(gang: GangSpec, profile: ModelProfile, stack: Stack, request: PlanRequest) -> Layout:
-    layout = layouts.usual(
-        profile,
-        len(gang.nodes),
-        gang.leader.gpus,
-        tensor=request.tp,
-        pipeline=request.pp,
-        expert=request.ep,
-        attention=request.attn_dp,
-    )
-    layouts.refuse(profile, layout, layouts.abilities(engine_of(stack)), where=f"gang {gang.name}, stack {stack.name}")
-    return layout
-
-
 def status_json(model: str, kits: Sequence[Kit]) -> dict[str, Any]:
     """The document of `tuning status --json`."""
     return {"model": model, "stacks": [_kit_json(kit) for kit in kits]}
 
 
 def _kit_json(kit: Kit) -> dict[str, Any]:
-    refusal = kit.refusal
+    names = ("gpu", "gpu_source", "triton", "triton_source")
     return {
         "name": kit.stack.name,
         "gang": kit.gang,
         "engine_version": kit.stack.engine_version,
         "layout": str(kit.layout) if kit.layout else None,
-        "gpu": kit.gpu,
-        "gpu_source": kit.gpu_source,
-        "triton": kit.triton,
-        "triton_source": kit.triton_source,
-        "refusal": refusal.as_json() if refusal else None,
+        **{name: getattr(kit, name) for name in names},
+        "refusal": kit.refusal.as_json() if kit.refusal else None,
         "files": [
             {
                 "kernel": one.kernel,
@@ -264,7 +227,7 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
                 "name": one.name,
                 "folder": one.folder,
                 "optional": one.optional,
-                "nodes": {name: _holding_json(rows[place]) for name, rows in kit.rows.items()},
+                "nodes": {name: asdict(rows[place]) for name, rows in kit.rows.items()},
             }
             for place, one in enumerate(kit.wanted)
         ],
@@ -273,18 +236,5 @@ def _kit_json(kit: Kit) -> dict[str, Any]:
              "absent": list(held.absent), "errors": dict(held.errors)}
             for name, held in kit.holdings.items()
         ],
-        "failures": [
-            {"name": name, **failure.as_json()}
-            for name, failure in kit.failures.items()
-        ],
+        "failures": [{"name": name, **failure.as_json()} for name, failure in kit.failures.items()],
     }  # fmt: skip
-
-
-def _holding_json(holding: Holding) -> dict[str, Any]:
-    return {
-        "state": holding.state.value,
-        "folder": holding.folder,
-        "name": holding.name,
-        "sha256": holding.sha256,
-        "flaws": [{"severity": flaw.severity.value, "text": flaw.text} for flaw in holding.flaws],
-    }

@@ -30,13 +30,11 @@ def benched(count: int, speed: float) -> BenchedGang:
         "load": asdict(Load(concurrency=count, prompts=count)), "verdict": overall(judged).value,
         "serving": {"output_tok_s": speed, "decode_tok_s": speed}, "runs": [],
         "machines": {}, "findings": [], "tuned": {},
-        "raw_file": None,
+        "raw_file": None, "against": "x", "causes": ["traffic on TCP"] if speed < 80 else [],
     }  # fmt: skip
-    causes = ("traffic on TCP",) if speed < 80 else ()
     return BenchedGang(
-        record=record, file=f"/state/run-{count}.json", judged=judged, verdict=overall(judged), against="x",
-        expected=None, causes=causes,
-    )  # fmt: skip
+        record=record, file=f"/state/run-{count}.json", judged=judged, verdict=overall(judged), expected=None
+    )
 
 
 @pytest.fixture

@@ -98,13 +98,13 @@ def test_a_client_that_met_an_agents_probe_starts_again(
     request: Any = SimpleNamespace(stack="sglang-0.5.23", model_path="/m", layout=None, container=None)
     view: Any = SimpleNamespace(service_url="http://10.0.0.1:8000", model="m")
     with pytest.raises(NodeError, match=said):
-        bench._run(fleet, gang(), request, view, bench.BenchOptions(load=Load(), timeout_s=9.0), lambda *_: None)
+        bench._Bench(fleet, gang(), view, request, bench.BenchOptions(load=Load(), timeout_s=9.0)).run(lambda *_: None)
     assert len(begun) == starts
 
 
 def test_tuned_files_are_named_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"node0": Holdings(folders={"/s/moe": {"b.json": "{}", "a.json": "{}"}, "/s/none": {}})}
-    monkeypatch.setattr(bench, "ask_holdings", lambda *_: SimpleNamespace(holdings=held))
+    monkeypatch.setattr(bench, "ask_holdings", lambda *_: SimpleNamespace(values=held))
     fleet: Any = None
     assert bench.tuned_now(fleet, gang(), "sglang-0.5.23", "NVIDIA L40S") == {
         "node0": ["/s/moe/a.json", "/s/moe/b.json"]

@@ -14,7 +14,7 @@ import pytest
 import orchestrator
 from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.catalogue import catalogue
-from orchestrator.monitoring.gangs import cause_labels
+from orchestrator.monitoring.metrics import cause_labels
 from orchestrator.protocol.report import Cause
 
 SOURCE = Path(orchestrator.__file__).parent

@@ -22,10 +22,10 @@ from orchestrator.jobs.messages import JobRequest
 from orchestrator.model.benchmark import Between
 from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.per_node import PerNode
-from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, RanksOrder
+from orchestrator.nettest import hooks
+from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
 from orchestrator.nettest.report import NettestResult, as_json
 from orchestrator.nettest.schedule import schedule, verification
-from orchestrator.nettest.steps import before_go as nettested
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import HALF, Expectation, LinkEnd, LinkResult, NettestVerdict
@@ -62,8 +62,9 @@ def requests(*, device: str = "cuda", ranks: int = 8, network: NodeNetwork = RDM
 
 def ground(**more: Any) -> nettest.NettestSetup:
     return nettest.NettestSetup(
-        gang=GANG, requests=requests(**more), topologies=TOPOLOGIES, shape=nettest.UNKNOWN_SHAPE, timeout_s=240.0
-    )
+        gang=GANG, requests=requests(**more), topologies=TOPOLOGIES, shape=nettest.UNKNOWN_SHAPE, enough=0.8,
+        timeout_s=240.0,
+    )  # fmt: skip
 
 
 # expectations
@@ -213,16 +214,16 @@ def test_at_the_top_is_the_gang_with_wrong_data_or_that_is_slow(
 def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
     monkeypatch: pytest.MonkeyPatch, verdict: NettestVerdict
 ) -> None:
-    asked: list[tuple[nettest.NettestSetup, float]] = []
+    asked: list[nettest.NettestSetup] = []
 
-    def test(_: object, here: nettest.NettestSetup, *, enough: float, progress: object) -> nettest.TestedGang:
-        asked.append((here, enough))
+    def test(_: object, here: nettest.NettestSetup, progress: object) -> nettest.TestedGang:
+        asked.append(here)
         return found_of("gang0", verdict)
 
     monkeypatch.setattr(nettest, "test", test)
     notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
     request = UpRequest(plan=PlanRequest(model="DeepSeek-V3-0324-Block64x64"))
-    before = nettested.tested_before(0.7)(standing, request, notes)  # type: ignore[arg-type]
+    before = partial(hooks.tested_before, 0.7, standing, request, notes)  # type: ignore[arg-type]
     if verdict in (SLOW, FAILED):
         kind, code, why = {
             SLOW: (VerificationDiffers, Exit.DIFFERS, "NETTEST-SLOW-LINK"),
@@ -234,15 +235,15 @@ def test_only_a_slow_network_or_wrong_data_keeps_ranks_from_starting(
     else:
         before(GANG, requests())
         assert ("not judged" in notes.steps[-1]) is (verdict is NONE)
-    assert [(here.shape.hidden_size, here.topologies, enough) for here, enough in asked] == [(7168, TOPOLOGIES, 0.7)]
+    assert [(here.shape.hidden_size, here.topologies, here.enough) for here in asked] == [(7168, TOPOLOGIES, 0.7)]
 
 
 def test_without_a_network_nothing_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nettest, "test", None)
     notes, standing = Notes(), SimpleNamespace(fleet=None, topologies=TOPOLOGIES)
     request = UpRequest(plan=PlanRequest(model="m"))
-    before = nettested.tested_before(0.8)(standing, request, notes)  # type: ignore[arg-type]
-    before(GANG, {"node0": requests(ranks=1)["node0"]})
+    alone = {"node0": requests(ranks=1)["node0"]}
+    hooks.tested_before(0.8, standing, request, notes, GANG, alone)  # type: ignore[arg-type]
     assert notes.steps == []  # no step says that a single rank's network is tested
 
 
@@ -315,7 +316,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, *, verify_only: bool = False, **sai
     """Of two nodes that answer so."""
     monkeypatch.setattr(jobs, "messages", two_ranks(dict.fromkeys(("node0", "node1"), partial(well, **said))))
     here = replace(ground(device="cpu", ranks=1), verify_only=verify_only)
-    return nettest.test(Fleet(), here, enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
+    return nettest.test(Fleet(), here, lambda *_: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("verify_only", [False, True])
@@ -378,7 +379,7 @@ def test_a_node_lost_in_the_middle_is_the_one_that_is_named(monkeypatch: pytest.
 
     monkeypatch.setattr(jobs, "messages", two_ranks({"node0": stays, "node1": lost}))
     with pytest.raises(Unreachable) as failed:
-        nettest.test(Fleet(), ground(device="cpu", ranks=1), enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
+        nettest.test(Fleet(), ground(device="cpu", ranks=1), lambda *_: None)  # type: ignore[arg-type]
     assert (failed.value.where, failed.value.exit_code) == ("node1", Exit.UNREACHABLE)
     assert "lost during the network test" in failed.value.what and "no answer for 15 s" in failed.value.what
     assert "its ranks stop within 240 s" in failed.value.fix and "check its power" in failed.value.fix
@@ -407,7 +408,7 @@ def test_what_fails_while_rdma_ports_are_measured_keeps_the_ranks_figures(
     here = ground(device="cpu", ranks=1)
     here = replace(here, requests={name: replace(one, addresses=addresses) for name, one in here.requests.items()})
     with pytest.raises(DeployError) as failed:
-        nettest.test(Fleet(), here, enough=0.8, progress=lambda *_: None)  # type: ignore[arg-type]
+        nettest.test(Fleet(), here, lambda *_: None)  # type: ignore[arg-type]
     assert failed.value.where == where
     assert failed.value.exit_code == (Exit.UNREACHABLE if where == "node1" else Exit.FINDINGS)
     (file,) = no_ssh.glob("*.json")
@@ -416,3 +417,28 @@ def test_what_fails_while_rdma_ports_are_measured_keeps_the_ranks_figures(
     assert len(record["links"]) == 2 and record["tests"] and record["rails"] == []
     assert f"RDMA ports were not measured: {where}" in record["rails_note"]
     assert record["addresses"] == ["10.0.0.11:", "10.0.0.12:"]
+
+
+STEP = NettestStep(id=0, kind=ALL_REDUCE, between="all ranks", groups=((0, 1),), bytes=(8, 16), box_s=1.0)
+
+
+def answers() -> nettest._NettestAnswers:
+    return nettest._NettestAnswers("gang0", [STEP], {"a": (0,), "b": (1,)}, lambda *_: None)
+
+
+@pytest.mark.parametrize("line", [NettestLine(done=0), NettestLine(done=1), NettestLine(step=0, group=0, us=1.0)])
+def test_a_steps_end_and_the_end_of_all_are_its_own(line: NettestLine) -> None:
+    assert answers().odd("a", line) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (NettestLine(done=2), "step 2 of 1"),
+        (NettestLine(step=1, group=0, us=1.0), "step 1, group 0"),
+        (NettestLine(step=0, group=1, us=1.0), "step 0, group 1"),
+        (NettestLine(died=1), "a rank that is not on it"),
+    ],
+)
+def test_what_is_none_of_the_test_is_said(line: NettestLine, words: str) -> None:
+    assert words in answers().odd("a", line)

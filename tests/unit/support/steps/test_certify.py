@@ -14,6 +14,7 @@ import pytest
 from tests.support.local_gang import LocalGang, Notes
 
 from orchestrator.bench.steps import bench as benching
+from orchestrator.bench.steps import report as benching_report
 from orchestrator.bench.verdict import BenchVerdict
 from orchestrator.gang.steps.raising import UpResult
 from orchestrator.model.benchmark import Load
@@ -80,7 +81,7 @@ class Cluster:
         tested = {"gangs": [{"file": str(kept), "on": gang.name(1)}]}
         patch.setattr(nettesting, "nettest_json", lambda _: tested)
         patch.setattr(benching, "sweep_now", bench)
-        patch.setattr(benching, "sweep_json", lambda _: {"decode": []})
+        patch.setattr(benching_report, "sweep_json", lambda _: {"decode": []})
         if "restart" in says:
             patch.setattr(certifying, "restart", lambda *_: says_of("restart", None))
 

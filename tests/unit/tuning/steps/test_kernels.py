@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from orchestrator.protocol.message import parsed
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.tuning.commands import check as verb
 from orchestrator.tuning.messages import KernelLine, KernelsOrder
-from orchestrator.tuning.steps import before_go, kernels
+from orchestrator.tuning.steps import kernels
 
 MODEL, GANG = "DeepSeek-V3-0324-Block64x64", gang(nodes=2)
 LAYOUT = Layout(tensor_parallel=16, nnodes=2, gpus_per_node=8)
@@ -136,7 +137,7 @@ def test_before_a_start_only_what_is_wrong_refuses(
     nodes(node0="right", node1=verdict)
     notes, here = Notes(), SimpleNamespace(fleet=Fleet(), topologies=topologies(GANG))
     request = UpRequest(plan=PlanRequest(model=MODEL))
-    before = before_go.checked_before(here, request, notes)  # type: ignore[arg-type]
+    before = partial(kernels.checked_before, here, request, notes)  # type: ignore[arg-type]
     if kind is None:
         before(GANG, REQUESTS)
         assert words in notes.steps[-1]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+
+import pytest
 
 from orchestrator.tuning.messages import TuneJob
 from orchestrator.tuning.steps.run import JobQueue
+from orchestrator.tuning.store import forget_results, keep_result, kept_results
 
 
 def jobs(number: int) -> tuple[TuneJob, ...]:
@@ -37,3 +41,16 @@ def test_who_finds_the_queue_empty_waits_for_what_may_come_back() -> None:
     assert got == [mine]
     queue.end(mine[0].id)
     assert queue.take(1) == ()
+
+
+def test_results_are_found_again_and_a_torn_line_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert kept_results("k") == {}
+    keep_result("k", {"job": "a", "us": 2.0})
+    with (tmp_path / "l40s-deploy/tuning/k.jsonl").open("a") as file:
+        file.write('{"job": "b", "us"')
+    keep_result("k", {"job": "c", "us": 3.0})
+    keep_result("k", {"job": "a", "us": 1.0})
+    assert {job: result["us"] for job, result in kept_results("k").items()} == {"a": 1.0, "c": 3.0}
+    forget_results("k")
+    assert kept_results("k") == {}

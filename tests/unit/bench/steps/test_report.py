@@ -1,4 +1,4 @@
-"""The page of `bench --html`: curves and figures, self-contained; no text of a record is active in it."""
+"""Recorded runs as a table, and as a page of curves and figures: self-contained, and no text of a record is active."""
 
 from __future__ import annotations
 
@@ -13,8 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from orchestrator.bench.steps.page import page_of, refuse_unwritable, write_page
+from orchestrator.bench.steps.report import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Point,
+    Series,
+    chart,
+    markdown,
+    page_of,
+    refuse_unwritable,
+    write_page,
+)
 from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import InputError
 
@@ -167,3 +183,46 @@ def test_a_browser_shows_it_without_a_network(tmp_path: Path) -> None:
     picture = (tmp_path / "page.png").read_bytes()
     assert struct.unpack(">II", picture[16:24]) == (1120, 1400)
     assert len(picture) > 60_000  # an empty page of this size is some 10 kB
+
+
+POSITIVE = st.floats(min_value=1e-6, max_value=1e12)
+
+
+@given(st.lists(st.tuples(POSITIVE, POSITIVE), min_size=1, max_size=8))
+def test_every_point_is_inside_and_the_axes_begin_at_zero(values: list[tuple[float, float]]) -> None:
+    drawn = chart("t", "x", "y", [Series("one", tuple(Point(x, y, "", "") for x, y in values))])
+    assert (drawn.x_ticks[0], drawn.y_ticks[0]) == ((LEFT, "0"), (HEIGHT - BOTTOM, "0"))
+    assert drawn.x_ticks[-1][0] == WIDTH - RIGHT and drawn.y_ticks[-1][0] == TOP
+    assert 2 <= len(drawn.x_ticks) <= 7 and 2 <= len(drawn.y_ticks) <= 7
+    for dot in drawn.lines[0].dots:
+        assert LEFT <= dot.x <= WIDTH - RIGHT and TOP <= dot.y <= HEIGHT - BOTTOM
+
+
+@pytest.mark.parametrize(
+    ("most", "texts"),
+    [(778.0, ["0", "200", "400", "600", "800"]), (0.0, ["0", "1"]), (5.0, ["0", "1", "2", "3", "4", "5"])],
+)
+def test_ticks_are_round(most: float, texts: list[str]) -> None:
+    drawn = chart("t", "x", "y", [Series("one", (Point(1.0, most, "", ""),))])
+    assert [text for _, text in drawn.y_ticks] == texts
+
+
+def test_an_empty_series_keeps_its_colour() -> None:
+    drawn = chart("t", "x", "y", [Series("none", ()), Series("two", (Point(1, 1, "", ""),), expected=True)])
+    assert [(line.name, line.number, line.expected) for line in drawn.lines] == [("two", 1, True)]
+
+
+def test_each_run_is_a_row_and_the_articles_stand_below() -> None:
+    lines = markdown([record(4, 123.456, dataset="a|b.json"), record(id="two")]).splitlines()
+    assert lines[0] == (
+        "DeepSeek-R1-Channel-INT8 by sglang-0.4.4-l40s at TP32 on NVIDIA L40S, 4 nodes; prompts: a|b.json"
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert len({len(row) for row in rows}) == 1
+    assert rows[2][:4] == ["20260714-101500-gang0-4", "4", "200", "200"]
+    assert "123.46" in rows[2] and "135.80" in rows[2]
+    assert any(row[0].startswith("articles-int8:") and "584.64" in row for row in rows)
+
+
+def test_a_table_of_a_stand_in_says_so() -> None:
+    assert "say nothing about a GPU" in markdown([record(stand_in=True, model="unknown")])

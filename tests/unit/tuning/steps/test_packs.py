@@ -19,10 +19,8 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import DeployError, InputError, Unreachable, VerificationDiffers
 from orchestrator.protocol.layout import Layout
-from orchestrator.tuning.pack import Pack
-from orchestrator.tuning.published import Published, devices, parts_of
-from orchestrator.tuning.steps.fetch import fetch, fetched_json, load_published
-from orchestrator.tuning.steps.packs import load_pack
+from orchestrator.tuning.pack import Pack, Published, devices, parts_of
+from orchestrator.tuning.steps.packs import fetch, fetched_json, load_pack, load_published
 
 OLD, NEW = "sglang-0.4.4-l40s", "sglang-0.5.23"
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
