@@ -1,17 +1,8 @@
-"""Metrics: every one of the exporter, and how figures of it are gathered. templates/monitoring/ uses no other."""
+"""Metrics: every one of the exporter. templates/monitoring/ uses no other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-
-
-class MetricKind(str, Enum):
-    """As in Prometheus' exposition format."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,56 +16,12 @@ class Metric:
     name: str
     help: str
     labels: tuple[str, ...] = ()
-    kind: MetricKind = MetricKind.GAUGE
-
-    def __post_init__(self) -> None:
-        """A counter ends with _total, and nothing else does."""
-        assert self.name.endswith("_total") == (self.kind is MetricKind.COUNTER), self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric's samples: values of its labels in their order, and the figure."""
-
-    metric: Metric
-    samples: tuple[tuple[tuple[str, ...], float], ...]
-
-
-@dataclass
-class Families:
-    """Gathers samples; what is None is left out, since Prometheus shows nothing better than a false zero."""
-
-    _samples: dict[Metric, dict[tuple[str, ...], float]] = field(default_factory=dict)
-
-    def add(self, metric: Metric, value: float | None, **labels: object) -> None:
-        """A second sample with the same labels takes the place of the first."""
-        samples = self._samples.setdefault(metric, {})
-        if value is not None:
-            samples[tuple(str(labels[name]) for name in metric.labels)] = float(value)
-
-    def states(self, metric: Metric, now: str, of: Iterable[str], **labels: object) -> None:
-        """A sample for each state, 1 for the one that is: the metric's last label."""
-        for state in dict.fromkeys((*of, now)):
-            self.add(metric, state == now, **labels, **{metric.labels[-1]: state})
-
-    def done(self) -> tuple[Family, ...]:
-        """In the order in which they came."""
-        return tuple(Family(metric, tuple(samples.items())) for metric, samples in self._samples.items())
-
-
-def named(families: Iterable[Family]) -> Mapping[str, Family]:
-    """By name."""
-    return {family.metric.name: family for family in families}
 
 
 _GANG = ("gang",)
 _NODE = ("gang", "node")
 _GPU = ("gang", "node", "gpu")
 _PORT = ("gang", "node", "device", "port")
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...]) -> Metric:
-    return Metric(name, text, labels, MetricKind.COUNTER)
 
 
 EXPORTER_INFO = Metric("l40s_exporter_info", "The exporter's version; always 1.", ("version",))
@@ -95,7 +42,7 @@ LAST_FAILURE = Metric(
     "When the newest failure of the gang was seen, also after it was restarted.",
     ("gang", "node", "tp_rank", "cause"),
 )
-RESTARTS = _counter(
+RESTARTS = Metric(
     "l40s_gang_restarts_total",
     "Runs that followed another run, by the reason why that one ended: a cause's id, unknown, or stopped.",
     ("gang", "cause"),
@@ -137,16 +84,16 @@ GPU_MEMORY = Metric("l40s_gpu_memory_bytes", "Memory that the GPU has.", _GPU)
 GPU_CLOCK = Metric("l40s_gpu_sm_clock_hertz", "SM clock.", _GPU)
 GPU_CLOCK_MAX = Metric("l40s_gpu_sm_clock_max_hertz", "Highest SM clock.", _GPU)
 GPU_LIMITED = Metric("l40s_gpu_clock_limited", "1 for each reason that limits the clock now.", (*_GPU, "reason"))
-GPU_ECC = _counter("l40s_gpu_ecc_errors_total", "ECC errors since the driver was loaded.", (*_GPU, "type"))
-GPU_XID = _counter("l40s_gpu_xid_errors_total", "Xid errors since boot.", (*_NODE, "pci_bus_id", "xid"))
+GPU_ECC = Metric("l40s_gpu_ecc_errors_total", "ECC errors since the driver was loaded.", (*_GPU, "type"))
+GPU_XID = Metric("l40s_gpu_xid_errors_total", "Xid errors since boot.", (*_NODE, "pci_bus_id", "xid"))
 
 RAIL_UP = Metric("l40s_rail_up", "1 while the RDMA port is active.", _PORT)
 RAIL_SPEED = Metric("l40s_rail_speed_bytes_per_second", "Rate of the RDMA port's link.", _PORT)
-RAIL_RECEIVED = _counter("l40s_rail_received_bytes_total", "Bytes received over the RDMA port.", _PORT)
-RAIL_SENT = _counter("l40s_rail_transmitted_bytes_total", "Bytes sent over the RDMA port.", _PORT)
-RAIL_ERRORS = _counter("l40s_rail_errors_total", "Errors and repeats, by the kernel's counter.", (*_PORT, "counter"))
-RAIL_DISCARDS = _counter("l40s_rail_discards_total", "Packets discarded, by the kernel's counter.", (*_PORT, "counter"))
-RAIL_MARKS = _counter(
+RAIL_RECEIVED = Metric("l40s_rail_received_bytes_total", "Bytes received over the RDMA port.", _PORT)
+RAIL_SENT = Metric("l40s_rail_transmitted_bytes_total", "Bytes sent over the RDMA port.", _PORT)
+RAIL_ERRORS = Metric("l40s_rail_errors_total", "Errors and repeats, by the kernel's counter.", (*_PORT, "counter"))
+RAIL_DISCARDS = Metric("l40s_rail_discards_total", "Packets discarded, by the kernel's counter.", (*_PORT, "counter"))
+RAIL_MARKS = Metric(
     "l40s_rail_congestion_marks_total", "ECN marks and congestion notifications, by counter.", (*_PORT, "counter")
 )
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.transfers import port
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.commands.listen import LOOPBACK
 
 if TYPE_CHECKING:
     from orchestrator.monitoring.steps.notify import Notifier
@@ -49,4 +48,4 @@ def metrics(args: argparse.Namespace, inventory: Inventory) -> AbstractContextMa
     """With --metrics."""
     from orchestrator.monitoring.steps.exporter import serving
 
-    return serving(inventory, tuple(args.gang), LOOPBACK, args.metrics) if args.metrics is not None else None
+    return serving(inventory, tuple(args.gang), "127.0.0.1", args.metrics) if args.metrics is not None else None

@@ -1,34 +1,33 @@
-"""What one scrape saw, as metrics: of hardware, of gangs, and what was measured earlier."""
+"""What one scrape saw, as metrics: of gangs and their earlier runs, of hardware, and what was measured earlier."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+
+from orchestrator.doctor.rules.support.catalogue import UNKNOWN_CAUSE
+from orchestrator.engines.serving import Worker
+from orchestrator.gang.history import PastRun
+from orchestrator.gang.overview import degraded_reason
+from orchestrator.gang.pace import PHASES
 from orchestrator.gang.rates import CONGESTION, DISCARDS, ERRORS, WORD
+from orchestrator.gang.view import GangView, NodeView
+from orchestrator.model.errors import DeployError
+from orchestrator.model.gang_state import GangState, NodeState
+from orchestrator.model.inventory import GangSpec
 from orchestrator.monitoring import catalogue as names
-from orchestrator.monitoring.catalogue import Families, Family
-from orchestrator.monitoring.gangs import gang_figures
-from orchestrator.monitoring.scene import Scene
+from orchestrator.monitoring.catalogue import Metric
 from orchestrator.protocol.gauges import FiguresAnswer, GpuGauges, PortGauges
+from orchestrator.protocol.report import Cause, RankState
+from orchestrator.protocol.verbs import LockHolder
 
-
-def metrics(scene: Scene) -> tuple[Family, ...]:
-    """Every family that has a sample or could have one. A node that did not answer has l40s_node_up 0, and no figure
-    of its hardware: an old one would pass for a new one."""
-    families = Families()
-    families.add(names.EXPORTER_INFO, 1, version=scene.version)
-    families.add(names.SCRAPE_SECONDS, scene.seconds)
-    gang_figures(families, scene)
-    hardware_figures(families, scene)
-    measured_figures(families, scene)
-    return families.done()
-
-
-MHZ = 1e6
-GIGABIT = 1e9 / 8
-
+MILLI, MICRO, MHZ, GIGABIT = 1e-3, 1e-6, 1e6, 1e9 / 8
 LIMITS = {
     "idle": 0x1,
     "application_clocks": 0x2,
@@ -41,18 +40,227 @@ LIMITS = {
     "display_clocks": 0x100,
 }
 """Bits of nvmlClocksEventReasons (nvml.h)."""
+GUARD = "guard."
+"""Before a gang's name: the lock of the guard that watches it (gang/steps/guard)."""
+STOPPED = "stopped"
+_NODE_STATES = tuple(state.value for state in NodeState if state not in (NodeState.LEFT_OUT, NodeState.SPARE))
+_GPU_FIGURES = (
+    (names.GPU_TEMPERATURE, "temperature_c", 1),
+    (names.GPU_POWER, "power_mw", MILLI),
+    (names.GPU_POWER_LIMIT, "power_limit_mw", MILLI),
+    (names.GPU_BUSY, "utilization_percent", 1e-2),
+    (names.GPU_MEMORY_USED, "memory_used_bytes", 1),
+    (names.GPU_MEMORY, "memory_total_bytes", 1),
+    (names.GPU_CLOCK, "sm_clock_mhz", MHZ),
+    (names.GPU_CLOCK_MAX, "sm_clock_max_mhz", MHZ),
+)
+_PORT_COUNTERS = ((names.RAIL_ERRORS, ERRORS), (names.RAIL_DISCARDS, DISCARDS), (names.RAIL_MARKS, CONGESTION))
 
 
-def hardware_figures(families: Families, scene: Scene) -> None:
-    """Every node that answered."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangFailure:
+    """The newest failure of a gang. at: our epoch seconds."""
+
+    cause: Cause
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What is known of a gang's earlier runs. restarts: by why the run before ended; phases: seconds of each phase of
+    the last start."""
+
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    failure: GangFailure | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSeen:
+    """workers: None where the router did not list them."""
+
+    node: str
+    workers: tuple[Worker, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Everything that one scrape saw. views: the gangs in the order of `gangs`; version: ours
+
+    nodes:     what each node of the gangs answered, or why it did not
+    past:      by gang
+    looked:    when doctor looked last (our epoch seconds), and its findings as they are kept
+    benches, nettests: documents that these verbs keep: the newest of each load, and of each gang
+    receivers: of notifications: whether the last one arrived, by what may be shown of each
+    seconds:   how long the asking took
+    """
+
+    version: str
+    gangs: tuple[GangSpec, ...]
+    views: tuple[GangView, ...]
+    nodes: Mapping[str, FiguresAnswer | DeployError]
+    past: Mapping[str, Past] = field(default_factory=dict)
+    router: RouterSeen | None = None
+    looked: tuple[float, Sequence[Mapping[str, Any]]] | None = None
+    benches: Sequence[Mapping[str, Any]] = ()
+    nettests: Sequence[Mapping[str, Any]] = ()
+    receivers: Mapping[str, bool] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Families:
+    """Gathers samples; what is None is left out, since Prometheus shows nothing better than a false zero."""
+
+    def __init__(self) -> None:
+        self._samples: dict[Metric, dict[tuple[str, ...], float]] = {}
+
+    def add(self, metric: Metric, value: float | None, **labels: object) -> None:
+        """A second sample with the same labels takes the place of the first."""
+        samples = self._samples.setdefault(metric, {})
+        if value is not None:
+            samples[tuple(str(labels[name]) for name in metric.labels)] = float(value)
+
+    def states(self, metric: Metric, now: str, of: Iterable[str], **labels: object) -> None:
+        """A sample for each state, 1 for the one that is: the metric's last label."""
+        for state in dict.fromkeys((*of, now)):
+            self.add(metric, state == now, **labels, **{metric.labels[-1]: state})
+
+    def done(self) -> tuple[Family, ...]:
+        """As the client library has them, in the order in which they came."""
+        found = []
+        for metric, samples in self._samples.items():
+            kind = CounterMetricFamily if metric.name.endswith("_total") else GaugeMetricFamily
+            found.append(family := kind(metric.name, metric.help, labels=metric.labels))
+            for labels, value in samples.items():
+                family.add_metric(labels, value)
+        return tuple(found)
+
+
+def metrics(scene: Scene) -> tuple[Family, ...]:
+    """Every family that has a sample or could have one. A node that did not answer has l40s_node_up 0, and no figure
+    of its hardware: an old one would pass for a new one."""
+    families = Families()
+    families.add(names.EXPORTER_INFO, 1, version=scene.version)
+    families.add(names.SCRAPE_SECONDS, scene.seconds)
+    _gangs(families, scene)
     for gang in scene.gangs:
         for node in gang.nodes:
             answer = scene.nodes.get(node.name)
             if isinstance(answer, FiguresAnswer) and answer.gauges is not None:
-                _node(families, {"gang": gang.name, "node": node.name}, answer)
+                _hardware(families, {"gang": gang.name, "node": node.name}, answer)
+    _measured(families, scene)
+    return families.done()
 
 
-def _node(families: Families, who: dict[str, object], answer: FiguresAnswer) -> None:
+def _gangs(families: Families, scene: Scene) -> None:
+    """Every gang with its nodes and ranks, and the router before them."""
+    for gang, view in zip(scene.gangs, scene.views, strict=True):
+        _gang(families, gang, view, scene)
+        _past(families, gang, view, scene.past.get(gang.name, Past()))
+        for node in view.nodes:
+            _node_state(families, gang.name, node)
+            links = _raw_report(scene.nodes.get(node.name), gang.name).get("links")
+            for peer, word in links.items() if isinstance(links, Mapping) else ():
+                families.add(names.PEER_HEARD, word == "heard", gang=gang.name, node=node.name, peer=peer)
+    for receiver, heard in scene.receivers.items():
+        families.add(names.NOTIFIER_UP, heard, receiver=receiver)
+    if scene.router is not None:
+        _router(families, scene.router, scene.views)
+
+
+def cause_labels(cause: Cause) -> dict[str, object]:
+    """Where and by which entry of the catalogue of causes a gang failed."""
+    rank = "" if cause.tp_rank is None else cause.tp_rank
+    return {"node": cause.node, "tp_rank": rank, "cause": cause.signature or UNKNOWN_CAUSE}
+
+
+def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> None:
+    name = gang.name
+    place = _place(scene.router, view) if scene.router is not None else None
+    reason = degraded_reason(view, place)
+    families.add(
+        names.GANG_INFO, 1, gang=name, model=view.model, stack=view.stack, plan_id=view.plan_id, run_id=view.run_id
+    )
+    families.states(names.GANG_STATE, view.state.value, (state.value for state in GangState), gang=name)
+    families.add(names.GANG_SERVING, view.serves, gang=name)
+    families.add(names.GANG_DEGRADED, 1 if reason else None, gang=name, reason=reason)
+    families.add(names.GANG_LATE, view.late is not None, gang=name)
+    failed = view.cause if view.state is GangState.FAILED else None
+    families.add(names.GANG_FAILED, 1 if failed else None, gang=name, **(cause_labels(failed) if failed else {}))
+    families.add(names.LEASE_SECONDS, gang.leader.lease_s, gang=name)
+    _locks(families, name, scene.nodes)
+    ready = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready" and node.alive]
+    families.add(names.START_SECONDS, max(ready, default=None), gang=name)
+    taken = _raw_report(scene.nodes.get(gang.leader.name), name).get("service_latency_s")
+    probed = view.running and isinstance(taken, (int, float)) and taken > 0
+    families.add(names.PROBE_SECONDS, taken if probed else None, gang=name)
+
+
+def _raw_report(answer: FiguresAnswer | DeployError | None, gang: str) -> Mapping[str, Any]:
+    reports = answer.reports if isinstance(answer, FiguresAnswer) else ()
+    return next((one for one in reports if isinstance(one, Mapping) and one.get("gang") == gang), {})
+
+
+def _locks(families: Families, gang: str, nodes: Mapping[str, FiguresAnswer | DeployError]) -> None:
+    """Of the first node that has one: a command holds the lock on all of them."""
+    answers = [answer for answer in nodes.values() if isinstance(answer, FiguresAnswer)]
+
+    def holder(name: str) -> LockHolder | None:
+        return next((answer.locks[name] for answer in answers if name in answer.locks), None)
+
+    held, guard = holder(gang), holder(GUARD + gang)
+    families.add(
+        names.LOCK_HELD,
+        1 if held else None,
+        gang=gang,
+        holder=held.name if held else "",
+        command=(held.command or "").split(" --")[0] if held else "",
+    )
+    families.add(names.LOCK_AGE, held.age_s if held else None, gang=gang)
+    families.add(names.GUARDED, guard is not None and not guard.stale, gang=gang)
+
+
+def _past(families: Families, gang: GangSpec, view: GangView, past: Past) -> None:
+    for cause, count in past.restarts.items():
+        families.add(names.RESTARTS, count, gang=gang.name, cause=cause)
+    if past.failure is not None:
+        families.add(names.LAST_FAILURE, past.failure.at, gang=view.name, **cause_labels(past.failure.cause))
+    for phase, seconds in past.phases.items():
+        families.add(names.PHASE_SECONDS, seconds, gang=gang.name, phase=phase)
+
+
+def _node_state(families: Families, gang: str, node: NodeView) -> None:
+    who = {"gang": gang, "node": node.name}
+    families.add(names.NODE_UP, node.error is None, **who)
+    families.states(names.NODE_STATE, node.state, _NODE_STATES, **who)
+    if node.alive:
+        families.states(names.NODE_PHASE, node.phase.name or "none", PHASES, **who)
+        families.add(names.PHASE_STEP, node.phase.step, **who)
+        families.add(names.PHASE_STEPS, node.phase.of, **who)
+        families.add(names.PHASE_AGE, node.phase_s, **who)
+    families.add(names.LEFT_BEHIND, len(node.left_behind) if node.error is None else None, **who)
+    for rank in node.ranks:
+        labels = {**who, "gpu": rank.gpu, "tp_rank": rank.tp_rank}
+        families.add(names.RANK_ALIVE, rank.state in (RankState.ALIVE, RankState.STOPPED), **labels)
+        families.add(names.RANK_MEMORY, rank.gpu_memory_bytes, **labels)
+
+
+def _place(router: RouterSeen, view: GangView) -> str | None:
+    if router.workers is None:
+        return None
+    worker = next((one for one in router.workers if one.url == view.service_url.rstrip("/")), None)
+    return "out" if worker is None else "in" if worker.healthy else "unhealthy"
+
+
+def _router(families: Families, router: RouterSeen, views: tuple[GangView, ...]) -> None:
+    families.add(names.ROUTER_UP, router.workers is not None, node=router.node)
+    gangs = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
+    for worker in router.workers or ():
+        families.add(names.WORKER_UP, worker.healthy, gang=gangs.get(worker.url, ""), url=worker.url)
+        families.add(names.WORKER_LOAD, worker.load, gang=gangs.get(worker.url, ""), url=worker.url)
+
+
+def _hardware(families: Families, who: dict[str, object], answer: FiguresAnswer) -> None:
     assert answer.gauges is not None
     families.add(names.NVML_UP, not answer.gauges.error, **who)
     for gpu in answer.gauges.gpus:
@@ -70,14 +278,8 @@ def _gpu(families: Families, who: dict[str, object], gpu: GpuGauges) -> None:
     families.add(
         names.GPU_INFO, 1, **who, uuid=gpu.uuid or "", name=gpu.name or "", pci_bus_id=(gpu.pci_bus_id or "").lower()
     )
-    families.add(names.GPU_TEMPERATURE, gpu.temperature_c, **who)
-    families.add(names.GPU_POWER, _times(gpu.power_mw, 1e-3), **who)
-    families.add(names.GPU_POWER_LIMIT, _times(gpu.power_limit_mw, 1e-3), **who)
-    families.add(names.GPU_BUSY, _times(gpu.utilization_percent, 1e-2), **who)
-    families.add(names.GPU_MEMORY_USED, gpu.memory_used_bytes, **who)
-    families.add(names.GPU_MEMORY, gpu.memory_total_bytes, **who)
-    families.add(names.GPU_CLOCK, _times(gpu.sm_clock_mhz, MHZ), **who)
-    families.add(names.GPU_CLOCK_MAX, _times(gpu.sm_clock_max_mhz, MHZ), **who)
+    for metric, figure, unit in _GPU_FIGURES:
+        families.add(metric, _times(getattr(gpu, figure), unit), **who)
     bits = gpu.clocks_event_reasons
     for reason, bit in LIMITS.items():
         families.add(names.GPU_LIMITED, None if bits is None else bool(bits & bit), **who, reason=reason)
@@ -90,11 +292,7 @@ def _port(families: Families, who: dict[str, object], port: PortGauges) -> None:
     families.add(names.RAIL_SPEED, _speed(port.rate), **who)
     families.add(names.RAIL_RECEIVED, _times(port.counters.get("port_rcv_data"), WORD), **who)
     families.add(names.RAIL_SENT, _times(port.counters.get("port_xmit_data"), WORD), **who)
-    for metric, counters in (
-        (names.RAIL_ERRORS, ERRORS),
-        (names.RAIL_DISCARDS, DISCARDS),
-        (names.RAIL_MARKS, CONGESTION),
-    ):
+    for metric, counters in _PORT_COUNTERS:
         for counter in counters:
             families.add(metric, port.counters.get(counter), **who, counter=counter)
 
@@ -112,29 +310,21 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-MILLI = 1e-3
-MICRO = 1e-6
-
-
-def measured_figures(families: Families, scene: Scene) -> None:
-    """The newest of everything, of this inventory's gangs."""
+def _measured(families: Families, scene: Scene) -> None:
+    """The newest of everything, of this inventory's gangs. What NCCL's lines show of the running ones is found now."""
     gangs = {gang.name for gang in scene.gangs}
-    for bench in scene.measured.benches:
+    for bench in scene.benches:
         if bench["gang"] in gangs:
             _bench(families, bench)
-    for nettest in scene.measured.nettests:
+    for nettest in scene.nettests:
         if nettest["gang"] in gangs:
             _nettest(families, nettest)
-    _findings(families, scene)
-
-
-def _findings(families: Families, scene: Scene) -> None:
-    """What NCCL's lines show of the running gangs counts as found now."""
-    running = [(finding.id, finding.severity.value, finding.node) for view in scene.views for finding in view.transport]
-    kept = scene.looked.findings if scene.looked is not None else ()
-    for (name, severity, node), count in Counter([*kept, *running]).items():
+    at, kept = scene.looked or (None, ())
+    found = [(one["id"], one["severity"], one["node"]) for one in kept]
+    found += [(finding.id, finding.severity.value, finding.node) for view in scene.views for finding in view.transport]
+    for (name, severity, node), count in Counter(found).items():
         families.add(names.FINDING, count, id=name, severity=severity, node=node)
-    families.add(names.DOCTOR_AT, scene.looked.at if scene.looked is not None else None)
+    families.add(names.DOCTOR_AT, at)
 
 
 def _bench(families: Families, bench: Mapping[str, Any]) -> None:
@@ -161,3 +351,27 @@ def _nettest(families: Families, nettest: Mapping[str, Any]) -> None:
         labels = {"gang": gang, "from": link["from"], "to": link["to"], "between": link["kind"]}
         slower = min(link.get("tries_gbps") or [link.get("measured_gbps")])
         families.add(names.NETTEST_LINK, _times(slower, GIGABIT), **labels)
+
+
+def restarts(runs: Sequence[PastRun], known: Collection[str] = ()) -> Counter[str]:
+    """How many runs followed another, by why that one ended. runs: the newest first; known: ids of those that count
+    already: nodes forget old runs, and a counter must not go back."""
+    return Counter(
+        STOPPED if ended.cause is None else ended.cause.signature or UNKNOWN_CAUSE
+        for after, ended in itertools.pairwise(runs)
+        if after.run_id not in known
+    )
+
+
+def last_failure(runs: Sequence[PastRun], now: float, clock: float) -> GangFailure | None:
+    """The newest failed run's. now: our epoch seconds; clock: the node's when the runs were told."""
+    failed = next((run for run in runs if run.cause is not None), None)
+    if failed is None or failed.cause is None:
+        return None
+    return GangFailure(cause=failed.cause, at=now - max(0.0, clock - failed.ended) if failed.ended else now)
+
+
+def phases(began: Mapping[str, float]) -> dict[str, float]:
+    """How long each phase took, from when each began; the last one has no end. As records.starts keeps it."""
+    order = sorted(began.items(), key=lambda one: one[1])
+    return {name: after - at for (name, at), (_, after) in itertools.pairwise(order)}

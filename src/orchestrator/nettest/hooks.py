@@ -13,8 +13,7 @@ from orchestrator.model.inventory import GangSpec
 from orchestrator.protocol.staging import StagingRequest
 
 if TYPE_CHECKING:
-    from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest
-    from orchestrator.gang.steps.watcher import Watcher
+    from orchestrator.gang.steps.raising import BeforeGoCheck, StagedFleet, UpRequest, Watcher
 
 
 def options(verb: str, parser: argparse.ArgumentParser) -> None:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.history import PastRun
 from orchestrator.gang.view import view
 from orchestrator.model.errors import DeployError, Unreachable
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.monitoring.catalogue import CATALOGUE, NAMES, named
-from orchestrator.monitoring.metrics import metrics
-from orchestrator.monitoring.scene import (
+from orchestrator.monitoring.catalogue import CATALOGUE, NAMES
+from orchestrator.monitoring.metrics import (
     GangFailure,
-    KeptMeasurements,
-    LastCheck,
     Past,
     RouterSeen,
     Scene,
     last_failure,
-    more,
+    metrics,
     phases,
     restarts,
 )
-from orchestrator.monitoring.steps.exporter import client_metric
 from orchestrator.protocol.gauges import FiguresAnswer, GaugesAnswer, GpuGauges, PortGauges, XidCount
 from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 from orchestrator.protocol.verbs import LockHolder
@@ -86,13 +84,9 @@ def scene(*answers: Report | DeployError, **more_parts: Any) -> Scene:
 
 def value(found: Scene, name: str, **labels: object) -> float | None:
     """The value of the one sample with these labels; None if there is none."""
-    family = named(metrics(found)).get(name)
-    samples = [
-        figure
-        for values, figure in (family.samples if family else ())
-        if {key: str(word) for key, word in labels.items()}.items()
-        <= dict(zip(family.metric.labels if family else (), values, strict=True)).items()
-    ]
+    wanted = {key: str(word) for key, word in labels.items()}
+    every = [one for family in metrics(found) for one in family.samples if one.name == name]
+    samples = [float(one.value) for one in every if wanted.items() <= one.labels.items()]
     assert len(samples) < 2, samples
     return samples[0] if samples else None
 
@@ -161,15 +155,16 @@ def test_what_was_measured_and_found() -> None:
     found = scene(
         report(0),
         report(1),
-        measured=KeptMeasurements(benches=(bench, {**bench, "gang": "another"}), nettests=(nettest,)),
-        looked=LastCheck(at=7.0, findings=(("GPU-XID", "slow", "node0"), ("GPU-XID", "slow", "node0"))),
+        benches=(bench, {**bench, "gang": "another"}),
+        nettests=(nettest,),
+        looked=(7.0, [{"id": "GPU-XID", "severity": "slow", "node": "node0"}] * 2),
     )
     assert value(found, "l40s_bench_output_tokens_per_second", gang="g") == 90
     assert value(found, "l40s_bench_first_token_seconds") == 0.25
     assert value(found, "l40s_nettest_link_bytes_per_second") == 9e9 and value(found, "l40s_nettest_slow") == 1
     assert value(found, "l40s_nettest_corrupt") == 1
     for verdict in ("ok", "not judged"):  # kept by an older release if nothing was expected
-        fine = scene(report(0), report(1), measured=KeptMeasurements(nettests=({**nettest, "verdict": verdict},)))
+        fine = scene(report(0), report(1), nettests=({**nettest, "verdict": verdict},))
         assert value(fine, "l40s_nettest_slow") == 0
     assert value(found, "l40s_nettest_all_reduce_seconds") == pytest.approx(90e-6)
     assert value(found, "l40s_finding", id="GPU-XID", node="node0") == 2
@@ -181,15 +176,13 @@ def test_every_metric_has_its_name_in_the_catalogue_and_the_client_library_takes
                            xids=(XidCount(pci_bus_id="0000:3b:00", xid=79, count=1),))  # fmt: skip
     past = Past(restarts={"OOM-KILLED": 2}, failure=GangFailure(cause=CAUSE, at=9.0), phases={"weights": 5.0})
     families = metrics(scene(report(0), report(1), nodes={"node0": answer}, past={"g": past}))
-    assert {family.metric.name for family in families} <= NAMES and len(NAMES) == len(CATALOGUE)
+    assert {one.name for family in families for one in family.samples} <= NAMES and len(NAMES) == len(CATALOGUE)
 
     class Once(Collector):
-        def collect(self) -> list[Any]:
-            return [client_metric(family) for family in families]
+        def collect(self) -> Iterable[Metric]:
+            return families
 
-    registry = CollectorRegistry()
-    registry.register(Once())
-    text = generate_latest(registry).decode()
+    text = generate_latest(Once()).decode()
     assert 'l40s_gang_restarts_total{cause="OOM-KILLED",gang="g"} 2.0' in text
     assert 'l40s_gpu_xid_errors_total{gang="g",node="node0",pci_bus_id="0000:3b:00",xid="79"} 1.0' in text
     assert 'l40s_gang_last_failure_timestamp_seconds{cause="OOM-KILLED",gang="g",node="node1",tp_rank="3"} 9.0' in text
@@ -207,10 +200,8 @@ def test_restarts_are_counted_by_why_the_run_before_ended() -> None:
 
 
 def test_a_counter_does_not_go_back_when_nodes_forget_old_runs() -> None:
-    counts = restarts([run("r2"), run("r1", CAUSE)])
-    grown = more(counts, frozenset({"r1", "r2"}), [run("r3"), run("r2", CAUSE)])
-    assert grown == {"OOM-KILLED": 2}
-    assert more(grown, frozenset({"r1", "r2", "r3"}), [run("r3"), run("r2", CAUSE)]) == grown
+    assert restarts([run("r3"), run("r2", CAUSE)], {"r1", "r2"}) == {"OOM-KILLED": 1}
+    assert restarts([run("r3"), run("r2", CAUSE)], {"r1", "r2", "r3"}) == {}
 
 
 def test_a_failure_s_time_is_by_our_clock() -> None:

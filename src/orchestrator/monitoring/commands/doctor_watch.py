@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_install, open_inventory, seconds
 from orchestrator.cli.screen import Screen, printable
@@ -14,7 +13,9 @@ from orchestrator.cli.typed import command_line
 from orchestrator.cli.units import install_unit
 from orchestrator.gang.steps.guard.unit import DOCTOR
 from orchestrator.model.errors import InputError
-from orchestrator.monitoring.watching import FindingsChange
+
+if TYPE_CHECKING:
+    from orchestrator.monitoring.steps.doctor_watch import FindingsChange
 
 LEAST_S = 10.0
 """Each check takes seconds of a node's processor time."""
@@ -62,24 +63,13 @@ def show(found: FindingsChange, screen: Screen, *, as_json: bool) -> None:
     """Nothing where nothing has changed."""
     if as_json:
         if found.lines:
-            screen.verbatim(json.dumps(document(found)))
+            screen.verbatim(json.dumps({"at": time.time(), **found.as_json()}))
         return
     at = time.strftime("%H:%M:%S")
     for line in found.lines:
         screen.out.print(printable(f"{at} {line}"))
     if found.silent:
         screen.say(f"{at} did not answer: {', '.join(found.silent)}")
-
-
-def document(found: FindingsChange) -> dict[str, Any]:
-    """One check as a document."""
-    return {
-        "at": time.time(),
-        "new": [asdict(one) for one in found.new],
-        "gone": [asdict(one) for one in found.gone],
-        "growths": [asdict(one) for one in found.growths],
-        "silent": list(found.silent),
-    }
 
 
 def _interval(text: str) -> float:

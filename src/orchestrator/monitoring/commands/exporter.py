@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import re
 import threading
+from collections.abc import Callable
 
 from orchestrator.cli.options import add_install, add_usual_of_gangs, open_inventory
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.units import install_unit
 from orchestrator.gang.steps.guard.unit import EXPORTER
-from orchestrator.monitoring.commands.listen import add_listen
-from orchestrator.monitoring.targets import DEFAULT_PORT
+
+DEFAULT_PORT = 9940
+"""Where it listens, TCP; not on Prometheus' list of ports that other exporters are known by."""
+LOOPBACK = "127.0.0.1"
+_PLACE = re.compile(r"(?:\[(?P<six>[^]]+)\]|(?P<four>[^:\[\]]*))(?::(?P<port>\d{1,5}))?")
+
+
+def add_listen(parser: argparse.ArgumentParser, port: int) -> None:
+    """--listen ADDRESS[:PORT], as (address, port)."""
+    parser.add_argument(
+        "--listen",
+        type=_place(port),
+        default=(LOOPBACK, port),
+        metavar="ADDRESS[:PORT]",
+        help=f"where to listen ({LOOPBACK}:{port}; port 0: any free one)",
+    )
+
+
+def _place(port: int) -> Callable[[str], tuple[str, int]]:
+    def read(text: str) -> tuple[str, int]:
+        found = _PLACE.fullmatch(text)
+        if found is None or int(found["port"] or 0) > 65535:
+            raise argparse.ArgumentTypeError(
+                f"found {text!r}, wanted an address such as 10.0.0.5, :{port}, [::1]:{port}"
+            )
+        return found["six"] or found["four"] or LOOPBACK, int(found["port"] or port)
+
+    return read
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

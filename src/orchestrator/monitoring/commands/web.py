@@ -16,7 +16,7 @@ from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.status.live import Watching
 from orchestrator.loading.secret_file import read_api_key
 from orchestrator.model.errors import Exit, InputError
-from orchestrator.monitoring.commands.listen import add_listen
+from orchestrator.monitoring.commands.exporter import add_listen
 from orchestrator.monitoring.steps.http_server import Page, serving
 from orchestrator.monitoring.steps.pages import Pages
 

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from orchestrator.doctor.steps.doctor import Examination, examine_inventory
+from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.locks import user
 from orchestrator.gang.steps.status.unfinished import this_process
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Inventory
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import Event
 from orchestrator.monitoring.steps.notify import Notifier
-from orchestrator.monitoring.watching import FindingsChange, KnownFinding, difference, growths, known, notices
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer
+from orchestrator.protocol.message import Message
 from orchestrator.records import audit
 from orchestrator.records.documents import keep_look, last_look, looks_file
 
@@ -37,15 +41,15 @@ class DoctorWatch:
         """Examine every node, tell and keep what has changed. Raises InputError where nothing can be kept."""
         seen = examine_inventory(self.inventory, accept=self.accept, nodes=self.nodes)
         file = looks_file(self.inventory.path)
-        kept = last_look(file)
-        before = tuple(_known(one) for one in kept[1]) if kept is not None else ()
+        _, kept = last_look(file) or (0.0, [])
+        before = [one for one in map(KnownFinding.read, kept) if isinstance(one, KnownFinding)]
         found, after = difference(before, known(seen.findings), {*seen.failures, *self._not_asked()})
         found = replace(found, silent=tuple(sorted(seen.failures)))
         counters = _counters(seen)
         found = replace(found, growths=growths(self._counters, counters))
         self._counters = {**self._counters, **counters}
         now = time.time()
-        keep_look(file, now, [asdict(one) for one in after])
+        keep_look(file, now, [one.as_json() for one in after])
         self._note(found)
         for notice in notices(found, now):
             self.notifier.tell(notice)
@@ -65,21 +69,111 @@ class DoctorWatch:
                 audit.note(action, gang=gangs.get(one.node, ""), holder=holder, why=one.words)
 
 
-def _known(kept: Mapping[str, object]) -> KnownFinding:
-    devices = kept.get("devices")
-    return KnownFinding(
-        id=str(kept["id"]),
-        severity=str(kept["severity"]),
-        node=str(kept["node"]),
-        devices=tuple(map(str, devices)) if isinstance(devices, list) else (),
-        title=str(kept["title"]),
-        fix=str(kept["fix"]),
-    )
-
-
 def _counters(seen: Examination) -> dict[str, GaugesAnswer]:
     """The RDMA ports' counters in what was looked at."""
     return {
         name: GaugesAnswer(now=snapshot.taken_at, ports=ports(dict(snapshot.files)))
         for name, snapshot in seen.cluster.snapshots.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFinding(Message):
+    """A finding as kept between checks: counts in titles and evidence may change, this does not."""
+
+    id: str
+    severity: str
+    node: str
+    devices: tuple[str, ...]
+    title: str
+    fix: str
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """The same finding in another check has the same one."""
+        return self.id, self.node, self.devices
+
+    @property
+    def words(self) -> str:
+        """One line."""
+        return f"{self.severity} {self.node or 'all nodes'}: {self.title} [{self.id}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(Message):
+    """An error counter of an RDMA port that grew between two checks."""
+
+    node: str
+    device: str
+    counter: str
+    more: int
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """One line, with the rate."""
+        return f"{self.node} {self.device}: {self.counter} +{self.more} ({self.more / self.seconds:.3g} a second)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingsChange(Message):
+    """What one check found that the last one did not; silent: nodes that did not answer and keep their findings."""
+
+    new: tuple[KnownFinding, ...] = ()
+    gone: tuple[KnownFinding, ...] = ()
+    growths: tuple[Growth, ...] = ()
+    silent: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """For the screen and the audit log."""
+        return (
+            *(f"new: {one.words}" for one in self.new),
+            *(f"gone: {one.words}" for one in self.gone),
+            *(f"grows: {one.words}" for one in self.growths),
+        )
+
+
+def known(findings: Iterable[Finding]) -> tuple[KnownFinding, ...]:
+    """As they are kept."""
+    return tuple(
+        KnownFinding(one.id, one.severity.value, one.node, one.devices, one.title, one.fix) for one in findings
+    )
+
+
+def difference(
+    before: Sequence[KnownFinding], now: Sequence[KnownFinding], silent: Collection[str]
+) -> tuple[FindingsChange, tuple[KnownFinding, ...]]:
+    """(what is new and gone, what is known from now on). A node that was not checked keeps its findings."""
+    old, fresh = {one.key: one for one in before}, {one.key: one for one in now}
+    kept = [one for one in before if one.node in silent and one.key not in fresh]
+    new = tuple(one for key, one in fresh.items() if key not in old or old[key].severity != one.severity)
+    gone = tuple(one for key, one in old.items() if key not in fresh and one.node not in silent)
+    return FindingsChange(new=new, gone=gone, silent=tuple(sorted(silent))), (*now, *kept)
+
+
+def growths(before: Mapping[str, GaugesAnswer], now: Mapping[str, GaugesAnswer]) -> tuple[Growth, ...]:
+    """Every error, discard or congestion counter that grew, node by node; time is each node's own."""
+    return tuple(
+        Growth(node, rate.device, counter, more, gauges.now - before[node].now)
+        for node, gauges in now.items()
+        if node in before and gauges.now > before[node].now
+        for rate in port_rates(before[node], gauges)
+        for counter, more in rate.grown.items()
+    )
+
+
+def notices(found: FindingsChange, at: float) -> tuple[Notice, ...]:
+    """A message for each new finding that stops a start or costs speed."""
+    graver = (Severity.STOP.value, Severity.SLOW.value)
+    return tuple(
+        Notice(
+            event=Event.FINDING,
+            subject=one.node or "cluster",
+            text=f"{one.id} ({one.severity}): {one.title}",
+            fix=one.fix,
+            at=at,
+        )
+        for one in found.new
+        if one.severity in graver
+    )

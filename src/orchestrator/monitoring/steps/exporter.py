@@ -5,39 +5,28 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
+from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
 from orchestrator import __version__
 from orchestrator.bench.store import all_benches
 from orchestrator.engines.serving import Worker, workers
-from orchestrator.gang.history import PastRun, past_runs
+from orchestrator.gang.history import past_runs
 from orchestrator.gang.steps.router.host import router_ask, router_gang
 from orchestrator.gang.steps.status.reports import views_of, where
 from orchestrator.gang.view import GangView
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, SCRAPE_CONNECT_S, SCRAPE_NVML_S, SCRAPE_ROUTER_S, SCRAPE_S
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
-from orchestrator.monitoring.catalogue import Family, MetricKind
-from orchestrator.monitoring.metrics import metrics
-from orchestrator.monitoring.scene import (
-    GangFailure,
-    KeptMeasurements,
-    LastCheck,
-    Past,
-    RouterSeen,
-    Scene,
-    last_failure,
-    more,
-    phases,
-    restarts,
-)
+from orchestrator.monitoring.metrics import Past, RouterSeen, Scene, last_failure, metrics, phases, restarts
 from orchestrator.monitoring.steps.http_server import Page
 from orchestrator.monitoring.steps.http_server import serving as serving_pages
 from orchestrator.monitoring.steps.notify import shown
@@ -56,37 +45,13 @@ def serving(inventory: Inventory, gangs: tuple[str, ...], host: str, port: int) 
     """Answer within, in threads of its own; gives the port (where 0 was asked for). Raises InputError where the port
     is taken."""
     with Scraper(inventory, chosen_gangs(inventory, gangs)) as scraper:
-        registry = CollectorRegistry()
-        registry.register(_SceneCollector(scraper))
 
         def page(accept: str) -> Page:
             encode, kind = choose_encoder(accept)
-            return Page(encode(registry), kind)
+            return Page(encode(scraper), kind)
 
         with serving_pages(dict.fromkeys(("/", "/metrics"), page), host, port) as listening:
             yield listening
-
-
-def client_metric(family: Family) -> Metric:
-    """A family as the client library has it."""
-    metric = family.metric
-    kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-    made = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, value in family.samples:
-        made.add_metric(labels, value)
-    return made
-
-
-class _SceneCollector(Collector):
-    def __init__(self, scraper: Scraper) -> None:
-        self._scraper = scraper
-
-    def describe(self) -> list[Metric]:
-        """Nothing: a registry must not ask the nodes when it is made."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        return map(client_metric, metrics(self._scraper.scrape()))
 
 
 PATIENCE = StragglerWait(least_s=1.0, times=3.0)
@@ -99,12 +64,12 @@ MEASURED_EVERY_S = 30.0
 class _RunCounts:
     """What was counted of a gang's runs. runs: ids of those that count already; newest: the one that runs."""
 
-    newest: str
-    runs: frozenset[str]
-    past: Past
+    newest: str | None = None
+    runs: frozenset[str] = frozenset()
+    past: Past = field(default_factory=Past)
 
 
-class Scraper:
+class Scraper(Collector):
     """A context manager: it holds a connection to each node."""
 
     def __init__(self, inventory: Inventory, gangs: tuple[GangSpec, ...]) -> None:
@@ -116,7 +81,8 @@ class Scraper:
         routers = router_gang(inventory.router).nodes if inventory.router else ()
         self._routers = Fleet(routers, connect_deadline_s=SCRAPE_CONNECT_S)
         self._known: dict[str, _RunCounts] = {}
-        self._measured: tuple[float, KeptMeasurements] | None = None
+        self._documents: tuple[Sequence[Mapping[str, Any]], ...] = ()
+        self._documents_at = float("-inf")
         self._last: tuple[float, Scene] | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -128,6 +94,10 @@ class Scraper:
     ) -> None:
         self._nodes.close()
         self._routers.close()
+
+    def collect(self) -> Iterator[Metric]:
+        """As the client library asks for them."""
+        return iter(metrics(self.scrape()))
 
     def scrape(self) -> Scene:
         """The current state of everything. Raises nothing for a node's failure."""
@@ -144,24 +114,30 @@ class Scraper:
         aside = threading.Thread(target=lambda: router.extend(self._ask_router()), daemon=True)
         aside.start()
         answers = self._nodes.on_every(_figures, patience=PATIENCE)
-        reports = {name: _reports(answer) for name, answer in answers.values.items()}
+        reports = {name: ReportAnswer(now=one.now, reports=one.reports) for name, one in answers.values.items()}
         views = views_of(self._gangs, reports, answers.failures)
         aside.join(max(0.0, SCRAPE_S - (time.monotonic() - began)))
         if self._router is not None and not router:
             router.append(RouterSeen(node=self._router.node.name, workers=None))
         unheard = read_told(self._unheard)
-        scene = Scene(
+        if time.monotonic() - self._documents_at > MEASURED_EVERY_S:
+            newest = {(one["gang"], one["model"], one["stack"], str(one["load"])): one for one in all_benches()}
+            self._documents = tuple(newest.values()), newest_nettests(self._gangs)
+            self._documents_at = time.monotonic()
+        benches, nettests = self._documents
+        return Scene(
             version=__version__,
             gangs=self._gangs,
             views=views,
             nodes={**answers.values, **answers.failures},
+            past={gang.name: self._past(gang, view) for gang, view in zip(self._gangs, views, strict=True)},
             router=router[0] if router else None,
-            looked=self._looked(),
-            measured=self._documents(),
+            looked=last_look(self._looks),
+            benches=benches,
+            nettests=nettests,
             receivers={one: one not in unheard for one in self._receivers},
+            seconds=time.monotonic() - began,
         )
-        past = {gang.name: self._past(gang, view) for gang, view in zip(self._gangs, views, strict=True)}
-        return replace(scene, past=past, seconds=time.monotonic() - began)
 
     def _ask_router(self) -> tuple[RouterSeen, ...]:
         if self._router is None:
@@ -170,50 +146,32 @@ class Scraper:
         answer = next(iter(answers.values.values()), None)
         return (RouterSeen(node=self._router.node.name, workers=_workers(answer)),)
 
-    def _looked(self) -> LastCheck | None:
-        kept = last_look(self._looks)
-        if kept is None:
-            return None
-        at, findings = kept
-        return LastCheck(at=at, findings=tuple((one["id"], one["severity"], one["node"]) for one in findings))
-
-    def _documents(self) -> KeptMeasurements:
-        now = time.monotonic()
-        if self._measured is None or now - self._measured[0] > MEASURED_EVERY_S:
-            newest = {(one["gang"], one["model"], one["stack"], str(one["load"])): one for one in all_benches()}
-            self._measured = (
-                now,
-                KeptMeasurements(benches=tuple(newest.values()), nettests=newest_nettests(self._gangs)),
-            )
-        return self._measured[1]
-
     def _past(self, gang: GangSpec, view: GangView) -> Past:
         """The nodes' history is asked for when another run begins or one fails, and not else."""
-        known = self._known.get(gang.name)
+        known = self._known.get(gang.name, _RunCounts())
         mark = f"{view.run_id} {view.cause.text if view.cause else ''}"
-        if known is not None and known.newest == mark:
+        if known.newest == mark:
             return known.past
         asked = self._nodes.on_every(
             partial(_history, gang), only=[node.name for node in gang.nodes], patience=PATIENCE
         ).values
         if not asked:
-            return known.past if known is not None else Past()
-        runs = _runs(gang, asked)
-        counts = restarts(runs) if known is None else more(known.past.restarts, known.runs, runs)
+            return known.past
+        reports = {
+            name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
+            for name, answer in asked.items()
+        }
+        runs = past_runs(gang.name, reports, {})
+        failure, before = last_failure(runs, time.time(), next(iter(asked.values())).now), known.past.failure
+        if before is not None and (failure is None or failure.cause == before.cause):
+            failure = before  # one that is known keeps its time: clocks drift, and a series must not move for that
         past = Past(
-            restarts=counts,
-            failure=self._failure(known, runs, next(iter(asked.values())).now),
+            restarts=Counter(known.past.restarts) + restarts(runs, known.runs),
+            failure=failure,
             phases=phases(last_start(view.name, view.model, view.stack)),
         )
-        ids = frozenset(run.run_id for run in runs) | (known.runs if known is not None else frozenset())
-        self._known[gang.name] = _RunCounts(mark, ids, past)
+        self._known[gang.name] = _RunCounts(mark, known.runs | {run.run_id for run in runs}, past)
         return past
-
-    def _failure(self, known: _RunCounts | None, runs: tuple[PastRun, ...], clock: float) -> GangFailure | None:
-        """One that is known keeps its time: clocks drift, and a series must not move for that."""
-        found = last_failure(runs, time.time(), clock)
-        before = known.past.failure if known is not None else None
-        return before if found is None or (before is not None and before.cause == found.cause) else found
 
 
 def _figures(session: Session) -> FiguresAnswer:
@@ -241,18 +199,6 @@ def _workers(answer: FiguresAnswer | None) -> tuple[Worker, ...] | None:
         return None
 
 
-def _reports(answer: FiguresAnswer) -> ReportAnswer:
-    return ReportAnswer(now=answer.now, reports=answer.reports)
-
-
 def _history(gang: GangSpec, session: Session) -> HistoryAnswer:
     request = HistoryRequest(**where(session.spec, gang.name))
     return ask(session, "history", request, HistoryAnswer, deadline_s=ANSWER_S)
-
-
-def _runs(gang: GangSpec, asked: Mapping[str, HistoryAnswer]) -> tuple[PastRun, ...]:
-    kept = {
-        name: [report for report in map(Report.read, answer.reports) if isinstance(report, Report)]
-        for name, answer in asked.items()
-    }
-    return past_runs(gang.name, kept, {})

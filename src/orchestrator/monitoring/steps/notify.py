@@ -22,8 +22,7 @@ from orchestrator.model.deadlines import LAST_NOTICES_S, NOTICE_S
 from orchestrator.model.errors import DeployError
 from orchestrator.model.notice import Notice
 from orchestrator.model.notify import Event, Mail, Recipient
-from orchestrator.monitoring.events import news
-from orchestrator.monitoring.wording import address, body, plain, refused
+from orchestrator.monitoring.notices import address, body, news, plain, refused
 from orchestrator.node.network import http_connection
 from orchestrator.protocol.message import parsed
 from orchestrator.records.documents import keep_told, read_told, told_file, unheard_file

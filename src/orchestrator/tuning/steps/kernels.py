@@ -8,8 +8,7 @@ from typing import Any
 
 from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.locks import GangLock, fence
-from orchestrator.gang.steps.raising import StagedFleet, UpRequest
-from orchestrator.gang.steps.watcher import Watcher
+from orchestrator.gang.steps.raising import StagedFleet, UpRequest, Watcher
 from orchestrator.jobs.run import follow, in_its_place, in_place_of, planned_requests, refuse_running
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import template

@@ -18,7 +18,7 @@ import pytest
 from tests.support.faults import fault
 from tests.support.healthy_cluster import HealthyNode, cluster_with
 from tests.support.waiting import until
-from tests.unit.bench.steps.test_page import SWEEP, record
+from tests.unit.bench.steps.test_report import SWEEP, record
 from tests.unit.gang.commands.test_watching import load, moment
 
 from orchestrator.cli.main import main
@@ -214,11 +214,6 @@ def test_a_part_is_pressed_for_who_takes_it_so(site: Site) -> None:
 def test_the_document_is_that_of_watch(site: Site) -> None:
     status, text, _ = site.get("/live.json")
     assert status == 200 and json.loads(text)["gangs"][0]["serving"]["tokens_s"] == 312.4
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-def test_it_is_read_only(site: Site, method: str) -> None:
-    assert site.get("/", method)[0] == 405
 
 
 def test_another_site_s_name_does_not_lead_here(site: Site) -> None:

@@ -15,10 +15,9 @@ from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.model.inventory import Inventory
 from orchestrator.monitoring.catalogue import NAMES
 from orchestrator.monitoring.steps.export import PrometheusOrder, prometheus_files
-from orchestrator.monitoring.targets import Targets
 
 EMPTY = Inventory(path="", gangs=())
-ORDER = PrometheusOrder(targets=Targets(exporter="127.0.0.1:9940"), receiver="http://receiver")
+ORDER = PrometheusOrder(exporter="127.0.0.1:9940", receiver="http://receiver")
 
 
 def written() -> dict[str, Any]:

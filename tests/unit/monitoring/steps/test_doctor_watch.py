@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.monitoring.watching import Growth, difference, growths, known, notices
+from orchestrator.monitoring.steps.doctor_watch import Growth, difference, growths, known, notices
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
 
 

@@ -1,0 +1,123 @@
+"""What people are told of a gang: one notice for each change, none for a repetition, as each receiver wants it. Pure:
+signatures are made for a given time.
+
+Sources: Slack, Sending messages using incoming webhooks (three characters are its own); Feishu, Custom bot guide
+(signature: HMAC-SHA256 of nothing with the key `timestamp\\nsecret`); DingTalk, Custom robot access (HMAC-SHA256 of
+`timestamp\\nsecret` with the secret, in milliseconds); WeCom, Group robot configuration.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import html
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote_plus
+
+from orchestrator.gang.overview import degraded_reason
+from orchestrator.gang.rails import restart_of
+from orchestrator.gang.view import GangView
+from orchestrator.model.gang_state import GangState
+from orchestrator.model.notice import Notice
+from orchestrator.model.notify import Event, ReceiverKind
+
+WELL = "well"
+RAILS = "degraded rails"
+
+
+def news(told: str, view: GangView, at: float) -> tuple[Notice | None, str]:
+    """(what to tell, what has then been told). told: this function's last word on this gang, '' at the first look.
+
+    A gang that starts, stops or is absent is on its way: nothing is told, and what it was before still counts. An RDMA
+    port that is back is told of once: that it fails again changes nothing for a gang that does not use it.
+    """
+    word = _word(view)
+    if word.startswith(RAILS) and told.startswith(RAILS):
+        word = ", ".join(dict.fromkeys([*told.split(", "), *word.split(", ")]))
+    if word in ("", told):
+        return None, told
+    if word == WELL:
+        known = told.partition(" ")[0]
+        back = Notice(event=Event.RESTORED, subject=view.name, text=f"It serves again (it was {known}).", at=at)
+        return (back if known else None), word
+    return _trouble(view, at), word
+
+
+def _word(view: GangView) -> str:
+    """failed RUN, degraded REASON (rails: with the ports that are back), well, or '' for none of these."""
+    if view.state is GangState.FAILED:
+        return f"failed {view.run_id}"
+    reason = degraded_reason(view)
+    if reason:
+        back = [f"{node.name} {rail.port}" for node in view.nodes for rail in node.rails if rail.up]
+        return ", ".join([f"degraded {reason}", *(back if reason == "rails" else ())])
+    return WELL if view.serves else ""
+
+
+def _trouble(view: GangView, at: float) -> Notice:
+    cause, reason, event = view.cause, degraded_reason(view), Event.DEGRADED
+    fix = cause.fix if cause else ""
+    if reason == "rails" and view.rails_back:
+        text, fix = f"{reason}: {'; '.join(view.rails_back[:3])}", restart_of(view.name)
+    elif view.state is not GangState.FAILED:
+        text = f"{reason}: {cause.text if cause else '; '.join(view.remarks[:3]) or view.trouble}"
+    elif cause is not None:
+        rank = "" if cause.tp_rank is None else f" TP{cause.tp_rank}"
+        event, text = Event.FAILED, f"{cause.node}{rank}: {cause.text}"
+    else:
+        event, text, fix = Event.FAILED, "the cause is not known", f"l40s-deploy why {view.name}"
+    return Notice(event=event, subject=view.name, text=text, fix=fix, at=at)
+
+
+LONGEST = 3500
+"""Characters; WeCom takes 4096 bytes of UTF-8 and DingTalk 20,000."""
+
+
+def body(kind: ReceiverKind, notice: Notice, *, sign: str = "", at: float = 0.0) -> dict[str, Any]:
+    """The JSON document for a webhook. sign: the key of a signed Feishu robot, '' for none; at: epoch seconds."""
+    text = plain(notice)
+    if kind is ReceiverKind.SLACK:
+        return {"text": html.escape(text, quote=False)}
+    if kind is ReceiverKind.FEISHU:
+        return {**_feishu_signature(sign, at), "msg_type": "text", "content": {"text": text}}
+    if kind is ReceiverKind.DINGTALK:
+        return {"msgtype": "text", "text": {"content": text}}
+    if kind is ReceiverKind.WECOM:
+        return {"msgtype": "text", "text": {"content": text.encode()[:LONGEST].decode("utf-8", "ignore")}}
+    return {**asdict(notice), "event": notice.event.value, "title": notice.title}
+
+
+def address(kind: ReceiverKind, url: str, *, sign: str = "", at: float = 0.0) -> str:
+    """Where it is sent: a signed DingTalk robot wants time and signature in the address."""
+    if kind is not ReceiverKind.DINGTALK or not sign:
+        return url
+    stamp = str(round(at * 1000))
+    code = hmac.new(sign.encode(), f"{stamp}\n{sign}".encode(), hashlib.sha256).digest()
+    return f"{url}{'&' if '?' in url else '?'}timestamp={stamp}&sign={quote_plus(base64.b64encode(code))}"
+
+
+def refused(kind: ReceiverKind, answer: object) -> str:
+    """'' if the receiver accepted it, else its answer. Feishu, DingTalk and WeCom refuse with HTTP 200."""
+    if kind not in (ReceiverKind.FEISHU, ReceiverKind.DINGTALK, ReceiverKind.WECOM):
+        return ""
+    if not isinstance(answer, dict):
+        return "an answer that is no JSON object"
+    code = answer.get("errcode", answer.get("code", answer.get("StatusCode", 0)))
+    said = answer.get("errmsg") or answer.get("msg") or ""
+    return "" if code in (0, None) else f"code {str(code)[:20]} {str(said)[:200]}".strip()
+
+
+def plain(notice: Notice) -> str:
+    """Title, text and fix, as lines."""
+    lines = [f"[l40s-deploy] {notice.title}", notice.text, f"Fix: {notice.fix}" if notice.fix else ""]
+    return "\n".join(line for line in lines if line)[:LONGEST]
+
+
+def _feishu_signature(sign: str, at: float) -> dict[str, str]:
+    if not sign:
+        return {}
+    stamp = str(int(at))
+    code = hmac.new(f"{stamp}\n{sign}".encode(), b"", hashlib.sha256).digest()
+    return {"timestamp": stamp, "sign": base64.b64encode(code).decode("ascii")}
