@@ -96,8 +96,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when measured, 7 with --gate when the verdict is BENCH-SLOW, 2 with --gate when nothing could be judged or
     decided."""
     from orchestrator.bench import store
-    from orchestrator.bench.steps import bench, report
-    from orchestrator.cli.transfers import counting
+    from orchestrator.bench.steps import report
 
     if args.html:
         report.refuse_unwritable(args.html)
@@ -117,6 +116,13 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.compare:
         first, second = map(store.read_bench, args.compare)
         return _compare(first, second, screen)
+    return _measure(args, screen)
+
+
+def _measure(args: argparse.Namespace, screen: Screen) -> int:
+    from orchestrator.bench.steps import bench, report
+    from orchestrator.cli.transfers import counting
+
     load = Load(**{name: getattr(args, name) for name, _ in _LOAD})
     most = max(args.sweep) if args.sweep else load.prompts
     dataset = bench.read_dataset(Path(args.dataset).expanduser(), most) if args.dataset else None

@@ -358,7 +358,7 @@ def _of_nodes(kit: Kit) -> Iterator[str]:
             f"{who(odd, len(engines))}: sglang {engines[odd[0]]} is installed, not the stack's "
             f"{kit.stack.engine_version}: these rows are for the stack's version"
         )
-    tritons = sorted({version for held in kit.holdings.values() if (version := held.versions.get("triton", ""))})
+    tritons = sorted({held.versions.get("triton", "") for held in kit.holdings.values()} - {""})
     if len(tritons) > 1:
         yield f"the nodes have different Triton versions: {', '.join(tritons)}; each is judged by its own"
     for name, held in kit.holdings.items():
