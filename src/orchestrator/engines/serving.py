@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 
 CERTIFICATE_FILE = "router-cert.pem"
 """The secret file of the router's gang with the certificate that it shows."""
@@ -15,6 +17,7 @@ _OF_VLLM = {
     "num_requests_running": "num_running_reqs",
     "num_requests_waiting": "num_queue_reqs",
     "kv_cache_usage_perc": "token_usage",
+    "request_success_total": "num_requests_total",
 }
 """What vLLM calls otherwise (v1/metrics/loggers.py)."""
 _OTHER_RANK = re.compile(r'\btp_rank="(?!0")')
@@ -33,20 +36,8 @@ class Serving:
 
 
 def serving(metrics: str) -> Serving | None:
-    """Out of the answer to /metrics; None where that holds nothing of an engine.
-
-    With --enable-metrics-for-all-schedulers every TP rank reports the same requests: those of TP0 count.
-    """
-    sums: dict[str, float] = {}
-    for line in _LINE.finditer(metrics):
-        if _OTHER_RANK.search(line["labels"] or ""):
-            continue
-        try:
-            value = float(line["value"])
-        except ValueError:
-            continue
-        name = _OF_VLLM.get(line["name"], line["name"])
-        sums[name] = sums.get(name, 0.0) + value
+    """Out of the answer to /metrics; None where that holds nothing of an engine."""
+    sums = _sums(metrics)
     if "num_running_reqs" not in sums:
         return None
     return Serving(
@@ -56,6 +47,18 @@ def serving(metrics: str) -> Serving | None:
         generation_tokens=sums.get("generation_tokens_total", 0.0),
         cache_used=sums.get("token_usage"),
     )
+
+
+def _sums(metrics: str) -> dict[str, float]:
+    """Each figure over all its labels, by SGLang's name. With --enable-metrics-for-all-schedulers every TP rank reports
+    the same requests: those of TP0 count."""
+    sums: dict[str, float] = {}
+    for line in _LINE.finditer(metrics):
+        if not _OTHER_RANK.search(line["labels"] or ""):
+            with suppress(ValueError):
+                name = _OF_VLLM.get(line["name"], line["name"])
+                sums[name] = sums.get(name, 0.0) + float(line["value"])
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +89,11 @@ def running_requests(body: str) -> int | None:
         loads = json.loads(body)["loads"]
         return sum(int(load["num_running_reqs"]) + int(load["num_waiting_reqs"]) for load in loads)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        pass
-    names = r"(?:sglang:num_(?:running|queue)_reqs|vllm:num_requests_(?:running|waiting))"
-    found = re.findall(rf"^{names}(?:\{{[^}}]*\}})? ([0-9.]+)", body, re.MULTILINE)
-    return sum(int(float(number)) for number in found) if found else None
+        found = serving(body)
+        return found.running + found.queued if found else None
 
 
 def finished_requests(body: str) -> int | None:
     """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
-    names = r"(?:sglang:num_requests_total|vllm:request_success_total)"
-    found = re.findall(rf"^{names}(?:\{{[^}}]*\}})? ([0-9.e+]{{1,32}})$", body, re.MULTILINE)
-    try:
-        return int(sum(map(float, found))) if found else None
-    except (ValueError, OverflowError):
-        return None
+    found = _sums(body).get("num_requests_total")
+    return int(found) if found is not None and isfinite(found) else None

@@ -1,4 +1,4 @@
-"""Whether a tuned config can be used: its shape, tiles that give wrong text, tiles that do not fit the GPU."""
+"""Whether a tuned config can be used (shape, tiles that give wrong text or do not fit the GPU), and what a node has."""
 
 from __future__ import annotations
 
@@ -238,16 +238,16 @@ def judged(wanted: Wanted, lookup: Lookup, held: Holdings) -> Holding:
             state=State.FAILS,
             flaws=(Flaw(Severity.STOP, f"{missing} does not exist, but the engine reads it: FileNotFoundError"),),
         )
-    found = resolve(wanted, lookup, held.folders)
-    if not found.folder:
+    folder, name = resolve(wanted, lookup, held.folders)
+    if not folder:
         return Holding(state=State.DEFAULT)
-    text = held.folders[found.folder][found.name]
+    text = held.folders[folder][name]
     return Holding(
-        state=State.FALLBACK if found.fallback or found.name != wanted.name else State.TUNED,
-        folder=found.folder,
-        name=found.name,
+        state=State.TUNED if (folder, name) == (wanted.folder, wanted.name) else State.FALLBACK,
+        folder=folder,
+        name=name,
         sha256=digest(text),
-        flaws=flaws(found.name, text),
+        flaws=flaws(name, text),
     )
 
 

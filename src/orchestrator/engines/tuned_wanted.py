@@ -1,9 +1,16 @@
-"""Which files one engine will look for: model, layout, GPU, Triton and engine version to names and places."""
+"""Which tuned kernel configs one engine will look for: model, layout, GPU, Triton and version to names and places.
+
+Names are the same in every version that was read: `get_config_file_name` of fused_moe.py (0.4.4) and
+fused_moe_triton_config.py (0.5), `get_w8a8_block_fp8_configs` of fp8_kernel.py. Shapes follow by formula from a
+checkpoint's dimensions and a layout: `srt/models/deepseek_v2.py` of both versions (DeepseekV2AttentionMLA,
+DeepseekV2MLP, DeepseekV2MoE) and, for other attention, `srt/layers/linear.py` (QKVParallelLinear); expert parallelism:
+`srt/layers/moe/fused_moe_triton/layer.py` (FusedMoE.__init__) of 0.5.23. Pipeline parallelism deals out whole layers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,23 +83,15 @@ def _moe(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str, fol
     stored = profile.stored("experts")
     if moe is None or stored not in MOE_DTYPES:
         return
+    shape = (("E", moe.number), ("N", moe.inner))
     channel = lookup.channel_in_name and stored in ("int8-channel", "fp8-channel")
     for down in (False, True) if lookup.down else (False,):
+        part = "down projection of the experts" if down else "experts"
         yield Wanted(
             kernel="moe",
-            part=("down projection of the experts" if down else "experts")
-            + (", with the shared expert fused" if moe.fused else ""),
-            shape=(("E", moe.number), ("N", moe.inner)),
-            name=moe_name(
-                moe.number,
-                moe.inner,
-                device,
-                MOE_DTYPES[stored],
-                profile.block,
-                channel=channel,
-                down=down,
-                spaced=lookup.spaced,
-            ),
+            part=part + ", with the shared expert fused" * moe.fused,
+            shape=shape,
+            name=file_name(lookup, shape, device, MOE_DTYPES[stored], profile.block, channel=channel, down=down),
             folder=folder,
             optional=down,
             block=profile.block,
@@ -104,27 +103,20 @@ def _linear(profile: ModelProfile, layout: Layout, lookup: Lookup, device: str) 
     if profile.quantisation != "fp8-block":
         return
     for gemm in linears(profile, layout, lookup):
+        shape = (("N", gemm.rows), ("K", gemm.columns))
         yield Wanted(
             kernel="linear",
             part=gemm.part,
-            shape=(("N", gemm.rows), ("K", gemm.columns)),
-            name=linear_name(gemm.rows, gemm.columns, device, profile.block, spaced=lookup.spaced),
+            shape=shape,
+            name=file_name(lookup, shape, device, "fp8_w8a8", profile.block),
             folder=lookup.linear,
             block=profile.block,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TunedFile:
-    """What an engine will take for a wanted file. folder: '' for its built-in default; fallback: not the first place"""
-
-    folder: str
-    name: str
-    fallback: bool
-
-
-def resolve(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str]]) -> TunedFile:
-    """The file that the version's own search ends at. folders: names by folder, as one node has them.
+def resolve(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    """Folder and name of the file that the version's own search ends at, '' for its built-in default. folders: names by
+    folder, as one node has them.
 
     0.5.23 (get_moe_configs): the running Triton's folder, then all others newest first, then for a down projection
     the up projection's file.
@@ -132,8 +124,8 @@ def resolve(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str
     for name in (wanted.name, wanted.name.replace("_down.json", ".json") if wanted.optional else wanted.name):
         for folder in _places(wanted, lookup, folders):
             if name in folders.get(folder, ()):
-                return TunedFile(folder, name, fallback=folder != wanted.folder)
-    return TunedFile("", "", fallback=False)
+                return folder, name
+    return "", ""
 
 
 def _places(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str]]) -> list[str]:
@@ -149,9 +141,8 @@ def _places(wanted: Wanted, lookup: Lookup, folders: Mapping[str, Collection[str
     return [wanted.folder, *others]
 
 
-FUSING_ARCHITECTURES = ("DeepseekV3ForCausalLM",)
+_FUSING_ARCHITECTURES = ("DeepseekV3ForCausalLM",)
 """DeepseekV2ForCausalLM.fused_shared_experts_architecture and its subclasses that keep it (0.5.23)."""
-
 _FUSED_EXPERTS = 256
 """The number of routed experts for which a plain checkpoint's one shared expert is fused (0.5.23)."""
 
@@ -161,33 +152,22 @@ def device_name(gpu: str) -> str:
     return gpu.strip().replace(" ", "_")
 
 
-def moe_name(
-    experts: int,
-    inner: int,
+def file_name(
+    lookup: Lookup,
+    shape: Sequence[tuple[str, int]],
     device: str,
     dtype: str,
     block: tuple[int, int],
     *,
     channel: bool = False,
     down: bool = False,
-    spaced: bool = True,
 ) -> str:
-    """A fused MoE config's file name. dtype: '' for bf16; block: (0, 0) for none; channel: named so by the version;
-    spaced: as in Lookup."""
-    parts = [f"E={experts},N={inner},device_name={device}"]
+    """A config's file name. dtype: '' for bf16; block: (0, 0) for none; channel: named so by the version."""
+    parts = [f"{letter}={size}" for letter, size in shape] + [f"device_name={device}"]
     parts += [f"dtype={dtype}"] if dtype else []
-    parts += [f"block_shape={_block(block, spaced)}"] if all(block) else []
+    parts += [f"block_shape=[{block[0]},{' ' * lookup.spaced}{block[1]}]"] if all(block) else []
     parts += ["per_channel_quant=True"] if channel else []
-    return ",".join(parts) + ("_down" if down else "") + ".json"
-
-
-def linear_name(rows: int, columns: int, device: str, block: tuple[int, int], *, spaced: bool = True) -> str:
-    """A block-FP8 GEMM config's file name, of a weight with `rows` (N) and `columns` (K)."""
-    return f"N={rows},K={columns},device_name={device},dtype=fp8_w8a8,block_shape={_block(block, spaced)}.json"
-
-
-def _block(block: tuple[int, int], spaced: bool) -> str:
-    return f"[{block[0]},{' ' * spaced}{block[1]}]"
+    return ",".join(parts) + "_down" * down + ".json"
 
 
 def triton_folder(version: str) -> str:
@@ -200,17 +180,6 @@ def triton_version(folder: str) -> tuple[int, ...] | None:
     if not re.fullmatch(r"triton_\d+(?:_\d+)*", folder):
         return None
     return tuple(int(number) for number in folder.removeprefix("triton_").split("_"))
-
-
-def fuses_shared_expert(lookup: Lookup, architecture: str, *, routed: int, shared: int, expert_parallel: int) -> bool:
-    """Whether the shared expert is one of the routed ones on an NVIDIA GPU of compute capability 8.0 or newer."""
-    return (
-        lookup.fuses_shared
-        and architecture in FUSING_ARCHITECTURES
-        and routed == _FUSED_EXPERTS
-        and shared == 1
-        and expert_parallel == 1
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,16 +201,15 @@ class Experts:
 
 
 def experts(profile: ModelProfile, layout: Layout, lookup: Lookup) -> Experts | None:
-    """The fused MoE kernel's shape; None for a model without experts."""
+    """The fused MoE kernel's shape; None for a model without experts. On a GPU of compute capability 8.0 or newer a
+    shared expert may be one of the routed ones."""
     dims, expert = profile.dimensions, layout.expert_parallel
     if not dims.n_routed_experts:
         return None
-    fused = fuses_shared_expert(
-        lookup,
-        profile.architecture,
-        routed=dims.n_routed_experts,
-        shared=dims.n_shared_experts,
-        expert_parallel=expert,
+    fused = (
+        lookup.fuses_shared
+        and profile.architecture in _FUSING_ARCHITECTURES
+        and (dims.n_routed_experts, dims.n_shared_experts, expert) == (_FUSED_EXPERTS, 1, 1)
     )
     ways = layout.tensor_parallel // expert
     return Experts(dims.n_routed_experts // expert + fused, dims.moe_intermediate_size // ways, fused)

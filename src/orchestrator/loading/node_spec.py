@@ -171,29 +171,21 @@ def _transport(variables: Variables) -> Transport:
 
 
 def _ports(variables: Variables) -> GangPorts:
-    def port(name: str) -> int | None:
-        return variables.number(name, 1, 65535)
-
-    chosen = {
-        "l40s_dist_init_port": port("l40s_dist_init_port") or GangPorts().dist_init,
-        "l40s_http_port": port("l40s_http_port") or GangPorts().http,
-        "l40s_agent_port": port("l40s_agent_port") or GangPorts().agent,
-        "l40s_nccl_port": port("l40s_nccl_port"),
-    }
-    taken: dict[int, str] = {}
-    for name, number in chosen.items():
+    names = {
+        "dist_init": "l40s_dist_init_port", "http": "l40s_http_port", "agent": "l40s_agent_port",
+        "nccl": "l40s_nccl_port",
+    }  # fmt: skip
+    usual, taken = GangPorts(), dict[int, str]()
+    chosen = {kind: variables.number(name, 1, 65535) or getattr(usual, kind) for kind, name in names.items()}
+    for kind, name in names.items():
+        number = chosen[kind]
         if number in taken:
             shown = name if name in variables.names() else taken[number]
             other = taken[number] if shown == name else name
             raise variables.wrong(shown, f"a port that {other} does not have", f"write `{shown}: {number + 1}`")
         if number is not None:
             taken[number] = name
-    return GangPorts(
-        dist_init=chosen["l40s_dist_init_port"] or 0,
-        http=chosen["l40s_http_port"] or 0,
-        nccl=chosen["l40s_nccl_port"],
-        agent=chosen["l40s_agent_port"] or 0,
-    )
+    return GangPorts(**chosen)
 
 
 def _overrides(variables: Variables) -> Overrides:

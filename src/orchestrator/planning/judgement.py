@@ -1,4 +1,5 @@
-"""From a checkpoint's facts to the output of `checkpoint inspect`: dimensions, layouts, and findings."""
+"""What a checkpoint's own facts mean: dimensions, layouts and findings (`checkpoint inspect`), and a profile with what
+they leave unknown (`models add`)."""
 
 from __future__ import annotations
 
@@ -106,21 +107,16 @@ def _quantisation(facts: Mapping[str, Any]) -> Iterator[Finding]:
 def _missing_layers(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Finding]:
     present = {int(layer) for layer in facts["layers"]}
     if not present or not size.num_hidden_layers:
-        return
-    if absent := _absent(present, range(size.num_hidden_layers)):
+        return  # `dimensions` has bounded how many are wanted
+    if absent := [layer for layer in range(size.num_hidden_layers) if layer not in present]:
         title = f"{len(absent)} of {size.num_hidden_layers} layers have no tensor; the first is layer {absent[0]}"
         effect = "the engine starts with uninitialised memory for them"
         yield Finding(id="LAYER-MISSING", severity=Severity.STOP, node="", title=title, effect=effect)
     mtp = range(size.num_hidden_layers, size.num_hidden_layers + size.num_nextn_predict_layers)
-    if absent := _absent(present, mtp):
+    if absent := [layer for layer in mtp if layer not in present]:
         title = f"config.json has {len(mtp)} multi-token-prediction layers, but layer {absent[0]} has no tensor"
         effect = "the model serves, but can't use these layers for speculative decoding"
         yield Finding(id="MTP-MISSING", severity=Severity.NOTE, node="", title=title, effect=effect)
-
-
-def _absent(present: set[int], wanted: range) -> list[int]:
-    """`dimensions` has bounded how many are wanted."""
-    return [layer for layer in wanted if layer not in present]
 
 
 def _missing_experts(facts: Mapping[str, Any], size: Dimensions) -> Iterator[Finding]:
@@ -173,6 +169,7 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
     unknown = dict(_unknown(judgement))
     if guess:
         unknown["quantisation"] = guess
+    height, width = judgement.facts["block"] or (0, 0)
     return Draft(
         ModelProfile(
             name=name,
@@ -180,7 +177,7 @@ def draft(judgement: Judgement, *, name: str, directory: str, source: str) -> Dr
             directory=directory,
             architecture=judgement.architecture,
             quantisation=quantisation,
-            block=_block(judgement) if quantisation == "fp8-block" else (0, 0),
+            block=(int(height), int(width)) if quantisation == "fp8-block" else (0, 0),
             group=group,
             parts=_parts(judgement) if group else (),
             attention=_attention(judgement),
@@ -208,11 +205,6 @@ def _window_layers(judgement: Judgement) -> int:
         return 0
     layers = layer_kinds(judgement.facts["config"])[: judgement.dimensions.num_hidden_layers]
     return layers.count("sliding_attention")
-
-
-def _block(judgement: Judgement) -> tuple[int, int]:
-    height, width = judgement.facts["block"]
-    return int(height), int(width)
 
 
 _NO_BLOCK = "config.json has no block size; assuming one scale per channel"
@@ -303,16 +295,11 @@ def _bytes(facts: Mapping[str, Any]) -> int:
 
 def _unknown(judgement: Judgement) -> Iterator[tuple[str, str]]:
     facts, size = judgement.facts, judgement.dimensions
-    yield (
-        "architecture",
-        (
-            "not checked: whether the stack's engine supports this architecture (`l40s-deploy plan`"
-            " does not check it either)"
-        ),
-    )
+    unchecked = "whether the stack's engine supports this architecture (`l40s-deploy plan` does not check it either)"
+    yield "architecture", f"not checked: {unchecked}"
     yield (
         "cuda_graph_max_bs",
-        ("the articles' value for DeepSeek on 32 L40S; larger graphs take more start time and memory"),
+        "the articles' value for DeepSeek on 32 L40S; larger graphs take more start time and memory",
     )
     yield "flags", "engine flags that this checkpoint needs: see the model's page"
     yield "expect_any", "words that the answer must contain; without any, every text is accepted"

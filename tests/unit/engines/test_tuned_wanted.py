@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.engines.registry import dialect, engine_of
 from orchestrator.engines.tuned_wanted import (
+    Experts,
     Wanted,
     device_name,
     experts,
-    fuses_shared_expert,
+    file_name,
     linears,
-    moe_name,
     resolve,
     triton_version,
     wanted_files,
@@ -122,7 +124,8 @@ def test_the_variable_replaces_the_directory_of_moe_configs_only_and_only_today(
 
 
 def test_bf16_names_neither_type_nor_block() -> None:
-    assert moe_name(8, 3584, "NVIDIA_L40S", "", (0, 0)) == "E=8,N=3584,device_name=NVIDIA_L40S.json"
+    plain = file_name(NEW, (("E", 8), ("N", 3584)), "NVIDIA_L40S", "", (0, 0))
+    assert plain == "E=8,N=3584,device_name=NVIDIA_L40S.json"
     tiny = load_profile("tiny-deepseek-v3")
     assert [gemm.part for gemm in linears(tiny, layout(1), NEW)]
     assert all(one.kernel == "moe" for one in wanted_files(tiny, layout(1), NEW, gpu=L40S, triton="3.8.0"))
@@ -141,16 +144,12 @@ def test_bf16_names_neither_type_nor_block() -> None:
     ],
 )
 def test_when_the_shared_expert_is_fused(architecture: str, routed: int, shared: int, expert: int, fused: bool) -> None:
-    asked = {"routed": routed, "shared": shared, "expert_parallel": expert}
-    assert fuses_shared_expert(NEW, architecture, **asked) is fused
-    assert fuses_shared_expert(OLD, architecture, **asked) is False
-
-
-def test_the_experts_of_one_gpu() -> None:
     fine = load_profile("DeepSeek-V3-0324-Block64x64")
-    moe = experts(fine, layout(32), NEW)
-    assert moe is not None
-    assert (moe.number, moe.inner, moe.fused) == (257, 64, True)
+    dims = replace(fine.dimensions, n_routed_experts=routed, n_shared_experts=shared)
+    profile = replace(fine, architecture=architecture, dimensions=dims)
+    for lookup, wanted in ((NEW, fused), (OLD, False)):
+        moe = experts(profile, layout(32, expert=expert), lookup)
+        assert moe == Experts(routed // expert + wanted, 64 * expert, wanted)
 
 
 @pytest.mark.parametrize(
@@ -183,23 +182,22 @@ def up_and_down() -> tuple[Wanted, Wanted]:
 def test_the_search_takes_its_own_triton_then_the_newest(there: tuple[str, ...], taken: str) -> None:
     up, _ = up_and_down()
     found = resolve(up, NEW, {f"{MOE_ROOT}/triton_{version}": {up.name} for version in there} | {LINEAR_NEW: set()})
-    assert found.folder == (f"{MOE_ROOT}/triton_{taken}" if taken else "")
-    assert found.fallback == (bool(taken) and taken != "3_8_0")
+    assert found == ((f"{MOE_ROOT}/triton_{taken}", up.name) if taken else ("", ""))
 
 
 def test_the_down_projection_takes_its_own_file_from_any_triton_before_the_up_projections() -> None:
     up, down = up_and_down()
     both = {f"{MOE_ROOT}/triton_3_8_0": {up.name}, f"{MOE_ROOT}/triton_3_1_0": {down.name}}
-    assert resolve(down, NEW, both).name == down.name
+    assert resolve(down, NEW, both)[1] == down.name
     del both[f"{MOE_ROOT}/triton_3_1_0"]
-    assert resolve(down, NEW, both).name == up.name
-    assert resolve(down, NEW, {}).folder == ""
+    assert resolve(down, NEW, both)[1] == up.name
+    assert resolve(down, NEW, {}) == ("", "")
 
 
 def test_the_old_version_and_linear_files_have_one_place_only() -> None:
     profile = load_profile("DeepSeek-V3-0324-Block64x64")
     moe, first, *_ = wanted_files(profile, layout(32), OLD, gpu=L40S, triton="3.1.0")
     elsewhere = {f"{MOE_OLD}/triton_3_1_0": {moe.name}, f"{LINEAR_OLD}/old": {first.name}}
-    assert resolve(moe, OLD, elsewhere).folder == ""
-    assert resolve(first, OLD, elsewhere).folder == ""
-    assert resolve(first, OLD, {LINEAR_OLD: {first.name}}).folder == LINEAR_OLD
+    assert resolve(moe, OLD, elsewhere) == ("", "")
+    assert resolve(first, OLD, elsewhere) == ("", "")
+    assert resolve(first, OLD, {LINEAR_OLD: {first.name}}) == (LINEAR_OLD, first.name)

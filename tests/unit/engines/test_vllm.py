@@ -15,7 +15,7 @@ from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.memory import MemoryAsked
 from orchestrator.engines.registry import dialect, dialects, newest
 from orchestrator.engines.serving import finished_requests, running_requests, serving
-from orchestrator.engines.tuned_wanted import linear_name, moe_name
+from orchestrator.engines.tuned_wanted import file_name
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.model.benchmark import Load
 from orchestrator.model.errors import InputError
@@ -126,11 +126,8 @@ def test_paths_variables_titles_and_counters_are_in_the_wheel(version: str) -> N
 def test_folders_and_names_of_tuned_configs(version: str) -> None:
     tuned = engine(version).tuned
     assert sorted((f"{tuned.moe_parent}/configs", tuned.linear)) == GATHERED[version]["config_folders"]
-    assert not tuned.spaced
-    name = moe_name(256, 512, "NVIDIA_L40S", "fp8_w8a8", (128, 128), spaced=False)
-    assert name == "E=256,N=512,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"
-    name = linear_name(5120, 8192, "NVIDIA_L40S", (128, 128), spaced=False)  # a file of the wheel
-    assert name == "N=5120,K=8192,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"
+    name = file_name(tuned, (("E", 256), ("N", 512)), "NVIDIA_L40S", "fp8_w8a8", (128, 128))
+    assert name == "E=256,N=512,device_name=NVIDIA_L40S,dtype=fp8_w8a8,block_shape=[128,128].json"  # as in the wheel
 
 
 @EVERY

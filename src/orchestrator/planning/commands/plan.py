@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.options import add_nodes, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.gang.steps.standing import as_replicas
-from orchestrator.model.chosen import no_such
+from orchestrator.model.chosen import chosen
 from orchestrator.model.inventory import Inventory
-from orchestrator.model.plan import NodePlan, Plan
+from orchestrator.model.plan import GangPlan, NodePlan, Plan
 from orchestrator.model.secret_text import shown
 from orchestrator.model.survivors import without
 from orchestrator.planning.commands.plan_options import (
@@ -184,35 +185,20 @@ def _show_parts(what: str, plan: Plan, names: Sequence[str], screen: Screen) -> 
     if what == "ports":
         _show_ports(plan, screen)
         return
-    for node in [_node(plan, name) for name in names] or [plan.gangs[0].nodes[0]]:
+    nodes = {node.name: (gang, node) for gang in plan.gangs for node in gang.nodes}
+    for gang, node in [chosen(nodes, [name], "--node")[name] for name in names] or [next(iter(nodes.values()))]:
         if len(names) > 1:
             screen.out.out(printable(f"# {node.name}"), highlight=False)
-        _show(what, node, plan, screen)
+        screen.out.out(printable(_part(what, gang, node, plan)), end="", highlight=False)
 
 
-def _show(what: str, node: NodePlan, plan: Plan, screen: Screen) -> None:
-    import shlex
-
+def _part(what: str, gang: GangPlan, node: NodePlan, plan: Plan) -> str:
     if what == "script":
-        text = launch_scripts(plan)[node.name]
-    elif what == "unit":
-        text = unit(node)
-    elif what == "nftables":
-        text = nftables(next(gang for gang in plan.gangs if gang.name == node.gang), node)
-    elif what == "env":
-        text = _lines(f"{name}={shlex.quote(value)}" for name, value in node.env)
-    else:
-        text = shlex.join(node.argv) + "\n"
-    screen.out.out(printable(text), end="", highlight=False)
-
-
-def _lines(words: Iterable[str]) -> str:
-    return "".join(f"{word}\n" for word in words)
-
-
-def _node(plan: Plan, name: str) -> NodePlan:
-    nodes = [node for gang in plan.gangs for node in gang.nodes]
-    found = next((node for node in nodes if node.name == name), None)
-    if found is None:
-        raise no_such("node", name, [node.name for node in nodes], where="--node")
-    return found
+        return launch_scripts(plan)[node.name]
+    if what == "unit":
+        return unit(node)
+    if what == "nftables":
+        return nftables(gang, node)
+    if what == "env":
+        return "".join(f"{name}={shlex.quote(value)}\n" for name, value in node.env)
+    return shlex.join(node.argv) + "\n"
