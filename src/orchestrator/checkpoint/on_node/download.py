@@ -9,7 +9,6 @@ or within them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from threading import Thread
 from typing import Any
 
 from orchestrator.checkpoint.on_node.digests import Reading
+from orchestrator.checkpoint.on_node.target import lock
 from orchestrator.node import itself
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import request_of
@@ -54,7 +54,8 @@ def stream(request: dict[str, Any]) -> None:
             _rehearse(asked, python, partial, target)
             return
         partial.mkdir(exist_ok=True)
-        with _alone(partial):
+        with (partial / ".l40s-lock").open("w") as held:
+            lock(held.fileno(), partial, "another download to it is running")
             _bring(asked, python, partial, target)
 
 
@@ -116,17 +117,6 @@ def _python(path: str) -> str:
         fix = "install the stack (l40s-deploy prepare), or name an interpreter that has the hub's client: --python PATH"
         raise Failure("no-python", "no such interpreter", path, fix)
     return found
-
-
-@contextlib.contextmanager
-def _alone(partial: Path) -> Iterator[None]:
-    with (partial / ".l40s-lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            fix = "wait for it, or stop it where it was started"
-            raise Failure("lock-held", "another download to it is running", str(partial), fix) from None
-        yield
 
 
 class _Client:

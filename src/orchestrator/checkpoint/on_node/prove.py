@@ -31,7 +31,7 @@ from orchestrator.checkpoint.on_node.reblock import (
     survey,
 )
 from orchestrator.checkpoint.on_node.target import TargetState, standing
-from orchestrator.checkpoint.on_node.tensors import Tensor, is_scale, scale_shape
+from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import opened
 from orchestrator.node.requests import request_of
@@ -39,7 +39,6 @@ from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import Gravity, Progress, Proof, Reblocked, ReblockLine, ReblockRequest
 
 _CHUNK_BYTES = 2 * 1024 * 1024
-_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _FIX = "remove the target and re-block again; if that differs too, test the machine's memory and disk"
 
 
@@ -118,7 +117,7 @@ def _compare_shard(
             else:
                 _compare_tensor(original, tensor, sides)
             meter.add(tensor.nbytes)
-    meter.shard_done(shard.header.data_start)
+    meter.add(shard.header.data_start, shards_done=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +135,11 @@ def _compare_tensor(source: Tensor, target: Tensor, sides: _Sides) -> None:
     if (source.dtype, source.shape) != (target.dtype, target.shape):
         what = f"is {target.dtype} {list(target.shape)}, the source's is {source.dtype} {list(source.shape)}"
         raise _differs(sides.where, what)
-    for at in range(0, source.nbytes, _CHUNK_BYTES):
-        length = min(_CHUNK_BYTES, source.nbytes - at)
-        ours = _read(sides.source, length, sides.source_at + at)
-        theirs = _read(sides.target, length, sides.target_at + at)
-        if ours != theirs:
-            byte = _first_difference(ours, theirs)
-            element = _coordinates((at + byte) // source.element_bytes, source.shape)
-            what = f"element {element} has byte 0x{theirs[byte]:02x}, the source's is 0x{ours[byte]:02x}"
-            raise _differs(sides.where, what)
+    if found := _first_difference(sides.source, sides.source_at, sides.target, sides.target_at, source.nbytes):
+        at, ours, theirs = found
+        element = _coordinates(at // source.element_bytes, source.shape)
+        what = f"element {element} has byte 0x{theirs:02x}, the source's is 0x{ours:02x}"
+        raise _differs(sides.where, what)
 
 
 def _compare_scales(job: Job, source: Tensor, target: Tensor, sides: _Sides) -> None:
@@ -153,7 +148,7 @@ def _compare_scales(job: Job, source: Tensor, target: Tensor, sides: _Sides) -> 
     if (target.dtype, target.shape) != (source.dtype, wanted):
         what = f"is {target.dtype} {list(target.shape)}, wanted {source.dtype} {list(wanted)}"
         raise _differs(sides.where, what)
-    code = _CODES[source.element_bytes]
+    code = CODES[source.element_bytes]
     ours = array(code, _read(sides.source, source.nbytes, sides.source_at))
     theirs = array(code, _read(sides.target, target.nbytes, sides.target_at))
     rows, columns = source.shape[-2:]
@@ -177,11 +172,8 @@ def _compare_files(source: Path, target: Path) -> None:
         size = os.fstat(ours).st_size
         if os.fstat(theirs).st_size != size:
             raise _differs(target, f"has {os.fstat(theirs).st_size} bytes, the source's has {size}")
-        for at in range(0, size, _CHUNK_BYTES):
-            length = min(_CHUNK_BYTES, size - at)
-            one, other = _read(ours, length, at), _read(theirs, length, at)
-            if one != other:
-                raise _differs(target, f"byte {at + _first_difference(one, other)} differs from the source's")
+        if found := _first_difference(ours, 0, theirs, 0, size):
+            raise _differs(target, f"byte {found[0]} differs from the source's")
 
 
 def _open(files: ExitStack, path: Path) -> int:
@@ -202,8 +194,15 @@ def _read(descriptor: int, length: int, offset: int) -> bytes:
         raise Failure("unreadable", f"cannot be read: {wrong.strerror}", where, fix) from None
 
 
-def _first_difference(one: bytes, other: bytes) -> int:
-    return next(at for at in range(len(one)) if one[at] != other[at])
+def _first_difference(one: int, one_at: int, other: int, other_at: int, length: int) -> tuple[int, int, int] | None:
+    """The first byte at which two open files differ from these offsets on: where it is, and each one's."""
+    for at in range(0, length, _CHUNK_BYTES):
+        size = min(_CHUNK_BYTES, length - at)
+        ours, theirs = _read(one, size, one_at + at), _read(other, size, other_at + at)
+        if ours != theirs:
+            byte = next(place for place in range(size) if ours[place] != theirs[place])
+            return at + byte, ours[byte], theirs[byte]
+    return None
 
 
 def _coordinates(flat: int, shape: tuple[int, ...]) -> list[int]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +40,7 @@ from orchestrator.checkpoint.on_node.shard import (
     open_source,
     write_at,
 )
-from orchestrator.checkpoint.on_node.target import PARTIAL, Request, TargetState
+from orchestrator.checkpoint.on_node.target import PARTIAL, TargetState
 from orchestrator.checkpoint.on_node.tensors import Block, finer, is_scale, scale_shape, weight_of
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Gravity, Progress, WouldReblock
@@ -80,42 +80,25 @@ class WorkMeter:
     """Counts for all threads together; where the run is to stop, the next count raises instead."""
 
     def __init__(self, start: Progress) -> None:
-        self._now = start
+        self.now = start
+        self.stopping = False
         self._lock = threading.Lock()
-        self._stopping = False
 
-    def now(self) -> Progress:
-        with self._lock:
-            return self._now
+    def moved(self, how: str, count: int) -> None:
+        """So many bytes more, that were copied or shared, or are scales."""
+        self.add(count, **{how: count})
 
-    def stop_others(self, pending: Iterable[Future[None]]) -> None:
-        """Cancel what has not begun; what has begun ends at its next count."""
-        self._stopping = True
-        for future in pending:
-            future.cancel()
-
-    def copied(self, count: int) -> None:
-        self.add(count, copied=count)
-
-    def shared(self, count: int) -> None:
-        self.add(count, shared=count)
-
-    def scale(self, count: int) -> None:
-        self.add(count, scales=count)
-
-    def alongside(self, count: int) -> None:
+    def aside(self, _: str, count: int) -> None:
+        """Of a file beside the shards."""
         self.add(0, copied=count)
-
-    def shard_done(self, head: int) -> None:
-        self.add(head, shards_done=1)
 
     def add(self, done: int, **counts: int) -> None:
         """So many bytes more, and so many of each of these."""
-        if self._stopping:
+        if self.stopping:
             raise _ReblockStop
         with self._lock:
-            grown = {name: getattr(self._now, name) + count for name, count in counts.items()}
-            self._now = replace(self._now, done=self._now.done + done, **grown)
+            grown = {name: getattr(self.now, name) + count for name, count in counts.items()}
+            self.now = replace(self.now, done=self.now.done + done, **grown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +121,7 @@ def plan(source: Path, block: int) -> Job:
     tensors = checkpoint.by_name()
     weights = {name: tensors[weight_of(name)].shape for name in tensors if is_scale(name)}
     shapes = {name: scale_shape(weight, new) for name, weight in weights.items()}
-    layouts = {shard.name: _layout(shard, shapes) for shard in checkpoint.shards}
+    layouts = {shard.name: lay_out(shard.header, shapes) for shard in checkpoint.shards}
     return Job(
         checkpoint=checkpoint,
         old=old,
@@ -173,7 +156,7 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
         for name, path in job.others.items():
             _copy_other(run, name, path)
         target_files.finish(target, job.index, job.config)
-    return run.meter.now()
+    return run.meter.now
 
 
 def survey(job: Job, target: Path) -> WouldReblock:
@@ -237,11 +220,6 @@ def _refuse_faults(checkpoint: Checkpoint) -> None:
         raise Failure("broken-source", f"{stops[0].what}{more}", where, stops[0].fix or "download the checkpoint again")
 
 
-def _layout(shard: Shard, shapes: Mapping[str, tuple[int, ...]]) -> ShardLayout:
-    here = {tensor.name: shapes[tensor.name] for tensor in shard.header.tensors if tensor.name in shapes}
-    return lay_out(shard.header, here)
-
-
 def other_files(root: Path) -> dict[str, Path]:
     """Files that travel with the weights, by their path below the root: tokenizer, code, licence. Raises Failure."""
     travels = files_below(root, lambda path: not path.endswith(_NOT_COPIED) and path != CONFIG)
@@ -261,16 +239,15 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _request(job: Job) -> Request:
-    files = {shard.name: (shard.size, shard.mtime_ns) for shard in job.checkpoint.shards}
+def _request(job: Job) -> dict[str, Any]:
+    """What identifies a run: the block, and every source file by size and mtime. source is only for messages: the same
+    files mounted elsewhere are the same source."""
     root = job.checkpoint.root
-    paths = {**job.others, CONFIG: root / CONFIG}
-    if job.index is not None:
-        paths[INDEX] = root / INDEX
-    for name, path in paths.items():
-        status = path.stat()
-        files[name] = (status.st_size, status.st_mtime_ns)
-    return Request(str(root), job.new, files)
+    names = [*job.others, CONFIG, *([INDEX] if job.index is not None else [])]
+    found = {name: (root / name).stat() for name in names}
+    files = {shard.name: [shard.size, shard.mtime_ns] for shard in job.checkpoint.shards}
+    files |= {name: [status.st_size, status.st_mtime_ns] for name, status in found.items()}
+    return {"format": 1, "source": str(root), "block": list(job.new), "files": dict(sorted(files.items()))}
 
 
 def _check_is_result(job: Job, target: Path) -> None:
@@ -327,9 +304,10 @@ def side_by_side(
                 finished, pending = wait(pending, timeout=_TICK_S, return_when=FIRST_EXCEPTION)
                 for future in sorted(finished, key=begun.index):
                     future.result()
-                report(meter.now())
+                report(meter.now)
         except BaseException:
-            meter.stop_others(pending)
+            meter.stopping = True
+            pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -352,11 +330,11 @@ def _write_shard(run: _ReblockRun, shard: Shard) -> None:
             old = _read_scale(source, shard, scale)
             new = finer(old, run.job.weights[scale.source.name], scale.source.element_bytes, run.job.old, run.job.new)
             write_at(descriptor, new, scale.target)
-            run.meter.scale(len(new))
-        carrier = Carrier(source, descriptor, share=run.share, copied=run.meter.copied, shared=run.meter.shared)
+            run.meter.moved("scales", len(new))
+        carrier = Carrier(source, descriptor, share=run.share, moved=run.meter.moved)
         for piece in layout.pieces:
             carrier.carry(piece)
-    run.meter.shard_done(len(layout.head))
+    run.meter.add(len(layout.head), shards_done=1)
 
 
 def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
@@ -405,8 +383,6 @@ def _copy_other(run: _ReblockRun, name: str, source: Path) -> None:
     try:
         size = os.fstat(descriptor).st_size
         with _blamed(source), target_files.growing(target) as copy:
-            aside = run.meter.alongside
-            carrier = Carrier(descriptor, copy, share=run.share, copied=aside, shared=aside)
-            carrier.carry(Piece(0, 0, size))
+            Carrier(descriptor, copy, share=run.share, moved=run.meter.aside).carry(Piece(0, 0, size))
     finally:
         os.close(descriptor)

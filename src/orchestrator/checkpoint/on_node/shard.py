@@ -167,7 +167,7 @@ _NOT_THIS_WAY = frozenset(
 )
 """What kernels and file systems answer where they do not offer a call; EPERM is seccomp's."""
 
-Moved = Callable[[int], None]
+Moved = Callable[[str, int], None]
 
 
 class SourceUnreadable(OSError):
@@ -177,15 +177,14 @@ class SourceUnreadable(OSError):
 class Carrier:
     """Copies between one pair of open files; remembers which methods the file systems refused.
 
-    share: whether to try reflink. copied: told the bytes that were copied; shared: those that were shared.
+    share: whether to try reflink. moved: told the bytes that were 'copied' or 'shared', and which.
     """
 
-    def __init__(self, source: int, target: int, *, share: bool, copied: Moved, shared: Moved) -> None:
+    def __init__(self, source: int, target: int, *, share: bool, moved: Moved) -> None:
         self._source = source
         self._target = target
         self._share = share
-        self._copied = copied
-        self._shared = shared
+        self._moved = moved
         self._ways = [_copy_file_range, _sendfile, _read_write]
 
     def carry(self, piece: Piece) -> None:
@@ -200,7 +199,7 @@ class Carrier:
 
     def _share_or_copy(self, source: int, target: int, length: int) -> None:
         if self._share and clone(self._source, source, self._target, target, length):
-            self._shared(length)
+            self._moved("shared", length)
             return
         self._share = False
         self._copy(source, target, length)
@@ -209,7 +208,7 @@ class Carrier:
         while length > 0:
             step = self._step(source, target, min(length, STEP_BYTES))
             source, target, length = source + step, target + step, length - step
-            self._copied(step)
+            self._moved("copied", step)
 
     def _step(self, source: int, target: int, length: int) -> int:
         while True:

@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from orchestrator.checkpoint.on_node.shard import ShardLayout, write_at
 from orchestrator.node.failure import DENIED, FULL, Failure, disk_full, os_failure
 
 PARTIAL = ".part"
-_FORMAT = 1
 
 
 class TargetState(str, Enum):
@@ -33,22 +31,6 @@ class TargetState(str, Enum):
     """An earlier run of the same request was interrupted."""
     FOREIGN = "foreign"
     """Files and no journal: finished, or something else altogether."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What identifies a run: the block, and every source file by size and mtime.
-
-    source is only for messages: the same files mounted elsewhere are the same source.
-    """
-
-    source: str
-    block: tuple[int, int]
-    files: Mapping[str, tuple[int, int]]
-
-    def as_json(self) -> dict[str, Any]:
-        files = {name: list(identity) for name, identity in sorted(self.files.items())}
-        return {"format": _FORMAT, "source": self.source, "block": list(self.block), "files": files}
 
 
 def check_apart(source: Path, target: Path) -> None:
@@ -74,13 +56,13 @@ def standing(target: Path) -> TargetState:
 
 
 @contextmanager
-def held(target: Path, request: Request) -> Iterator[None]:
+def held(target: Path, request: Mapping[str, Any]) -> Iterator[None]:
     """Create the directory, lock its journal, and write the request into it. The journal stays when this ends."""
     with target_failures(target):
         target.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(target / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        _lock(descriptor, target)
+        lock(descriptor, target, "another run is writing to this target")
         with target_failures(target):
             _record(descriptor, target, request)
         yield
@@ -168,6 +150,17 @@ def check_space(target: Path, needed: int, shared: int) -> None:
     )
 
 
+def lock(descriptor: int, place: Path, what: str) -> None:
+    """Take an open file's lock. what: is said where another process has it. A file system without locks has none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Failure("lock-held", what, str(place), "wait for it to finish, or stop it first") from None
+    except OSError as refused:
+        if refused.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+
+
 @contextmanager
 def target_failures(target: Path) -> Iterator[None]:
     """Turn what a file system says about the target into a failure that tells what to do."""
@@ -194,40 +187,25 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _lock(descriptor: int, target: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        what = "another run is writing to this target"
-        raise Failure("lock-held", what, str(target), "wait for it, or stop it first") from None
-    except OSError as refused:
-        if refused.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-
-
-def _record(descriptor: int, target: Path, request: Request) -> None:
+def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
     """Write the request, or compare it with the one that the unfinished files belong to."""
     size = os.fstat(descriptor).st_size
-    wanted = request.as_json()
     try:
         found = json.loads(os.pread(descriptor, size, 0)) if size else None
     except ValueError:
         found = None  # killed while the journal itself was written: nothing else was there yet
-    if found is None or not isinstance(found, dict):
+    if not isinstance(found, dict):
         _check_nothing_else(target)
         os.ftruncate(descriptor, 0)
         write_at(descriptor, json.dumps(wanted, indent=1).encode(), 0)
         os.fsync(descriptor)
         return
-    if any(found.get(key) != wanted[key] for key in ("format", "block", "files")):
-        _refuse_other(target, found, wanted)
-
-
-def _refuse_other(target: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    what = f"contains the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
-    if all(found.get(key) == wanted[key] for key in ("format", "block", "source")):
-        what = f"was started from {wanted['source']}, whose files have changed since"
-    raise Failure("other-run", what, str(target), "remove the target, or specify another one")
+    other = {key for key in wanted if found.get(key) != wanted[key]}
+    if other - {"source"}:
+        what = f"contains the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
+        if other == {"files"}:
+            what = f"was started from {wanted['source']}, whose files have changed since"
+        raise Failure("other-run", what, str(target), "remove the target, or specify another one")
 
 
 def _check_nothing_else(target: Path) -> None:

@@ -166,7 +166,7 @@ def _check_no_holes(tensors: list[Tensor]) -> None:
 
 SCALE_SUFFIX = "_scale_inv"
 FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 """Unsigned integers of a scale's width: bits are moved, never computed with."""
 
 Block = tuple[int, int]
@@ -214,7 +214,7 @@ def _misfit_of_scale(scale: Tensor, weight: Tensor | None, block: Block) -> list
         shape = list(weight.shape)
         return [Misfit("SCALE-ORPHAN", scale.name, f"its weight is {weight.dtype} {shape}, not an FP8 matrix")]
     wanted = scale_shape(weight.shape, block)
-    if scale.shape != wanted or scale.element_bytes not in _CODES:
+    if scale.shape != wanted or scale.element_bytes not in CODES:
         what = (
             f"{scale.dtype} {list(scale.shape)}, but its weight {list(weight.shape)} in blocks of "
             f"{block[0]}x{block[1]} has {list(wanted)}"
@@ -231,7 +231,7 @@ def finer(scales: bytes, weight: tuple[int, ...], width: int, old: Block, new: B
     rows, columns = scale_shape(weight, old)[-2:]
     new_rows, new_columns = scale_shape(weight, new)[-2:]
     down, across = old[0] // new[0], old[1] // new[1]
-    source = array(_CODES[width], scales)
+    source = array(CODES[width], scales)
     pieces = []
     for matrix in range(prod(weight[:-2])):
         start = matrix * rows * columns

@@ -10,7 +10,6 @@ A repair works in the same folder beside it, and puts each file that differs in 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.target import check_space, sync_directory, target_failures
+from orchestrator.checkpoint.on_node.target import check_space, lock, sync_directory, target_failures
 from orchestrator.node import below, files
 from orchestrator.node.failure import Failure
 
@@ -178,13 +177,7 @@ class PushTarget:
 
     def _hold(self) -> None:
         self._lock = os.open(self.work / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            what = "another push is writing to it"
-            raise Failure("lock-held", what, str(self.work), "wait for it to finish, or stop it first") from None
-        except OSError:
-            return  # a file system without locks
+        lock(self._lock, self.work, "another push is writing to it")
 
     def _remove_strangers(self) -> None:
         """Files of an earlier push of something else; the directory's name says that it is ours."""
