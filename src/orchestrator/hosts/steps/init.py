@@ -21,24 +21,13 @@ from orchestrator.planning.choices import not_read
 from orchestrator.records.documents import write_whole
 from orchestrator.remote import host_key_scan
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.host_key_scan import ShownKey
+from orchestrator.remote.host_key_scan import ShownKey, remember
 from orchestrator.remote.session import Session
 from orchestrator.remote.ssh_target import target_of
 from orchestrator.topology.build import build
 from orchestrator.topology.network import tcp_interface
 
-__all__ = [
-    "InitRequest",
-    "Login",
-    "NodeNetworks",
-    "ShownKey",
-    "log_in",
-    "nodes_of",
-    "refuse_existing",
-    "remember",
-    "scan",
-    "see",
-]
+__all__ = ["ShownKey", "remember"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +116,6 @@ def usual_user(node: NodeSpec) -> str:
 def scan(nodes: Sequence[NodeSpec]) -> PerNode[ShownKey]:
     """The host key that each node shows."""
     return host_key_scan.scan(nodes, deadline_s=INIT_CONNECT_S)
-
-
-def remember(nodes: Sequence[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
-    """Trust these keys from now on; the file that has them."""
-    return host_key_scan.remember(nodes, keys)
 
 
 def log_in(nodes: Sequence[NodeSpec]) -> PerNode[Login]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,6 @@ ON_REQUEST = ("firewall",)
 ENGINE_USER = "l40s"
 """The engine's user if the inventory names none."""
 
-_DEBS = "debs.tar"
-_IMAGE = "image.tar"
-_VOCABULARIES = "vocabularies.tar"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareRequest:
@@ -67,6 +63,11 @@ class PrepareRequest:
     find_links: str = ""
     timeout_s: float = PREPARE_S
 
+    @property
+    def playbook(self) -> str:
+        """Its file."""
+        return "remove.yml" if self.remove else "prepare.yml"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareResult:
@@ -79,19 +80,17 @@ class PrepareResult:
 
 def tasks_of(inventory: Inventory, request: PrepareRequest) -> dict[str, int]:
     """How many tasks each chosen node's run has; empty where Ansible can't tell. Slow: ask beside the run."""
-    plays = count_tasks(_playbook(request), inventory=Path(inventory.path), tags=request.tags)
+    plays = count_tasks(request.playbook, inventory=Path(inventory.path), tags=request.tags)
     if not plays:
         return {}
     names = _chosen(inventory, request.nodes)
-    gangs = {node.name for node in inventory.nodes}
-    routers = set() if inventory.router is None else {inventory.router.node.name}
     if len(plays) == 1:
         return dict.fromkeys(names, plays[0])
-    return {name: plays[0] * (name in gangs) + plays[1] * (name in routers) for name in names}
-
-
-def _playbook(request: PrepareRequest) -> str:
-    return "remove.yml" if request.remove else "prepare.yml"
+    gangs, router = {node.name for node in inventory.nodes}, _router(inventory, names)
+    return {
+        name: plays[0] * (name in gangs) + plays[1] * (router is not None and router.node.name == name)
+        for name in names
+    }
 
 
 def prepare(
@@ -113,7 +112,7 @@ def prepare(
         for name, rules in _firewalls(inventory, nodes, request).items():
             variables["prepare_hosts"][name]["firewall"] = rules
         results = run_playbook(
-            _playbook(request),
+            request.playbook,
             inventory=Path(inventory.path),
             variables=variables,
             only=names,
@@ -135,19 +134,34 @@ def play_variables(
     if request.remove:
         return _become(request)
     bundle = read_bundle(request.bundle) if request.bundle else None
-    if bundle and bundle.debian:
-        copy_part(bundle, "debs", folder / _DEBS)
-    if bundle and bundle.vocabularies:
-        copy_part(bundle, "vocabularies", folder / _VOCABULARIES)
-    if bundle and bundle.image:
-        copy_part(bundle, "image", folder / _IMAGE)
-    hosts = {node.name: _host(node, request, bundle, folder) for node in nodes}
+    parts = _unpacked(bundle, folder) if bundle else {}
+    hosts = {node.name: _host(node, request, bundle, parts) for node in nodes}
     variables = {"prepare_hosts": hosts, **_become(request)}
     if router is not None and request.router_bundle:
-        variables["prepare_router"] = _router_from(read_bundle(request.router_bundle), router, folder)
+        its_own = read_bundle(request.router_bundle)
+        lock = folder / "router-requirements.txt"
+        lock.write_text(its_own.lock)
+        variables["prepare_router"] = {
+            "venv": router.venv,
+            "find_links": "",
+            "bundle": str(its_own.path.absolute()),
+            "lock": str(lock),
+            "python": its_own.python,
+        }
     elif router is not None and not request.bundle:
         variables["prepare_router"] = {"venv": router.venv, "find_links": request.find_links}
     return variables
+
+
+def _unpacked(bundle: StackBundle, folder: Path) -> dict[str, str]:
+    """A bundle's lock and those of its parts that a node gets as files, by their names."""
+    parts = {"lock": str(folder / "requirements.txt")}
+    (folder / "requirements.txt").write_text(bundle.lock)
+    for part, there in (("debs", bundle.debian), ("vocabularies", bundle.vocabularies), ("image", bundle.image)):
+        if there:
+            parts[part] = str(folder / f"{part}.tar")
+            copy_part(bundle, part, folder / f"{part}.tar")
+    return parts
 
 
 def _firewalls(inventory: Inventory, nodes: Sequence[NodeSpec], request: PrepareRequest) -> dict[str, str]:
@@ -181,18 +195,6 @@ def sorted_bundles(files: Sequence[Path]) -> tuple[Path | None, Path | None]:
             )
         found[is_router] = file
     return found.get(False), found.get(True)
-
-
-def _router_from(bundle: StackBundle, router: RouterSpec, folder: Path) -> dict[str, Any]:
-    lock = folder / "router-requirements.txt"
-    lock.write_text(bundle.lock)
-    return {
-        "venv": router.venv,
-        "find_links": "",
-        "bundle": str(bundle.path.absolute()),
-        "lock": str(lock),
-        "python": bundle.python,
-    }
 
 
 def _chosen(inventory: Inventory, names: Sequence[str]) -> tuple[str, ...]:
@@ -245,25 +247,36 @@ def _refuse_below_an_engine(inventory: Inventory, names: Sequence[str]) -> None:
             )
 
 
-def _host(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None, folder: Path) -> dict[str, Any]:
-    """What prepare.yml wants to know of a node, beside its Ansible variables."""
-    name = _stack_name(node, request, bundle)
-    stack = load_stack(name)
-    if bundle and bundle.stack != stack.name:
-        raise InputError(
-            f"contains the stack {bundle.stack}, but {node.name} needs {stack.name}",
-            where=str(bundle.path),
-            fix=f"build one with `l40s-deploy stack build {stack.name} --out FILE`",
-        )
-    _refuse_another_kind(stack, bundle)
+def _host(
+    node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None, parts: Mapping[str, str]
+) -> dict[str, Any]:
+    """What prepare.yml wants to know of a node, beside its Ansible variables: the packages of a virtual environment, or
+    an image; what the one wants is '' for the other."""
+    name = request.stack or node.stack or (bundle.stack if bundle else None)
+    if name is None:
+        fix = "use --stack NAME, or set l40s_stack in the inventory"
+        raise InputError("no stack is set for it", where=node.name, fix=fix)
+    stack, lock = load_stack(name), ""
+    if bundle:
+        _refuse_another(bundle, stack, node.name)
+    elif stack.install == "venv":
+        refuse_without(stack)
+    if stack.install == "venv":
+        lock = parts.get("lock") or str(stack_lock(name))
     up_becomes = node.reach.become_user if node.reach.become else ""
     return {
         "stack": stack.name,
-        **_what_to_install(stack, name, bundle, folder),
+        "install": stack.install,
+        "gpus": stack.device == "cuda",
+        "image": stack.image,
+        "image_archive": parts.get("image", ""),
+        "lock": lock,
+        "bundle": str(bundle.path.absolute()) if bundle and lock else "",
+        "vocabularies": parts.get("vocabularies", ""),
         "install_containers": request.install_containers,
         "python": bundle.python if bundle else stack.python,
         "packages": list(stack.system_packages),
-        "debian": str(folder / _DEBS) if bundle and bundle.debian else "",
+        "debian": parts.get("debs", ""),
         "debian_release": bundle.debian if bundle else "",
         "find_links": request.find_links,
         "venv": venv(node, stack.name),
@@ -275,49 +288,20 @@ def _host(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None, f
     }
 
 
-def _refuse_another_kind(stack: Stack, bundle: StackBundle | None) -> None:
-    """Packages for a stack in a container, or an image for one in a virtual environment: nothing would be installed."""
-    if bundle and bundle.image != (stack.install != "venv"):
+def _refuse_another(bundle: StackBundle, stack: Stack, node: str) -> None:
+    """Another stack's; packages for a stack in a container, or an image for one in a virtual environment: nothing would
+    be installed."""
+    what = ""
+    if bundle.stack != stack.name:
+        what = f"contains the stack {bundle.stack}, but {node} needs {stack.name}"
+        fix = f"build one with `l40s-deploy stack build {stack.name} --out FILE`"
+    elif bundle.image != (stack.install != "venv"):
         holds = "a container image" if bundle.image else "packages"
-        raise InputError(
-            f"contains {holds}, but the file of the stack {stack.name} has `install: {stack.install}`",
-            where=str(bundle.path),
-            fix="use the stack file that the bundle was built from with --stack, or build the bundle again with"
-            " `l40s-deploy stack build`",
-        )
-
-
-def _what_to_install(stack: Stack, name: str, bundle: StackBundle | None, folder: Path) -> dict[str, Any]:
-    """The packages of a virtual environment, or an image: what the one wants is '' for the other."""
-    shared = {"install": stack.install, "gpus": stack.device == "cuda", "image": stack.image}
-    if stack.install != "venv":
-        archive = str(folder / _IMAGE) if bundle and bundle.image else ""
-        return {**shared, "image_archive": archive, "lock": "", "bundle": "", "vocabularies": ""}
-    if bundle is None:
-        refuse_without(stack)
-    lock = _unpacked_lock(bundle, folder) if bundle else stack_lock(name)
-    return {
-        **shared,
-        "image_archive": "",
-        "vocabularies": str(folder / _VOCABULARIES) if bundle and bundle.vocabularies else "",
-        "lock": str(lock),
-        "bundle": str(bundle.path.absolute()) if bundle else "",
-    }
-
-
-def _stack_name(node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None) -> str:
-    name = request.stack or node.stack or (bundle.stack if bundle else None)
-    if name is None:
-        raise InputError(
-            "no stack is set for it", where=node.name, fix="use --stack NAME, or set l40s_stack in the inventory"
-        )
-    return name
-
-
-def _unpacked_lock(bundle: StackBundle, folder: Path) -> Path:
-    file = folder / "requirements.txt"
-    file.write_text(bundle.lock)
-    return file
+        what = f"contains {holds}, but the file of the stack {stack.name} has `install: {stack.install}`"
+        of = "use the stack file that the bundle was built from with --stack"
+        fix = f"{of}, or build the bundle again with `l40s-deploy stack build`"
+    if what:
+        raise InputError(what, where=str(bundle.path), fix=fix)
 
 
 def _become(request: PrepareRequest) -> dict[str, Any]:

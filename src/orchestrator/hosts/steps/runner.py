@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -27,11 +26,8 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.per_node import PerNode
 
-LOCALHOST: Mapping[str, Any] = {
-    "all": {
-        "hosts": {"localhost": {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}},
-    }
-}
+_HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+LOCALHOST: Mapping[str, Any] = {"all": {"hosts": {"localhost": _HERE}}}
 """An inventory of this machine alone."""
 
 SSH_ARGUMENTS = (
@@ -100,10 +96,10 @@ def run_playbook(
     Raises InputError where Ansible could not start at all (a broken inventory, no such host). An interrupt ends
     the run on every host and is raised again.
     """
-    report = _AnsibleReport(on_step)
+    options = ["--check", "--diff"] if check else []
+    options += [f"--tags={','.join(sorted(tags))}"] if tags else []
     with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
-        run = _PlaybookRun(report, deadline_s)
-        run.start(
+        return _PlaybookRun(on_step, deadline_s).outcome(
             private_data_dir=folder,
             # Ansible works where we do: relative paths in an inventory (keys, known_hosts) mean the same to both
             project_dir=str(Path.cwd()),
@@ -112,26 +108,19 @@ def run_playbook(
             extravars=dict(variables or {}),
             envvars=_settings(Path(folder), forks, become_password),
             limit=",".join(sorted(only)) or None,
-            cmdline=_options(tags, check),
+            cmdline=" ".join(options) or None,
         )
-        run.wait()
-        return report.outcome(run)
 
 
 def count_tasks(playbook: str, *, inventory: Path, tags: Collection[str] = (), deadline_s: float = 60.0) -> list[int]:
     """How many tasks each play of a playbook has, by `ansible-playbook --list-tasks`; [] where it can't tell."""
     with tempfile.TemporaryDirectory(prefix="l40s-ansible-") as folder:
-        words = [
-            "ansible-playbook",
-            "--list-tasks",
-            "-i",
-            str(inventory.absolute()),
-            str(data_dir("playbooks") / playbook),
-        ]
-        words[0] = str(Path(sys.executable).with_name(words[0]))
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        words = [program, "--list-tasks", "-i", str(inventory.absolute()), str(data_dir("playbooks") / playbook)]
+        words += [f"--tags={','.join(sorted(tags))}"] if tags else []
         try:
             listed = subprocess.run(
-                [*words, *([f"--tags={','.join(sorted(tags))}"] if tags else [])],
+                words,
                 env=_settings(Path(folder), 1, None),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -145,114 +134,99 @@ def count_tasks(playbook: str, *, inventory: Path, tags: Collection[str] = (), d
 
 
 class _PlaybookRun:
-    """One ansible-playbook process, run by a thread so that this one can handle an interrupt."""
+    """One ansible-playbook process, run by a thread so that this one can handle an interrupt; what its events say."""
 
-    def __init__(self, report: _AnsibleReport, deadline_s: float) -> None:
-        self.timed_out = False
-        self.output = ""
-        self.deadline_s = deadline_s
-        self._report = report
+    def __init__(self, on_step: Callable[[HostEvent], None], deadline_s: float) -> None:
+        self._on_step = on_step
+        self._deadline_s = deadline_s
         self._ends_at = time.monotonic() + deadline_s
-        self._interrupted = threading.Event()
+        self._timed_out = False
+        self._broken: BaseException | None = None
+        """What ends the run early."""
+        self._pid = 0
         self._term_sent_at: float | None = None
+        self._at: dict[str, str] = {}
+        self._failures: dict[str, DeployError] = {}
+        self._counts: dict[str, HostResult] = {}
 
-    def start(self, **arguments: Any) -> None:
-        self._thread, self._runner = ansible_runner.run_async(
-            quiet=True,
-            event_handler=self._report.hear,
-            cancel_callback=self._should_be_killed,
-            **arguments,
-        )
-
-    def wait(self) -> None:
+    def outcome(self, **arguments: Any) -> PerNode[HostResult]:
         """Waits until the process has ended, whatever happens; raises what ended it early."""
+        thread, runner = ansible_runner.run_async(
+            quiet=True, event_handler=self._hear, cancel_callback=self._should_be_killed, **arguments
+        )
         try:
-            while self._thread.is_alive():
-                self._thread.join(0.2)
-        except BaseException:
-            self._interrupted.set()
-            self._thread.join(GRACE_S + 5)
+            while thread.is_alive():
+                thread.join(0.2)
+        except BaseException as interrupt:
+            self._broken = interrupt
+            thread.join(GRACE_S + 5)
             raise
-        self.output = self._output()
-        if self._report.broken is not None:
-            raise self._report.broken
+        with runner.stdout as stream:
+            said = failure_message({"stdout": str(stream.read())})
+        if self._broken is not None:
+            raise self._broken
+        if not self._at:
+            raise self._never_began(said)
+        for host in self._at.keys() - self._failures.keys() - self._counts.keys():
+            self._failures[host] = self._left_unfinished(host, said)
+        done = {host: counts for host, counts in self._counts.items() if host not in self._failures}
+        return PerNode(done, self._failures)
 
     def _should_be_killed(self) -> bool:
         """ansible-runner asks this again and again, and kills with SIGKILL; Ansible gets SIGTERM and some time first.
 
         Its workers have sessions of their own: only Ansible itself, when asked to end, ends them and their modules.
         """
-        self.timed_out = self.timed_out or time.monotonic() > self._ends_at
-        if not (self.timed_out or self._interrupted.is_set() or self._report.broken is not None):
+        self._timed_out = self._timed_out or time.monotonic() > self._ends_at
+        if not self._timed_out and self._broken is None:
             return False
         if self._term_sent_at is None:
             self._term_sent_at = time.monotonic()
-            if self._report.pid:
-                os.kill(self._report.pid, signal.SIGTERM)
-        return time.monotonic() - self._term_sent_at > (GRACE_S if self._report.pid else 0.0)
+            if self._pid:
+                os.kill(self._pid, signal.SIGTERM)
+        return time.monotonic() - self._term_sent_at > (GRACE_S if self._pid else 0.0)
 
-    def _output(self) -> str:
-        with self._runner.stdout as stream:
-            return str(stream.read())
-
-    def never_began(self) -> DeployError:
-        """Why no task was started on any host."""
-        if self.timed_out:
-            return Unreachable(f"no task started within {self.deadline_s:.0f} s", where="ansible-playbook", fix=_AGAIN)
-        said = failure_message({"stdout": self.output})
+    def _never_began(self, said: str) -> DeployError:
+        """Why no task was started on any host. said: Ansible's output"""
+        if self._timed_out:
+            what = f"no task started within {self._deadline_s:.0f} s"
+            return Unreachable(what, where="ansible-playbook", fix=_AGAIN)
         return InputError(said, where="ansible-playbook", fix="fix what the message names")
 
-    def left_unfinished(self, host: str, task: str) -> DeployError:
-        """What became of a host that was at `task` when the run ended."""
-        if self.timed_out:
-            return Unreachable(
-                f"did not end within {self.deadline_s:.0f} s; last task: {task!r}", where=host, fix=_AGAIN
-            )
-        said = failure_message({"stdout": self.output})
+    def _left_unfinished(self, host: str, said: str) -> DeployError:
+        """What became of a host that was at a task when the run ended."""
+        task = self._at[host]
+        if self._timed_out:
+            what = f"did not end within {self._deadline_s:.0f} s; last task: {task!r}"
+            return Unreachable(what, where=host, fix=_AGAIN)
         return NodeError(f"Ansible ended at {task!r}: {said}", where=host, fix=_AGAIN)
 
-
-class _AnsibleReport:
-    """What Ansible's events say, host by host."""
-
-    def __init__(self, on_step: Callable[[HostEvent], None]) -> None:
-        self.pid = 0
-        self.broken: BaseException | None = None
-        self._on_step = on_step
-        self._at: dict[str, str] = {}
-        self._failures: dict[str, DeployError] = {}
-        self._counts: dict[str, HostResult] | None = None
-
-    def hear(self, event: Mapping[str, Any]) -> bool:
+    def _hear(self, event: Mapping[str, Any]) -> bool:
         """ansible-runner's event handler; False: keep no file of the event."""
         kind, data = event.get("event", ""), event.get("event_data") or {}
         try:
             if kind == "playbook_on_start":
-                self.pid = int(data.get("pid") or event.get("pid") or 0)
+                self._pid = int(data.get("pid") or event.get("pid") or 0)
             elif kind == "playbook_on_stats":
-                self._counts = _counts(data)
-            elif kind.startswith("runner_on_"):
-                self._host_event(kind.removeprefix("runner_on_"), data)
+                self._counts = {
+                    host: HostResult(*(data.get(end, {}).get(host, 0) for end in ("ok", "changed", "skipped")))
+                    for host in data.get("processed") or ()
+                }
+            elif kind.startswith("runner_on_") and (step := _step(kind.removeprefix("runner_on_"), data)):
+                self._keep(step)
         except BaseException as failure:  # raised again by the thread that asked for the run
-            self.broken = failure
+            self._broken = failure
         return False
 
-    def outcome(self, run: _PlaybookRun) -> PerNode[HostResult]:
-        if not self._at:
-            raise run.never_began()
-        counts = self._counts or {}
-        for host in self._at.keys() - self._failures.keys() - counts.keys():
-            self._failures[host] = run.left_unfinished(host, self._at[host])
-        return PerNode({host: counts[host] for host in counts if host not in self._failures}, self._failures)
-
-    def _host_event(self, kind: str, data: Mapping[str, Any]) -> None:
-        step = _step(kind, data)
-        if step is None:
-            return
+    def _keep(self, step: HostEvent) -> None:
         if step.outcome == "started":
             self._at[step.host] = step.task
-        elif step.outcome in ("failed", "unreachable"):
-            self._failures[step.host] = _failure(step)
+        elif step.outcome == "unreachable":
+            fix = f"check the login: `ssh {step.host}`"
+            self._failures[step.host] = Unreachable(step.message, where=step.host, fix=fix)
+        elif step.outcome == "failed":
+            what, fix = f"{step.task!r} failed: {step.message}", advice(step.message) or _AGAIN
+            self._failures[step.host] = NodeError(what, where=step.host, fix=fix)
         self._on_step(step)
 
 
@@ -300,31 +274,6 @@ def _outcome(kind: str, data: Mapping[str, Any], result: Mapping[str, Any]) -> O
     return None if kind == "failed" and data.get("ignore_errors") else _OUTCOMES.get(kind)
 
 
-def _failure(step: HostEvent) -> DeployError:
-    if step.outcome == "unreachable":
-        return Unreachable(step.message, where=step.host, fix=f"check the login: `ssh {step.host}`")
-    fix = advice(step.message) or _AGAIN
-    return NodeError(f"{step.task!r} failed: {step.message}", where=step.host, fix=fix)
-
-
-def _counts(stats: Mapping[str, Any]) -> dict[str, HostResult]:
-    return {
-        host: HostResult(
-            ok=stats.get("ok", {}).get(host, 0),
-            changed=stats.get("changed", {}).get(host, 0),
-            skipped=stats.get("skipped", {}).get(host, 0),
-        )
-        for host in stats.get("processed") or ()
-    }
-
-
-def _options(tags: Collection[str], check: bool) -> str | None:
-    words = ["--check", "--diff"] if check else []
-    if tags:
-        words.append("--tags=" + ",".join(sorted(tags)))
-    return " ".join(words) or None
-
-
 def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str, str]:
     """Ansible's environment. Only how the inventory is read comes from the user's own configuration: a run depends on
     nothing else there."""
@@ -334,28 +283,21 @@ def _settings(folder: Path, forks: int, become_password: str | None) -> dict[str
         secret.touch(mode=0o600)
         secret.write_text(become_password)
         inherited["ANSIBLE_BECOME_PASSWORD_FILE"] = str(secret)
-    return (
-        inherited
-        | reading_settings()
-        | {
-            # ansible-playbook is beside our interpreter, in a folder that need not be on PATH
-            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
-            "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
-            "ANSIBLE_CONFIG": str(_empty_file(folder / "ansible.cfg")),
-            "ANSIBLE_HOME": str(folder / "home"),
-            "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_PIPELINING": "1",
-            "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
-            "ANSIBLE_FORKS": str(forks),
-            "ANSIBLE_TIMEOUT": "10",
-            "ANSIBLE_RETRY_FILES_ENABLED": "0",
-            "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
-            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
-        }
-    )
-
-
-def _empty_file(path: Path) -> Path:
-    path.touch()
-    return path
+    (folder / "ansible.cfg").touch()
+    ours = {
+        # ansible-playbook is beside our interpreter, in a folder that need not be on PATH
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        "LC_ALL": "C.UTF-8",  # Ansible refuses to run in a locale without UTF-8
+        "ANSIBLE_CONFIG": str(folder / "ansible.cfg"),
+        "ANSIBLE_HOME": str(folder / "home"),
+        "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_PIPELINING": "1",
+        "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",  # where the inventory names none: no guessing on the host
+        "ANSIBLE_FORKS": str(forks),
+        "ANSIBLE_TIMEOUT": "10",
+        "ANSIBLE_RETRY_FILES_ENABLED": "0",
+        "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
+    }
+    return {**inherited, **reading_settings(), **ours}
