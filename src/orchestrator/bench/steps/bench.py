@@ -37,9 +37,8 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.gang.steps.replay import staged_plan
 from orchestrator.gang.steps.status.reports import as_they_run, see
 from orchestrator.gang.view import GangView
-from orchestrator.jobs import quiet
 from orchestrator.jobs.messages import JobLine, JobOrder
-from orchestrator.jobs.run import follow
+from orchestrator.jobs.run import alone, disturbed, follow, refuse_busy, serving_view
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import ExpectedSpeeds, Load
@@ -101,9 +100,9 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
     gang = the_one_gang(inventory, order.gangs, command="bench")
     with Fleet(gang.nodes) as fleet:
         (gang,) = as_they_run(fleet, [gang])
-        view = quiet.serving_view(fleet, gang, why="there is no speed to measure")
+        view = serving_view(fleet, gang, why="there is no speed to measure")
         bench = _Bench(fleet, gang, view, staged_plan(fleet, gang).requests[gang.leader.name], order)
-        quiet.refuse_busy(fleet, gang, view.service_url, why=SLOWED)
+        refuse_busy(fleet, gang, view.service_url, why=SLOWED)
         looked = look(fleet, gang.nodes)
         gpu = gpu_of(looked.all()[gang.leader.name])
         about = {
@@ -115,7 +114,7 @@ def run_now(inventory: Inventory, order: BenchOptions, progress: Progress) -> Be
         began = time.time()
 
         def one(number: int) -> _Ran:
-            with quiet.alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
+            with alone(fleet, gang, view.service_url, ours=order.load.prompts, why=SLOWED):
                 return bench.run(lambda done, of: progress(f"run {number}", done, of))
 
         record, measure, last = until_decided(one, lambda ran: bench.record(ran, gpu=gpu, at=began), order.load)
@@ -283,7 +282,7 @@ class _Bench:
             raise NodeError(f"the run is not valid: {flaw}", where=place, fix=fix)
         if most := bench_client.more_at_once(heard.rows, load):
             what = f"{most} were in the engine at once, and {load.concurrency} of ours at most"
-            raise quiet.disturbed(self.gang, what)
+            raise disturbed(self.gang, what)
         # the log counts one micro-batch under pipeline parallelism, and says nothing of requests that came one by one
         micro = self.engine.layout is not None and self.engine.layout.pipeline_parallel > 1
         log = bench_client.decoding(heard.rows, load) if _at_once(load) and not micro else None

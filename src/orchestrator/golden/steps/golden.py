@@ -33,7 +33,7 @@ from orchestrator.golden.answers import (
     generation,
     overall,
 )
-from orchestrator.jobs.quiet import refuse_busy, serving_view
+from orchestrator.jobs.run import refuse_busy, serving_view
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.deadlines import ANSWER_S, PROMPT_S
 from orchestrator.model.errors import DeployError, InputError, NodeError

@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from orchestrator.hosts.results import DIFFERS, HASHES_DIFFER
 from orchestrator.loading.resources import role_defaults
 from orchestrator.model.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.model.profile import Stack
@@ -39,6 +38,12 @@ VOCABULARIES = {
 """SHA-256 by name, as openai_harmony's library has them."""
 VOCABULARY_SOURCE = "https://openaipublic.blob.core.windows.net/encodings/"
 _LARGEST_VOCABULARY = 64 << 20
+DIFFERS = "DO NOT MATCH THE HASHES"
+"""What pip says of a file that is not among those that the lock was made with."""
+HASHES_DIFFER = (
+    "find out who changed that package: it is not the file that the lock was made with; where the lock lacks only this "
+    "Python's wheel, add it from a place that you trust: scripts/lock_hashes.py LOCK --python VERSION"
+)
 _LONGER = "try again with a longer --timeout"
 _PIP = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--progress-bar=off")
 _OLDEST_GLIBC, _NEWEST_GLIBC = 5, 39

@@ -51,7 +51,6 @@ from orchestrator.model.topology import Topology
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.report import RankReport
 from orchestrator.records.documents import write_document
 from orchestrator.remote.fleet import Fleet
 from orchestrator.support.steps.bundle import KEY_BYTES, scrubber_of
@@ -248,16 +247,9 @@ class _Certification:
         self._scrubber = scrubber_of(self.inventory, self.gang.machines, secrets.token_bytes(KEY_BYTES), os.environ)
 
     def steps(self) -> tuple[tuple[str, Callable[[], Found]], ...]:
-        """By name, in their order (certificate.STEPS)."""
-        return (
-            ("discover", self._discover),
-            ("stack check", self._kernels),
-            ("nettest", self._nettest),
-            ("up", self._up),
-            ("bench", self._bench),
-            ("kill", self._kill),
-            ("restart", self._restart),
-        )
+        """By name, in their order."""
+        takes = (self._discover, self._kernels, self._nettest, self._up, self._bench, self._kill, self._restart)
+        return tuple(zip(STEPS, takes, strict=True))
 
     def take(self, name: str, step: Callable[[], Found]) -> bool:
         """Take one, and write down what it came to. False where it is the last one."""
@@ -377,10 +369,11 @@ class _Certification:
             (view,) = see(fleet, [self.gang])
             if view.run_id != self.mine or not view.serves:
                 raise self._somebody_elses()
-            rank, node = max(((rank, one.name) for one in view.nodes for rank in one.ranks), key=_order)
+            ranks = ((rank, one.name) for one in view.nodes for rank in one.ranks)
+            rank, node = max(ranks, key=lambda found: found[0].tp_rank)
             began = time.monotonic()
             _kill(fleet, node, rank.pid)
-            while not _is_over(view := see(fleet, [self.gang])[0]):
+            while (view := see(fleet, [self.gang])[0]).state is not GangState.FAILED or view.running:
                 if view.run_id != self.mine:
                     raise self._somebody_elses()
                 if time.monotonic() - began > SEEN_S:
@@ -419,14 +412,6 @@ class _Certification:
             where=f"gang {self.gang.name}",
             fix="see who: l40s-deploy history; stop a guard of this gang while it is certified",
         )
-
-
-def _is_over(view: GangView) -> bool:
-    return view.state is GangState.FAILED and not view.running
-
-
-def _order(found: tuple[RankReport, str]) -> int:
-    return found[0].tp_rank
 
 
 def _kill(fleet: Fleet, node: str, pid: int) -> None:

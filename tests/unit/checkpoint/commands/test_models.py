@@ -132,45 +132,45 @@ def test_the_profile_of_a_known_checkpoint_is_the_one_that_we_ship(
     assert (mine.dimensions, mine.quantisation, mine.block) == (ours.dimensions, ours.quantisation, ours.block)
 
 
+def layers(architecture: str, types: list[str] | str) -> dict[str, Any]:
+    return {"architectures": [architecture], "layer_types": types, "num_hidden_layers": 4}
+
+
+SLIDING, LINEAR = ["sliding_attention", "full_attention"] * 2, ["linear_attention", "full_attention"] * 2
+FOUR_BITS = {
+    "quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"],
+    "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 64}}},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("architecture", "kinds", "attention", "windows"),
+    ("changes", "wanted"),
     [
-        ("GptOssForCausalLM", ["sliding_attention", "full_attention"], "hybrid", 2),
-        ("Gemma3ForCausalLM", ["sliding_attention", "full_attention"], "hybrid", 0),  # the engine has one pool for it
-        ("Qwen3NextForCausalLM", ["linear_attention", "full_attention"], "hybrid", 0),
-        ("Qwen3MoeForCausalLM", ["full_attention"], "gqa", 0),
-        ("GptOssForCausalLM", "sliding_attention", "gqa", 0),
+        (layers("GptOssForCausalLM", SLIDING), {"attention": "hybrid", "window_layers": 2}),
+        # the engine has one pool for it
+        (layers("Gemma3ForCausalLM", SLIDING), {"attention": "hybrid", "window_layers": 0}),
+        (layers("Qwen3NextForCausalLM", LINEAR), {"attention": "hybrid", "window_layers": 0}),
+        (layers("Qwen3MoeForCausalLM", ["full_attention"] * 2), {"attention": "gqa", "window_layers": 0}),
+        (layers("GptOssForCausalLM", "sliding_attention"), {"attention": "gqa", "window_layers": 0}),
+        ({"quantization_config": {"quant_method": "w8a8_int8"}}, {"quantisation": "int8-channel"}),
+        ({"quantization_config": {"quant_method": "fp8"}}, {"quantisation": "fp8-channel"}),
+        ({"quantization_config": None}, {"quantisation": "none"}),
+        (
+            {"quantization_config": FOUR_BITS},
+            {"quantisation": "int4-group", "group": 64, "parts": (("attention", "none"), ("shared", "none"))},
+        ),
+        (
+            {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}},
+            {"quantisation": "mxfp4", "group": 32, "parts": (("attention", "none"),)},
+        ),
     ],
 )
-def test_layers_of_several_kinds(
-    home: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    architecture: str,
-    kinds: list[str] | str,
-    attention: str,
-    windows: int,
+def test_kinds_of_layers_and_quantisations(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], wanted: dict[str, Any]
 ) -> None:
-    types = [*kinds, *kinds] if isinstance(kinds, list) else kinds
-    changes = {"architectures": [architecture], "layer_types": types, "num_hidden_layers": 4}
     said(capsys, "add", str(checkpoint(tmp_path / "m", changes)))
-    profile = load_profile("m")
-    assert (profile.attention, profile.window_layers) == (attention, windows)
-
-
-@pytest.mark.parametrize(
-    ("changes", "quantisation"),
-    [
-        ({"quantization_config": {"quant_method": "w8a8_int8"}}, "int8-channel"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "fp8-channel"),
-        ({"quantization_config": None}, "none"),
-    ],
-)
-def test_quantisations(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], quantisation: str
-) -> None:
-    said(capsys, "add", str(checkpoint(tmp_path / "m", changes)), "--json")
-    assert load_profile("m").quantisation == quantisation
+    profile = load_profile(str(home / "inventory/models/m.yml"))
+    assert {name: getattr(profile, name) for name in wanted} == wanted
 
 
 def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,32 +181,6 @@ def test_nothing_is_written_over_silently(home: Path, tmp_path: Path, capsys: py
     assert "already exists" in said(capsys, "add", folder, code=2)
     assert file.read_text() == "mine"
     assert [path.name for path in file.parent.iterdir()] == ["m.yml"]
-
-
-@pytest.mark.parametrize(
-    ("quantised", "kind", "group", "parts"),
-    [
-        (
-            {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"],
-             "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 64}}}},
-            "int4-group", 64, (("attention", "none"), ("shared", "none")),
-        ),
-        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}, "mxfp4", 32,
-         (("attention", "none"),)),
-    ],
-)  # fmt: skip
-def test_four_bits_and_what_is_left_out_of_them_are_read(
-    home: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    quantised: dict[str, Any],
-    kind: str,
-    group: int,
-    parts: tuple[tuple[str, str], ...],
-) -> None:
-    said(capsys, "add", str(checkpoint(tmp_path / "m", {"quantization_config": quantised})))
-    profile = load_profile(str(home / "inventory/models/m.yml"))
-    assert (profile.quantisation, profile.group, profile.parts) == (kind, group, parts)
 
 
 @pytest.mark.parametrize(

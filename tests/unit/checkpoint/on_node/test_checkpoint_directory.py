@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from orchestrator.node.agent import weights
 from orchestrator.node.cache import reader
 from orchestrator.node.failure import Failure
 
-SHARD = "model-00001-of-000002.safetensors"
+SHARD, OTHER = "model-00001-of-000002.safetensors", "model-00002-of-000002.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
@@ -24,9 +26,11 @@ def faults(directory: Path) -> list[tuple[str, str]]:
     return [(fault["id"], fault["severity"]) for fault in look(directory)["faults"]]
 
 
-def change_index(directory: Path, **changes: Any) -> None:
+def change_index(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path = directory / INDEX
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    index = json.loads(path.read_text())
+    change(index)
+    path.write_text(json.dumps(index))
 
 
 def test_a_whole_one(source: Path, small: Any) -> None:
@@ -46,26 +50,6 @@ def test_a_whole_one(source: Path, small: Any) -> None:
 def test_no_directory(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="no such directory"):
         look(tmp_path / "none")
-
-
-def test_an_empty_directory(tmp_path: Path) -> None:
-    assert [name for name, _ in faults(tmp_path)] == ["CONFIG-MISSING"]
-
-
-def test_a_directory_without_weights(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert faults(tmp_path) == [("NO-WEIGHTS", "stop")]
-
-
-def test_a_missing_shard_is_one_fault(source: Path) -> None:
-    (source / SHARD).unlink()
-    assert faults(source) == [("SHARD-MISSING", "stop")]
-
-
-def test_a_shard_that_is_a_directory(source: Path) -> None:
-    (source / SHARD).unlink()
-    (source / SHARD).mkdir()
-    assert faults(source) == [("SHARD-BROKEN", "stop")]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
@@ -110,43 +94,55 @@ def test_a_size_that_is_not_the_headers(source: Path, more: bytes, word: str) ->
     assert word in facts["faults"][0]["what"]
 
 
-def test_a_shard_that_the_index_does_not_name(source: Path) -> None:
-    (source / "old.safetensors").write_bytes(b"")
-    assert faults(source) == [("SHARD-UNUSED", "note")]
-
-
-def test_a_tensor_that_its_shard_does_not_hold(source: Path) -> None:
-    weight_map = json.loads((source / INDEX).read_text())["weight_map"]
-    change_index(source, weight_map={**weight_map, "model.layers.9.w": SHARD})
-    assert faults(source) == [("TENSOR-MISSING", "stop")]
-
-
-def test_a_tensor_that_the_index_does_not_list(source: Path) -> None:
-    weight_map = json.loads((source / INDEX).read_text())["weight_map"]
-    weight_map.pop("model.norm.weight")
-    change_index(source, weight_map=weight_map)
-    assert faults(source) == [("TENSOR-UNLISTED", "note")]
-
-
-def test_a_tensor_in_two_shards(source: Path) -> None:
-    (source / SHARD).write_bytes((source / "model-00002-of-000002.safetensors").read_bytes())
-    assert ("TENSOR-TWICE", "stop") in faults(source)
-
-
-def test_a_total_that_is_wrong(source: Path) -> None:
-    change_index(source, metadata={"total_size": 7})
-    assert faults(source) == [("INDEX-SIZE", "note")]
-
-
 def test_scales_of_another_block(maker: Any, small: Any, tmp_path: Path) -> None:
     quantisation = {**maker.config["quantization_config"], "weight_block_size": [64, 64]}
     directory = maker.write(tmp_path / "x", small, config={**maker.config, "quantization_config": quantisation})
     assert set(faults(directory)) == {("SCALE-SHAPE", "stop")}
 
 
-def test_a_target_under_way(source: Path) -> None:
-    (source / JOURNAL).write_text("{}")
-    assert faults(source) == [("UNFINISHED", "stop")]
+def emptied(directory: Path) -> None:
+    shutil.rmtree(directory)
+    directory.mkdir()
+
+
+def only_a_config(directory: Path) -> None:
+    emptied(directory)
+    (directory / "config.json").write_text("{}")
+
+
+def a_folder_for_a_shard(directory: Path) -> None:
+    (directory / SHARD).unlink()
+    (directory / SHARD).mkdir()
+
+
+def the_same_shard_twice(directory: Path) -> None:
+    (directory / SHARD).write_bytes((directory / OTHER).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (emptied, {("CONFIG-MISSING", "stop")}),
+        (only_a_config, {("NO-WEIGHTS", "stop")}),
+        (lambda of: (of / SHARD).unlink(), {("SHARD-MISSING", "stop")}),
+        (a_folder_for_a_shard, {("SHARD-BROKEN", "stop")}),
+        (lambda of: (of / "old.safetensors").touch(), {("SHARD-UNUSED", "note")}),
+        (
+            lambda of: change_index(of, lambda index: index["weight_map"].update({"model.layers.9.w": SHARD})),
+            {("TENSOR-MISSING", "stop")},
+        ),
+        (
+            lambda of: change_index(of, lambda index: index["weight_map"].pop("model.norm.weight")),
+            {("TENSOR-UNLISTED", "note")},
+        ),
+        (the_same_shard_twice, {("TENSOR-TWICE", "stop"), ("TENSOR-MISSING", "stop")}),
+        (lambda of: change_index(of, lambda index: index.update(metadata={"total_size": 7})), {("INDEX-SIZE", "note")}),
+        (lambda of: (of / JOURNAL).write_text("{}"), {("UNFINISHED", "stop")}),
+    ],
+)
+def test_what_is_wrong_is_a_fault(source: Path, damage: Callable[[Path], object], found: set[tuple[str, str]]) -> None:
+    damage(source)
+    assert set(faults(source)) >= found if damage is the_same_shard_twice else set(faults(source)) == found
 
 
 def test_regular_files_and_links_to_them_and_nothing_hidden(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +43,7 @@ def test_every_kind_of_layer_dequantises_to_the_same_bits(
     prove(plan(source, 64), tmp_path / "b", jobs=2, report=silent)
 
 
-def test_the_directory_is_one_that_an_engine_loads(maker: Any, small: Any, tmp_path: Path) -> None:
-    source = maker.write(tmp_path / "a", small)
+def test_the_directory_is_one_that_an_engine_loads(maker: Any, source: Path, tmp_path: Path) -> None:
     (source / "model-old.safetensors").write_bytes(b"no shard of the index")
     make(source, tmp_path / "b")
     config = json.loads((tmp_path / "b/config.json").read_text())
@@ -69,8 +71,7 @@ def test_a_checkpoint_of_one_file_without_an_index(maker: Any, small: Any, tmp_p
 
 
 @pytest.mark.parametrize("block", [1, 32, 64])
-def test_any_divisor(maker: Any, small: Any, tmp_path: Path, block: int) -> None:
-    source = maker.write(tmp_path / "a", small)
+def test_any_divisor(maker: Any, source: Path, small: Any, tmp_path: Path, block: int) -> None:
     make(source, tmp_path / "b", block)
     made = maker.read(tmp_path / "b")
     for name in (name for name in small if f"{name}_scale_inv" in small):
@@ -89,8 +90,7 @@ def test_files_behind_links_as_the_hub_cache_has_them(maker: Any, small: Any, tm
     prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
 
 
-def test_a_finished_target_is_left_as_it_is(maker: Any, small: Any, tmp_path: Path) -> None:
-    source = maker.write(tmp_path / "a", small)
+def test_a_finished_target_is_left_as_it_is(maker: Any, source: Path, tmp_path: Path) -> None:
     make(source, tmp_path / "b")
     before = maker.digest_of(tmp_path / "b")
     again = make(source, tmp_path / "b")
@@ -98,9 +98,9 @@ def test_a_finished_target_is_left_as_it_is(maker: Any, small: Any, tmp_path: Pa
     assert maker.digest_of(tmp_path / "b") == before
 
 
-def test_progress_ends_at_its_total(maker: Any, small: Any, tmp_path: Path) -> None:
+def test_progress_ends_at_its_total(source: Path, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    last = reblock(plan(maker.write(tmp_path / "a", small), 64), tmp_path / "b", jobs=2, report=seen.append)
+    last = reblock(plan(source, 64), tmp_path / "b", jobs=2, report=seen.append)
     assert last.done == last.total == sum(p.stat().st_size for p in (tmp_path / "b").glob("*.safetensors"))
     assert last.shards_done == last.shards == 2
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
@@ -180,69 +180,113 @@ def test_what_cannot_be_reblocked_is_refused_in_words(
     assert maker.digest_of(source) == before
 
 
-def cut_short(source: Path) -> None:
-    shard = source / "model-00002-of-000002.safetensors"
-    shard.write_bytes(shard.read_bytes()[:-1])
-
-
-def cut_in_the_header(source: Path) -> None:
-    shard = source / "model-00002-of-000002.safetensors"
-    shard.write_bytes(shard.read_bytes()[:100])
-
-
-def emptied(source: Path) -> None:
-    (source / "model-00002-of-000002.safetensors").write_bytes(b"")
-
-
-def lost(source: Path) -> None:
-    (source / "model-00001-of-000002.safetensors").unlink()
-
-
-def no_config(source: Path) -> None:
-    (source / "config.json").unlink()
-
-
-def torn_config(source: Path) -> None:
-    (source / "config.json").write_text('{"quantization_config": ')
-
-
-def torn_index(source: Path) -> None:
-    (source / "model.safetensors.index.json").write_text('{"weight_map": [1, 2]}')
-
-
-def outside(source: Path) -> None:
-    index = source / "model.safetensors.index.json"
-    index.write_text(index.read_text().replace("model-00001-of-000002", "../../etc/passwd"))
+FIRST, SECOND = "model-00001-of-000002.safetensors", "model-00002-of-000002.safetensors"
+INDEX = "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    ("damage", "says"),
+    ("file", "damaged", "says"),
     [
-        (cut_short, "truncated"),
-        (cut_in_the_header, "truncated"),
-        (emptied, "ends after 0 bytes"),
-        (lost, "but missing"),
-        (no_config, "no such file"),
-        (torn_config, "cannot be read"),
-        (torn_index, "weight_map"),
-        (outside, "outside the directory"),
+        (SECOND, lambda data: data[:-1], "truncated"),
+        (SECOND, lambda data: data[:100], "truncated"),
+        (SECOND, lambda _: b"", "ends after 0 bytes"),
+        (FIRST, None, "but missing"),
+        ("config.json", None, "no such file"),
+        ("config.json", lambda _: b'{"quantization_config": ', "cannot be read"),
+        (INDEX, lambda _: b'{"weight_map": [1, 2]}', "weight_map"),
+        (INDEX, lambda data: data.replace(b"model-00001-of-000002", b"../../etc/passwd"), "outside the directory"),
     ],
 )
 def test_a_broken_source_is_refused_before_anything_is_written(
-    maker: Any, small: Any, tmp_path: Path, damage: Any, says: str
+    source: Path, tmp_path: Path, file: str, damaged: Callable[[bytes], bytes] | None, says: str
 ) -> None:
-    source = maker.write(tmp_path / "a", small)
-    damage(source)
+    """damaged: what becomes of the file's bytes; None: there is no such file"""
+    if damaged:
+        (source / file).write_bytes(damaged((source / file).read_bytes()))
+    else:
+        (source / file).unlink()
     with pytest.raises(Failure, match=says):
         make(source, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 
-def test_a_source_that_changes_while_it_is_read(maker: Any, small: Any, tmp_path: Path) -> None:
-    source = maker.write(tmp_path / "a", small)
+def test_a_source_that_changes_while_it_is_read(source: Path, tmp_path: Path) -> None:
     job = plan(source, 64)
-    cut_short(source)
+    (source / SECOND).write_bytes((source / SECOND).read_bytes()[:-1])
     with pytest.raises(Failure) as refused:
         reblock(job, tmp_path / "b", jobs=1, report=silent)
     assert refused.value.kind == "source-changed"
     assert not (tmp_path / "b/config.json").exists()
+
+
+LIMIT_KIB = 200 * 1024
+CHILD = """
+import sys
+from pathlib import Path
+from orchestrator.checkpoint.on_node.reblock import plan, reblock
+from orchestrator.checkpoint.on_node.prove import prove
+job = plan(Path(sys.argv[1]), 64)
+reblock(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
+prove(job, Path(sys.argv[2]), jobs=4, report=lambda now: None)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def write_holes(directory: Path, shapes: dict[str, tuple[int, int]], shards: int) -> None:
+    """A checkpoint of zeros that takes little disk: its weights are holes."""
+    directory.mkdir()
+    weight_map: dict[str, str] = {}
+    names = list(shapes)
+    for number in range(shards):
+        file = f"model-{number + 1:05d}-of-{shards:06d}.safetensors"
+        header: dict[str, object] = {}
+        at = 0
+        for name in names[number::shards]:
+            rows, columns = shapes[name]
+            grid = (-(-rows // 128), -(-columns // 128))
+            for tensor, dtype, shape, width in (
+                (f"{name}_scale_inv", "F32", grid, 4),
+                (name, "F8_E4M3", (rows, columns), 1),
+            ):
+                size = shape[0] * shape[1] * width
+                header[tensor] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
+                weight_map[tensor] = file
+                at += size
+        text = json.dumps(header).encode()
+        with (directory / file).open("wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            out.truncate(8 + len(text) + at)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "shards"),
+    [
+        ({"model.layers.0.mlp.up_proj.weight": (32768, 8192), "model.layers.1.mlp.up_proj.weight": (576, 8192)}, 1),
+        (
+            {
+                f"model.layers.{layer}.mlp.experts.{expert}.{kind}_proj.weight": (8, 8)
+                for layer in range(3, 62)
+                for expert in range(256)
+                for kind in ("gate", "up", "down")
+            },
+            163,
+        ),
+    ],
+    ids=["one large matrix", "as many tensors as DeepSeek-V3 has"],
+)
+def test_memory_is_bounded_by_the_number_of_tensors_never_by_their_size(
+    tmp_path: Path, shapes: dict[str, tuple[int, int]], shards: int
+) -> None:
+    write_holes(tmp_path / "a", shapes, shards)
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, str(tmp_path / "a"), str(tmp_path / "b")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert int(child.stdout) < LIMIT_KIB

@@ -34,30 +34,22 @@ def refusal(source: Path, target: Path, block: int = 64) -> Failure:
     return refused.value
 
 
-@pytest.mark.parametrize("below", [".", "inside", "inside/deeper", ".."])
-def test_source_and_target_in_one_another(source: Path, below: str, maker: Any) -> None:
+@pytest.mark.parametrize("target", ["a/.", "a/inside", "a/inside/deeper", "a/..", "other", "other/new"])
+def test_source_and_target_in_one_another_by_whatever_name(
+    source: Path, tmp_path: Path, target: str, maker: Any
+) -> None:
+    (tmp_path / "other").symlink_to(source)
     before = maker.digest_of(source)
-    assert refusal(source, source / below).kind == "same-directory"
+    assert refusal(source, tmp_path / target).kind == "same-directory"
     assert maker.digest_of(source) == before
 
 
-def test_the_source_by_another_name(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "other").symlink_to(source)
-    assert refusal(source, tmp_path / "other").kind == "same-directory"
-    assert refusal(source, tmp_path / "other/new").kind == "same-directory"
-
-
-def test_a_target_that_is_a_file(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "b").write_text("mine")
-    assert refusal(source, tmp_path / "b").kind == "target"
-    assert (tmp_path / "b").read_text() == "mine"
-
-
-def test_somebody_elses_directory(source: Path, tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b/thesis.tex").write_text("mine")
-    assert refusal(source, tmp_path / "b").kind == "target-exists"
-    assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.tex"]
+@pytest.mark.parametrize(("place", "kind"), [("b", "target"), ("b/thesis.tex", "target-exists")])
+def test_what_is_somebody_elses_is_left_alone(source: Path, tmp_path: Path, place: str, kind: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("mine")
+    assert refusal(source, tmp_path / "b").kind == kind
+    assert (tmp_path / place).read_text() == "mine" and sum(1 for _ in (tmp_path / "b").rglob("*")) == place.count("/")
 
 
 def test_a_finished_target_that_was_damaged_is_not_mended_in_silence(source: Path, tmp_path: Path) -> None:

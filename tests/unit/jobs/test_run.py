@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.reference_cluster import gang
 
-from orchestrator.jobs import quiet
+from orchestrator.jobs import run
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.protocol.verbs import HttpAnswer
 
@@ -24,11 +24,11 @@ def telling(monkeypatch: pytest.MonkeyPatch, *answers: list[HttpAnswer]) -> None
     """One answer after another; the last one repeats."""
     said: Iterator[list[HttpAnswer]] = iter(answers)
     last = answers[-1]
-    monkeypatch.setattr(quiet, "_asked", lambda *_: next(said, last))
+    monkeypatch.setattr(run, "_asked", lambda *_: next(said, last))
 
 
 def measured() -> None:
-    with quiet.alone(FLEET, gang(), "http://x", ours=256, why="it is slower"):
+    with run.alone(FLEET, gang(), "http://x", ours=256, why="it is slower"):
         pass
 
 
@@ -52,8 +52,8 @@ def test_an_engine_that_keeps_no_count_is_believed(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_still_runs_afterwards_ran_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "QUIET_S", 0.05)
-    monkeypatch.setattr(quiet, "LOOK_S", 0.01)
+    monkeypatch.setattr(run, "QUIET_S", 0.05)
+    monkeypatch.setattr(run, "LOOK_S", 0.01)
     telling(monkeypatch, metrics(0), metrics(256), metrics(256, running=3))
     with pytest.raises(InputError, match=r"3 requests now.*the figures are discarded"):
         measured()
@@ -63,6 +63,6 @@ def test_a_run_that_failed_by_itself_keeps_its_own_words(monkeypatch: pytest.Mon
     telling(monkeypatch, metrics(0), metrics(9999))
     with (
         pytest.raises(ValueError, match="its own"),
-        quiet.alone(FLEET, gang(), "http://x", ours=1, why="it is slower"),
+        run.alone(FLEET, gang(), "http://x", ours=1, why="it is slower"),
     ):
         raise ValueError("its own")
