@@ -252,17 +252,7 @@ def _host(
 ) -> dict[str, Any]:
     """What prepare.yml wants to know of a node, beside its Ansible variables: the packages of a virtual environment, or
     an image; what the one wants is '' for the other."""
-    name = request.stack or node.stack or (bundle.stack if bundle else None)
-    if name is None:
-        fix = "use --stack NAME, or set l40s_stack in the inventory"
-        raise InputError("no stack is set for it", where=node.name, fix=fix)
-    stack, lock = load_stack(name), ""
-    if bundle:
-        _refuse_another(bundle, stack, node.name)
-    elif stack.install == "venv":
-        refuse_without(stack)
-    if stack.install == "venv":
-        lock = parts.get("lock") or str(stack_lock(name))
+    stack, lock = _stack_and_lock(node, request, bundle, parts)
     up_becomes = node.reach.become_user if node.reach.become else ""
     return {
         "stack": stack.name,
@@ -286,6 +276,24 @@ def _host(
         "state_dir": node.state_dir or "",
         "firewall": "",
     }
+
+
+def _stack_and_lock(
+    node: NodeSpec, request: PrepareRequest, bundle: StackBundle | None, parts: Mapping[str, str]
+) -> tuple[Stack, str]:
+    """What a node gets; the lock is '' for a stack in a container."""
+    name = request.stack or node.stack or (bundle.stack if bundle else None)
+    if name is None:
+        fix = "use --stack NAME, or set l40s_stack in the inventory"
+        raise InputError("no stack is set for it", where=node.name, fix=fix)
+    stack = load_stack(name)
+    if bundle:
+        _refuse_another(bundle, stack, node.name)
+    if stack.install != "venv":
+        return stack, ""
+    if bundle is None:
+        refuse_without(stack)
+    return stack, parts.get("lock") or str(stack_lock(name))
 
 
 def _refuse_another(bundle: StackBundle, stack: Stack, node: str) -> None:
