@@ -1,5 +1,6 @@
-"""Each indented `l40s-deploy ...` line of README.md and docs/ is a command that the real parser accepts; what the
-program itself advises stops nothing beyond the gang or node that it speaks of."""
+"""Each indented `l40s-deploy ...` line of README.md and docs/, and each in backticks in README.md, is a command that
+the real parser accepts; quick start and runbooks are whole; what the program itself advises stops nothing beyond the
+gang or node that it speaks of."""
 
 from __future__ import annotations
 
@@ -12,16 +13,31 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import parser_of
+from orchestrator.loading.profiles import load_profile
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+README, RUNBOOKS = (ROOT / "README.md").read_text(), (ROOT / "docs" / "runbooks.md").read_text()
+QUICK_START = README.partition("## Quick start")[2].partition("\n## ")[0]
+MENTIONED = {" ".join(words.split()) for words in re.findall(r"`l40s-deploy ([^`]+)`", README)} - {"--help"}
 COMMANDS = sorted(
-    {
+    {("README.md", words) for words in MENTIONED}
+    | {
         (page.name, line)
         for page in PAGES
         for line in re.findall(r"^ {4,}l40s-deploy (.+)$", page.read_text(), re.MULTILINE)
     }
 )
+TASKS = (
+    "A node died",
+    "Replace a card",
+    "Upgrade the stack",
+    "Move to another model",
+    "Power cut",
+    "Router died",
+    "Power cut without an outage",
+)
+"""Of the runbooks."""
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
@@ -36,7 +52,40 @@ def test_the_parser_accepts_it(page: str, line: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_pages_have_commands() -> None:
-    assert {"README.md", "runbooks.md", "checkpoint.md", "doctor.md"} <= {page for page, _ in COMMANDS}
+    assert {"README.md", "runbooks.md", "checkpoint.md", "doctor.md"} <= {page for page, _ in COMMANDS} and MENTIONED
+
+
+def test_the_quick_start_goes_from_hosts_to_a_service_in_this_order() -> None:
+    typed = re.findall(r"(?:`|^ +)l40s-deploy ([a-z]+(?: [a-z]+)?)", QUICK_START, re.MULTILINE)
+    steps = ["init", "doctor", "prepare", "checkpoint download", "checkpoint reblock", "checkpoint push", "plan", "up"]
+    places = [next(number for number, words in enumerate(typed) if words.startswith(step)) for step in steps]
+    assert places == sorted(places)
+
+
+def test_the_checkpoint_that_it_serves_is_the_one_that_it_makes() -> None:
+    served = re.findall(r"--model (\S+?)[`\s]", QUICK_START)
+    served = [name for name in served if name != "NAME"]
+    assert len(set(served)) == 1
+    profile = load_profile(served[0])
+    assert f"push l40s-0:/workspace/{profile.directory}\n" in QUICK_START
+    assert f" /workspace/{profile.directory}\n" in QUICK_START
+
+
+def test_each_task_starts_with_its_symptom() -> None:
+    tasks = re.split(r"^## ", RUNBOOKS, flags=re.MULTILINE)[1:]
+    assert tuple(task.splitlines()[0] for task in tasks) == TASKS
+    assert all(task.splitlines()[2].startswith("Symptom: ") for task in tasks)
+
+
+def test_models_and_stacks_in_it_are_there() -> None:
+    for option, folder in (("--stack", "stacks"), ("--model", "models")):
+        typed = [shlex.split(line, comments=True) for page, line in COMMANDS if page == "runbooks.md"]
+        values = {words[words.index(option) + 1] for words in typed if option in words}
+        assert all((ROOT / "inventory" / folder / f"{value}.yml").is_file() for value in values)
+
+
+def test_the_readme_leads_there() -> None:
+    assert "(docs/runbooks.md)" in README
 
 
 NAMED = "NAMED"

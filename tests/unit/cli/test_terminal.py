@@ -9,7 +9,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,27 +22,52 @@ from tests.support.reference_cluster import topologies
 from tests.support.terminal import COLUMNS, Shown, Terminal
 
 from orchestrator import __version__
+from orchestrator.bench.steps.bench import BenchedGang
+from orchestrator.bench.verdict import judge, overall
+from orchestrator.checkpoint.steps.chain import Hop
+from orchestrator.checkpoint.steps.push import PushResult
 from orchestrator.cli import main as cli
 from orchestrator.doctor.steps.recordings import save_snapshots
 from orchestrator.gang.guarding import GuardAction, GuardDecision
+from orchestrator.gang.history import FailureVerdict, PastRun
+from orchestrator.gang.overview import Overview
+from orchestrator.gang.rates import PortRate
+from orchestrator.gang.steps.down import StopResult
+from orchestrator.gang.steps.raising import UpResult
+from orchestrator.gang.steps.restart import RestartResult
+from orchestrator.gang.steps.router.routing import RouterState
 from orchestrator.gang.steps.start_time import downtime_words
+from orchestrator.gang.steps.status.history import Explanation, GangHistory
+from orchestrator.gang.steps.status.live import NodeLoad
+from orchestrator.gang.steps.status.logs import LogLine
 from orchestrator.gang.view import GangView, NodeView
+from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
+from orchestrator.model.benchmark import Load
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
+from orchestrator.nettest.messages import NettestLine
+from orchestrator.nettest.report import ModelShape, NettestResult
+from orchestrator.nettest.schedule import Place, schedule
+from orchestrator.nettest.steps import nettest
+from orchestrator.nettest.verdict import judge_links, judge_tests
+from orchestrator.nettest.verification import Verification
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.plan import PlanRequest
+from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
+from orchestrator.support.steps.bundle import SupportBundle
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
 MODEL = "DeepSeek-V3-0324-Block64x64"
 NODES = tuple(f"node{rank}" for rank in range(4))
 
-Scene = Callable[[pytest.MonkeyPatch, Path], None]
+Scene = Mapping[str, Any]
+"""What stands in the place of a step, by its dotted name below orchestrator."""
 
 
 def view(state: str = "ready", name: str = "gang0", **more: Any) -> GangView:
@@ -74,147 +99,37 @@ def plan() -> Plan:
 
 def rise(watcher: Any, *names: str) -> None:
     """A workflow's messages while gangs stop and start, long enough for the display to be drawn."""
-    for name in names or ("gang0",):
+    for name in names:
         watcher.step(name, "stopping")
         for state in ("draining", "starting", "starting", "warming", "ready"):
             watcher.seen([view(state, name)])
             time.sleep(0.03)
 
 
-def restarting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.restart import RestartResult
+def turning(verb: str, *names: str) -> Scene:
+    """These gangs stop and start."""
 
     def restart(_: object, __: object, watcher: Any) -> RestartResult:
         watcher.step("gang0", downtime_words(view(), drain_s=30.0))
-        rise(watcher)
-        return RestartResult(views=(view(),), seconds=12.3)
+        rise(watcher, *names)
+        return RestartResult(views=tuple(view(name=name) for name in names), seconds=12.3)
 
-    patch.setattr("orchestrator.gang.commands.restart.restart", restart)
-
-
-def rolling(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.restart import RestartResult
-
-    def roll(_: object, __: object, watcher: Any) -> RestartResult:
-        rise(watcher, "gang0", "gang1")
-        return RestartResult(views=(view(), view(name="gang1")), seconds=45.6)
-
-    patch.setattr("orchestrator.gang.commands.restart.restart", roll)
+    return {f"gang.commands.{verb}.restart": restart}
 
 
-def starting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.raising import UpResult
+def starting(findings: tuple[Finding, ...] = ()) -> Scene:
+    planned = replace(plan(), findings=findings)
 
     def up(_: object, __: object, watcher: Any) -> UpResult:
-        watcher.planned(plan())
-        rise(watcher)
-        return UpResult(plan=plan(), views=(view(),), ready_before=frozenset(), seconds=12.3)
+        watcher.planned(planned)
+        rise(watcher, "gang0")
+        return UpResult(plan=planned, views=(view(),), ready_before=frozenset(), seconds=12.3)
 
-    patch.setattr("orchestrator.gang.commands.up.up", up)
-
-
-def rolling_back(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.restart import RestartResult
-
-    def back(_: object, __: object, watcher: Any) -> RestartResult:
-        rise(watcher)
-        return RestartResult(views=(view(),), seconds=12.3)
-
-    patch.setattr("orchestrator.gang.commands.rollback.restart", back)
+    return {"gang.commands.up.up": up}
 
 
-def remembering(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.history import PastRun
-    from orchestrator.gang.steps.status.history import GangHistory
-
-    past = PastRun(
-        gang="gang0", run_id="r1", plan_id="p1", model=MODEL, started=1.0, ended=2.0, by="anna@desk", command="up",
-        end="failed", cause=Cause(node="node2", text="TP19 was killed"),
-    )  # fmt: skip
-    line = {
-        "at": 1.0,
-        "who": "anna",
-        "host": "desk",
-        "pid": 7,
-        "action": "begins",
-        "command": "l40s-deploy up",
-        "why": "",
-    }
-    kept = GangHistory(gang="gang0", runs=(past,), audit=(line,), failures={})
-    patch.setattr("orchestrator.gang.commands.history.history", lambda *_: (kept,))
-
-
-def guarding(patch: pytest.MonkeyPatch, _: Path) -> None:
-    def guard(_: object, __: object, watcher: Any) -> tuple[Any, ...]:
-        watcher.decided("gang0", GuardDecision(GuardAction.RESTART, "TP19 was killed"))
-        rise(watcher)
-        watcher.decided("gang0", GuardDecision(GuardAction.NOTHING, "it has been restarted"))
-        return ()
-
-    patch.setattr("orchestrator.gang.commands.guard.guard", guard)
-
-
-def routing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.router.routing import RouterState
-
-    def start(_: object, watcher: Any, *, command: str, timeout_s: float) -> RouterState:
-        rise(watcher, "router")
-        return RouterState(view=view(name="router"), url="http://192.0.2.9:30000")
-
-    patch.setattr("orchestrator.gang.commands.router.start_router", start)
-
-
-def looking(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.overview import Overview
-
-    patch.setattr("orchestrator.gang.commands.status.overview", lambda *_: Overview(views=(view(),)))
-
-
-def suffering(patch: pytest.MonkeyPatch, _: Path) -> None:
-    """A gang that hangs, one on TCP with remarks, one that failed, and one that never ran."""
-    from orchestrator.gang.overview import Overview
-
-    lines = ("[2026-11-26 01:00:00 TP19] NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.13<40000>",)
-    cause = Cause(node="node2", tp_rank=19, text="the engine hangs: no token for 60 s", lines=lines, fix="look at it")
-    views = (
-        view("degraded", "gang0", trouble="hung", cause=cause, remarks=("node1 has not heard from node2",)),
-        view(
-            "ready",
-            "gang1",
-            nodes=(),
-            over_tcp="traffic between the nodes travels over TCP (bond0)",
-            remarks=("a", "b"),
-        ),
-        view("failed", "gang2", cause=Cause(node="node1", text="it was killed"), secondary=(cause,)),
-        GangView(name="gang3", state=GangState.ABSENT),
-    )
-    patch.setattr("orchestrator.gang.commands.status.overview", lambda *_: Overview(views=views))
-
-
-def looking_at_gpus(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    from orchestrator.gang.rates import PortRate
-    from orchestrator.gang.steps.status.live import NodeLoad
-    from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
-
-    gpus = tuple(
-        GpuGauges(
-            index=index, temperature_c=71, power_mw=287_500, power_limit_mw=350_000, sm_clock_mhz=2520,
-            utilization_percent=98, clocks_event_reasons=0x40 if index == 3 else 0, memory_used_bytes=41 << 30,
-            memory_total_bytes=45 << 30, ecc_corrected=2, ecc_uncorrected=0,
-        )
-        for index in range(8)
-    )  # fmt: skip
-    port = PortRate(device="mlx5_0", port=1, up=True, received_bytes_s=1.24e9, sent_bytes_s=1.19e9, errors=4)
-    load = NodeLoad(gauges=GaugesAnswer(now=1.0, gpus=gpus), ports=(port,))
-    patch.setattr("orchestrator.gang.commands.status._loads", lambda *_: dict.fromkeys(NODES, load))
-    patch.setattr("orchestrator.gang.commands.status.open_cluster", lambda *_: None)
-    looking(patch, folder)
-
-
-def starting_in_spite(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Findings that cost speed, on all nodes and on one."""
-    starting(patch, folder)
-    slow = [
+SLOW = (
+    *(
         Finding(
             id="NIC-NOT-UNDER-SWITCH",
             severity=Severity.SLOW,
@@ -224,168 +139,154 @@ def starting_in_spite(patch: pytest.MonkeyPatch, folder: Path) -> None:
             fix="move it",
         )
         for name in NODES
-    ] + [Finding(id="RDMA-PORT-DOWN", severity=Severity.SLOW, node="node1", title="mlx5_1 is down", fix="plug it in")]
-    found = replace(plan(), findings=tuple(slow))
-    patch.setattr("tests.unit.cli.test_terminal.plan", lambda: found)
+    ),
+    Finding(id="RDMA-PORT-DOWN", severity=Severity.SLOW, node="node1", title="mlx5_1 is down", fix="plug it in"),
+)
+"""Findings that cost speed, on all nodes and on one."""
+
+PAST = PastRun(
+    gang="gang0", run_id="r1", plan_id="p1", model=MODEL, started=1.0, ended=2.0, by="anna@desk", command="up",
+    end="failed", cause=Cause(node="node2", text="TP19 was killed"),
+)  # fmt: skip
+AUDIT = {
+    "at": 1.0, "who": "anna", "host": "desk", "pid": 7, "action": "begins", "command": "l40s-deploy up", "why": "",
+}  # fmt: skip
+HISTORY: Scene = {
+    "gang.commands.history.history": lambda *_: (GangHistory(gang="gang0", runs=(PAST,), audit=(AUDIT,), failures={}),)
+}
 
 
-def failing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.history import FailureVerdict
-    from orchestrator.gang.steps.status.history import Explanation
+def guard(_: object, __: object, watcher: Any) -> tuple[Any, ...]:
+    watcher.decided("gang0", GuardDecision(GuardAction.RESTART, "TP19 was killed"))
+    rise(watcher, "gang0")
+    watcher.decided("gang0", GuardDecision(GuardAction.NOTHING, "it has been restarted"))
+    return ()
 
-    died = Cause(node="node1", tp_rank=9, text="GPU 1 has fallen off the bus (Xid 79)", fix="reboot node1")
-    now = view("degraded", trouble="hung", cause=Cause(node="node2", tp_rank=19, text="the engine hangs", fix="look"))
-    verdict = FailureVerdict(
-        gang="gang0", run_id="r1", plan_id="p", model=MODEL, stack="s", cause=died, secondary=(died,), ago_s=9.0,
-        newest=False,
+
+def start_router(_: object, watcher: Any, *, command: str, timeout_s: float) -> RouterState:
+    rise(watcher, "router")
+    return RouterState(view=view(name="router"), url="http://192.0.2.9:30000")
+
+
+def shown(*views: GangView) -> Scene:
+    return {"gang.commands.status.overview": lambda *_: Overview(views=views)}
+
+
+def suffering() -> Scene:
+    """A gang that hangs, one on TCP with remarks, one that failed, and one that never ran."""
+    lines = ("[2026-11-26 01:00:00 TP19] NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.13<40000>",)
+    cause = Cause(node="node2", tp_rank=19, text="the engine hangs: no token for 60 s", lines=lines, fix="look at it")
+    over_tcp = "traffic between the nodes travels over TCP (bond0)"
+    return shown(
+        view("degraded", "gang0", trouble="hung", cause=cause, remarks=("node1 has not heard from node2",)),
+        view("ready", "gang1", nodes=(), over_tcp=over_tcp, remarks=("a", "b")),
+        view("failed", "gang2", cause=Cause(node="node1", text="it was killed"), secondary=(cause,)),
+        GangView(name="gang3", state=GangState.ABSENT),
+    )
+
+
+def gpus() -> Scene:
+    each = tuple(
+        GpuGauges(
+            index=index, temperature_c=71, power_mw=287_500, power_limit_mw=350_000, sm_clock_mhz=2520,
+            utilization_percent=98, clocks_event_reasons=0x40 if index == 3 else 0, memory_used_bytes=41 << 30,
+            memory_total_bytes=45 << 30, ecc_corrected=2, ecc_uncorrected=0,
+        )
+        for index in range(8)
     )  # fmt: skip
-    patch.setattr(
-        "orchestrator.gang.commands.why.why",
-        lambda *_, **__: (Explanation(gang="gang0", verdict=verdict, now=now, failures={}),),
+    port = PortRate(device="mlx5_0", port=1, up=True, received_bytes_s=1.24e9, sent_bytes_s=1.19e9, errors=4)
+    load = NodeLoad(gauges=GaugesAnswer(now=1.0, gpus=each), ports=(port,))
+    return {
+        **shown(view()),
+        "gang.commands.status._loads": lambda *_: dict.fromkeys(NODES, load),
+        "gang.commands.status.open_cluster": lambda *_: None,
+    }
+
+
+def explained(verdict: FailureVerdict | None, now: GangView) -> Scene:
+    return {
+        "gang.commands.why.why": lambda *_, **__: (Explanation(gang="gang0", verdict=verdict, now=now, failures={}),)
+    }
+
+
+DIED = Cause(node="node1", tp_rank=9, text="GPU 1 has fallen off the bus (Xid 79)", fix="reboot node1")
+FAILED = FailureVerdict(
+    gang="gang0", run_id="r1", plan_id="p", model=MODEL, stack="s", cause=DIED, secondary=(DIED,), ago_s=9.0,
+    newest=False,
+)  # fmt: skip
+HANGS = view("degraded", trouble="hung", cause=Cause(node="node2", tp_rank=19, text="the engine hangs", fix="look"))
+BENCHED = {
+    "id": "20261126-010000-gang0-3f2a", "at": 1.7e9, "model": MODEL, "stack": "sglang-0.4.4-l40s",
+    "layout": "PP4 x TP8", "load": {"concurrency": 128}, "serving": {"output_tok_s": 391.47},
+    "verdict": "BENCH-SLOW",
+}  # fmt: skip
+STOPPED = tuple(StopResult(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
+
+
+def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> PrepareResult:
+    outcomes: tuple[Any, ...] = ("started", "changed")
+    for name in NODES:
+        for outcome in outcomes:
+            on_step(HostEvent(host=name, task="Install the packages", role="packages", outcome=outcome, seconds=1.0))
+            time.sleep(0.03)
+    results = {name: HostResult(ok=9, changed=1, skipped=0) for name in NODES}
+    return PrepareResult(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
+
+
+def push(_: object, __: object, picture: Any) -> PushResult:
+    hops: tuple[Hop, ...] = ()
+    for done in (1 << 30, 2 << 30, 4 << 30):
+        hops = tuple(Hop(name=name, state="fetching", bytes=done) for name in NODES)
+        picture.moved(hops, 4 << 30, done)
+        time.sleep(0.03)
+    return PushResult(
+        source="/models/x",
+        directories=dict.fromkeys(NODES, "/workspace/x"),
+        bytes=4 << 30,
+        files=3,
+        nodes=PerNode(values={hop.name: hop for hop in hops}, failures={}),
+        shared={},
+        network="eth0",
+        seconds=12.3,
     )
 
 
-def listing(patch: pytest.MonkeyPatch, _: Path) -> None:
+def counted(at: Callable[[str, int, int], None], name: str, of: int) -> None:
+    for done in range(3):
+        at(name, done, of)
+        time.sleep(0.03)
+
+
+def check_now(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
+    counted(at, "gang0", 3)
+    verdict = SimpleNamespace(value="same")
+    return (SimpleNamespace(gang="gang0", subject=MODEL, verdict=verdict, compared=(), baseline=None),)
+
+
+def bench_now(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:
+    counted(at, "run", 256)
+    speed = {"output_tok_s": 391.47}
     record = {
-        "id": "20261126-010000-gang0-3f2a", "at": 1.7e9, "model": MODEL, "stack": "sglang-0.4.4-l40s",
-        "layout": "PP4 x TP8", "load": {"concurrency": 128}, "serving": {"output_tok_s": 391.47},
-        "verdict": "BENCH-SLOW",
-    }  # fmt: skip
-    patch.setattr("orchestrator.bench.store.all_benches", lambda: [record])
+        "id": "run-1",
+        "gang": "gang0",
+        "model": MODEL,
+        "stack": "sglang-0.4.4-l40s",
+        "layout": "TP32",
+        "gpu": "NVIDIA L40S",
+        "load": {"concurrency": Load().concurrency},
+        "dataset": "own text",
+        "serving": speed,
+        "runs": [speed],
+        "stand_in": False,
+        "against": "articles-int8",
+        "causes": ["traffic on TCP"],
+    }
+    judged = judge(speed, {"output_tok_s": 584.64})
+    return BenchedGang(record=record, file="/state/run-1.json", judged=judged, verdict=overall(judged), expected=None)
 
 
-def stopping(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.down import StopResult
-
-    ended = tuple(StopResult(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
-    patch.setattr("orchestrator.gang.commands.down.down", lambda *_, **__: ended)
-
-
-def asking_why(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.status.history import Explanation
-
-    patch.setattr(
-        "orchestrator.gang.commands.why.why",
-        lambda *_, **__: (Explanation(gang="gang0", verdict=None, now=view("absent"), failures={}),),
-    )
-
-
-def reading_logs(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.gang.steps.status.logs import LogLine
-
-    patch.setattr(
-        "orchestrator.gang.commands.logs.logs", lambda *_, **__: iter([LogLine("l40s-1", "ready\x1b[2J to serve")])
-    )
-
-
-def locking(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.gang.commands.lock.locks", lambda *_: ())
-
-
-def planning(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.gang.commands.up.rehearse", lambda *_: plan())
-
-
-def saved(_: pytest.MonkeyPatch, folder: Path) -> None:
-    save_snapshots({name: reference_machine(name, 0, right=True).snapshot() for name in NODES}, folder / "seen")
-
-
-def preparing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.hosts.steps.prepare import PrepareResult
-
-    def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> PrepareResult:
-        for name in NODES:
-            for outcome in ("started", "changed"):
-                on_step(_step(name, outcome))
-                time.sleep(0.03)
-        results = {name: HostResult(ok=9, changed=1, skipped=0) for name in NODES}
-        return PrepareResult(nodes=NODES, results=PerNode(values=results, failures={}), seconds=12.3)
-
-    patch.setattr("orchestrator.hosts.steps.prepare.prepare", prepare)
-    patch.setattr("orchestrator.hosts.steps.prepare.tasks_of", lambda *_: dict.fromkeys(NODES, 41))
-
-
-def _step(host: str, outcome: Any) -> HostEvent:
-    return HostEvent(host=host, task="Install the packages", role="packages", outcome=outcome, seconds=1.0)
-
-
-def pushing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.checkpoint.steps.chain import Hop
-    from orchestrator.checkpoint.steps.push import PushResult
-
-    def push(_: object, __: object, picture: Any) -> PushResult:
-        hops: tuple[Hop, ...] = ()
-        for done in (1 << 30, 2 << 30, 4 << 30):
-            hops = tuple(Hop(name=name, state="fetching", bytes=done) for name in NODES)
-            picture.moved(hops, 4 << 30, done)
-            time.sleep(0.03)
-        return PushResult(
-            source="/models/x",
-            directories=dict.fromkeys(NODES, "/workspace/x"),
-            bytes=4 << 30,
-            files=3,
-            nodes=PerNode(values={hop.name: hop for hop in hops}, failures={}),
-            shared={},
-            network="eth0",
-            seconds=12.3,
-        )
-
-    patch.setattr("orchestrator.checkpoint.steps.push.push", push)
-
-
-def comparing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    def check(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[Any, ...]:
-        for done in range(3):
-            at("gang0", done, 3)
-            time.sleep(0.03)
-        verdict = type("Verdict", (), {"value": "same"})
-        golden = {"gang": "gang0", "subject": MODEL, "verdict": verdict, "compared": (), "baseline": None}
-        return (type("Golden", (), golden),)
-
-    patch.setattr("orchestrator.golden.steps.golden.check_now", check)
-
-
-def measuring(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.bench.steps.bench import BenchedGang
-    from orchestrator.bench.verdict import judge, overall
-    from orchestrator.model.benchmark import Load
-
-    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> BenchedGang:
-        for done in range(3):
-            at("run", done, 256)
-            time.sleep(0.03)
-        record = {
-            "id": "run-1",
-            "gang": "gang0",
-            "model": MODEL,
-            "stack": "sglang-0.4.4-l40s",
-            "layout": "TP32",
-            "gpu": "NVIDIA L40S",
-            "load": {"concurrency": Load().concurrency},
-            "dataset": "own text",
-            "serving": {"output_tok_s": 391.47},
-            "runs": [{"output_tok_s": 391.47}],
-            "stand_in": False,
-            "against": "articles-int8",
-            "causes": ["traffic on TCP"],
-        }
-        judged = judge({"output_tok_s": 391.47}, {"output_tok_s": 584.64})
-        return BenchedGang(
-            record=record, file="/state/run-1.json", judged=judged, verdict=overall(judged), expected=None
-        )
-
-    patch.setattr("orchestrator.bench.steps.bench.run_now", measure)
-
-
-def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.nettest.messages import NettestLine
-    from orchestrator.nettest.report import ModelShape, NettestResult
-    from orchestrator.nettest.schedule import Place, schedule
-    from orchestrator.nettest.steps.nettest import TestedGang
-    from orchestrator.nettest.verdict import judge_links, judge_tests
-    from orchestrator.nettest.verification import Verification
-
-    places = [Place(node=f"node{number}", ranks=(number,), gpus=(0,)) for number in range(4)]
+def nettest_now(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[nettest.TestedGang, ...]:
+    places = [Place(node=name, ranks=(number,), gpus=(0,)) for number, name in enumerate(NODES)]
     steps = schedule(places, 7168)
     figures = [
         NettestLine(step=step.id, group=place, bytes=1 << 20, us=9999.0 if {1, 2} <= set(group) else 100.0)
@@ -393,118 +294,116 @@ def network_test_of(patch: pytest.MonkeyPatch, _: Path) -> None:
         for place, group in enumerate(step.groups)
         if step.kind == "pairs"
     ] + [NettestLine(step=0, group=0, bytes=size, us=50.0, captured=True) for size in steps[0].bytes]
-
-    def measure(_: object, __: object, at: Callable[[str, int, int], None]) -> tuple[TestedGang, ...]:
-        for done in range(3):
-            at("gang0", done, len(steps))
-            time.sleep(0.03)
-        result = NettestResult(
-            gang="gang0",
-            nodes=tuple(place.node for place in places),
-            ranks=4,
-            links=judge_links(steps, figures, places, {}),
-            tests=judge_tests(steps, figures, places, {}),
-            transport={place.node: "NCCL: IB over mlx5_0:1 with GPUDirect RDMA" for place in places},
-            moved=(),
-            shape=ModelShape(hidden_size=7168, layers=61),
-            seconds=12.3,
-            steps_s=10.0,
-            verification=Verification(pairs=12, least=1 << 26, seconds=0.4),
-        )
-        return (TestedGang(result=result, record={}, file="/state/nettest/1.json"),)
-
-    patch.setattr("orchestrator.nettest.steps.nettest.run_now", measure)
-
-
-def bringing(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.hosts.steps.stack.write_recipe", lambda _, out: (out / "build.sh",))
-
-
-def serving_a_page(patch: pytest.MonkeyPatch, _: Path) -> None:
-    class Source:
-        def __enter__(self) -> Source:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    class Interrupted(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            raise KeyboardInterrupt
-
-    patch.setattr("orchestrator.monitoring.commands.web.Watching", lambda *_: Source())
-    patch.setattr("orchestrator.monitoring.commands.web.serve", lambda *_: contextlib.nullcontext(8090))
-    patch.setattr("orchestrator.monitoring.commands.web.threading", SimpleNamespace(Event=Interrupted))
-
-
-def exporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    patch.setattr("orchestrator.monitoring.commands.export.read_request", lambda _: PlanRequest(model=MODEL))
-    patch.setattr(
-        "orchestrator.monitoring.commands.export.plan_inventory",
-        lambda *_: type("Planned", (), {"plan": plan()}),
+    counted(at, "gang0", len(steps))
+    result = NettestResult(
+        gang="gang0",
+        nodes=NODES,
+        ranks=4,
+        links=judge_links(steps, figures, places, {}),
+        tests=judge_tests(steps, figures, places, {}),
+        transport=dict.fromkeys(NODES, "NCCL: IB over mlx5_0:1 with GPUDirect RDMA"),
+        moved=(),
+        shape=ModelShape(hidden_size=7168, layers=61),
+        seconds=12.3,
+        steps_s=10.0,
+        verification=Verification(pairs=12, least=1 << 26, seconds=0.4),
     )
+    return (nettest.TestedGang(result=result, record={}, file="/state/nettest/1.json"),)
 
 
-def reporting(patch: pytest.MonkeyPatch, _: Path) -> None:
-    from orchestrator.support.steps.bundle import SupportBundle
-
-    made = SupportBundle(
-        path=Path("out.tar.gz"), files=("manifest.json",), missing={"snapshots/node3": "no answer"}, bytes=2048
-    )
-    patch.setattr("orchestrator.support.commands.support_bundle.bundle", lambda *_: made)
+class Interrupted(threading.Event):
+    def wait(self, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
 
 
-def nothing(_: pytest.MonkeyPatch, __: Path) -> None:
-    """It needs no cluster."""
-
-
-def asking_nobody(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
-    monkeypatch.setattr("orchestrator.cli.version.versions", lambda *_: ())
-
+WEB: Scene = {
+    "monitoring.commands.web.Watching": lambda *_: contextlib.nullcontext(),
+    "monitoring.commands.web.serve": lambda *_: contextlib.nullcontext(8090),
+    "monitoring.commands.web.threading": SimpleNamespace(Event=Interrupted),
+}
+COMPOSE: Scene = {
+    "monitoring.commands.export.read_request": lambda _: PlanRequest(model=MODEL),
+    "monitoring.commands.export.plan_inventory": lambda *_: SimpleNamespace(plan=plan()),
+}
+BUNDLE = SupportBundle(
+    path=Path("out.tar.gz"), files=("manifest.json",), missing={"snapshots/node3": "no answer"}, bytes=2048
+)
+ALONE: Scene = {}
+"""It needs no cluster."""
 
 LAST_NODE = "3     node3  ready  24-31"
+REHEARSED: Scene = {"gang.commands.up.rehearse": lambda *_: plan()}
+LOGS: Scene = {"gang.commands.logs.logs": lambda *_, **__: iter([LogLine("l40s-1", "ready\x1b[2J to serve")])}
+RECIPE: Scene = {"hosts.steps.stack.write_recipe": lambda _, out: (out / "build.sh",)}
+PUSH: Scene = {"checkpoint.steps.push.push": push}
+BUNDLED: Scene = {"support.commands.support_bundle.bundle": lambda *_: BUNDLE}
+ROLLING = turning("restart", "gang0", "gang1")
+PREPARE: Scene = {
+    "hosts.steps.prepare.prepare": prepare,
+    "hosts.steps.prepare.tasks_of": lambda *_: dict.fromkeys(NODES, 41),
+}
 SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
-    ("restart", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
-    ("restart --maintenance", restarting, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
-    ("restart --rolling", rolling, ("restarted one after the other in 45.6 s: gang0, gang1",)),
-    (f"up --model {MODEL}", starting, (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
-    (f"up --model {MODEL} --dry-run", planning, ("KV tokens: ", "rendezvous 10.0.0.11:5000")),
-    ("guard --once", guarding, ("gang0: it has been restarted",)),
-    ("rollback", rolling_back, (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
-    ("history", remembering, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
-    ("history --commands", remembering, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
-    ("golden check", comparing, ("gang0: 0 of 0 answers match the accepted ones",)),
-    ("bench", measuring, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
+    ("restart", turning("restart", "gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("restart --maintenance", turning("restart", "gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("restart --rolling", ROLLING, ("restarted one after the other in 12.3 s: gang0, gang1",)),
+    (f"up --model {MODEL}", starting(), (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
+    (
+        f"up --model {MODEL} --dry-run",
+        REHEARSED,
+        ("KV tokens: ", "rendezvous 10.0.0.11:5000"),
+    ),
+    ("guard --once", {"gang.commands.guard.guard": guard}, ("gang0: it has been restarted",)),
+    ("rollback", turning("rollback", "gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("history", HISTORY, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
+    ("history --commands", HISTORY, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
+    ("golden check", {"golden.steps.golden.check_now": check_now}, ("gang0: 0 of 0 answers match the accepted ones",)),
+    ("bench", {"bench.steps.bench.run_now": bench_now}, ("verdict: BENCH-SLOW", "likely: traffic on TCP", "67 %")),
     (
         "nettest",
-        network_test_of,
+        {"nettest.steps.nettest.run_now": nettest_now},
         ("NETTEST-SLOW-LINK: node1 GPU 0", "verdict: slow"),
     ),
-    ("router up", routing, ("router ready  http://192.0.2.9:30000",)),
-    ("status", looking, (LAST_NODE,)),
-    ("status gang0", suffering, ("gang0 degraded (hung)", "2 remarks: `l40s-deploy status --remarks`", "over TCP")),
-    ("status --wide", looking_at_gpus, (LAST_NODE, "node3  7")),
-    (f"up {MODEL} --strict", starting_in_spite, ("slow: NIC-NOT-UNDER-SWITCH: all 4 nodes: a card stands apart",)),
-    ("why gang0", failing, ("Xid 79", "to have it serve again: l40s-deploy restart gang0")),
-    ("bench list", listing, ("20261126-010000-gang0-3f2a",)),
-    ("models GLM-4.6-FP8", nothing, ("tp32*",)),
-    ("down", stopping, ("gang0: stopped on node0, node1, node2, node3",)),
-    ("why", asking_why, ("gang0: no recorded run has failed",)),
-    ("logs", reading_logs, (r"l40s-1 | ready\x1b[2J to serve",)),
-    ("lock", locking, ("no locks are held",)),
-    ("models", nothing, ("*: the default of `plan`",)),
-    ("doctor --from {seen}", saved, ("4 nodes, 32 GPUs examined",)),
-    ("discover --from {seen}", saved, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),
-    ("prepare", preparing, ("4 of 4 nodes ready after 12.3 s",)),
-    ("stack recipe sglang-0.4.4-l40s --out {seen}", bringing, ("/build.sh",)),
-    ("checkpoint push /models/x", pushing, ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after")),
-    (f"tuning status --offline --model {MODEL}", nothing, ("SGLang 0.5.23",)),
-    ("version", asking_nobody, (f"l40s-deploy {__version__}",)),
-    ("lab faults", nothing, ("gpu-lost",)),
-    ("web", serving_a_page, ("page: http://127.0.0.1:8090/",)),
-    ("export compose plan.json", exporting, ("network_mode: host",)),
-    ("support-bundle", reporting, ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer")),
-    ("completion bash", nothing, ("-F _shtab_l40s_deploy l40s-deploy",)),
+    ("router up", {"gang.commands.router.start_router": start_router}, ("router ready  http://192.0.2.9:30000",)),
+    ("status", shown(view()), (LAST_NODE,)),
+    ("status gang0", suffering(), ("gang0 degraded (hung)", "2 remarks: `l40s-deploy status --remarks`", "over TCP")),
+    ("status --wide", gpus(), (LAST_NODE, "node3  7")),
+    (f"up {MODEL} --strict", starting(SLOW), ("slow: NIC-NOT-UNDER-SWITCH: all 4 nodes: a card stands apart",)),
+    ("why gang0", explained(FAILED, HANGS), ("Xid 79", "to have it serve again: l40s-deploy restart gang0")),
+    ("bench list", {"bench.store.all_benches": lambda: [BENCHED]}, ("20261126-010000-gang0-3f2a",)),
+    ("models GLM-4.6-FP8", ALONE, ("tp32*",)),
+    ("down", {"gang.commands.down.down": lambda *_, **__: STOPPED}, ("gang0: stopped on node0, node1, node2, node3",)),
+    ("why", explained(None, view("absent")), ("gang0: no recorded run has failed",)),
+    (
+        "logs",
+        LOGS,
+        (r"l40s-1 | ready\x1b[2J to serve",),
+    ),
+    ("lock", {"gang.commands.lock.locks": lambda *_: ()}, ("no locks are held",)),
+    ("models", ALONE, ("*: the default of `plan`",)),
+    ("doctor --from {seen}", ALONE, ("4 nodes, 32 GPUs examined",)),
+    ("discover --from {seen}", ALONE, ("4 nodes, 32 GPUs, 20 of 20 RDMA ports active",)),
+    ("prepare", PREPARE, ("4 of 4 nodes ready after 12.3 s",)),
+    (
+        "stack recipe sglang-0.4.4-l40s --out {seen}",
+        RECIPE,
+        ("/build.sh",),
+    ),
+    (
+        "checkpoint push /models/x",
+        PUSH,
+        ("node3: /workspace/x", "4.00 GiB in 3 files on 4 nodes after"),
+    ),
+    (f"tuning status --offline --model {MODEL}", ALONE, ("SGLang 0.5.23",)),
+    ("version", {"cli.version.versions": lambda *_: ()}, (f"l40s-deploy {__version__}",)),
+    ("lab faults", ALONE, ("gpu-lost",)),
+    ("web", WEB, ("page: http://127.0.0.1:8090/",)),
+    ("export compose plan.json", COMPOSE, ("network_mode: host",)),
+    (
+        "support-bundle",
+        BUNDLED,
+        ("out.tar.gz: 1 files, 2 KiB", "missing: snapshots/node3: no answer"),
+    ),
+    ("completion bash", ALONE, ("-F _shtab_l40s_deploy l40s-deploy",)),
 ]
 LISTS = ("discover", "tuning")
 FOR_PROGRAMS = ("completion", "export", "logs")
@@ -517,7 +416,10 @@ def on_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
     def type_it(line: str, scene: Scene, columns: int = COLUMNS, **terminal: Any) -> Shown:
         monkeypatch.setattr("orchestrator.golden.steps.golden.after_start", lambda *_: ())
-        scene(monkeypatch, tmp_path)
+        for place, step in scene.items():
+            monkeypatch.setattr(f"orchestrator.{place}", step)
+        if "--from {seen}" in line:
+            save_snapshots({name: reference_machine(name).snapshot() for name in NODES}, tmp_path / "seen")
         words = [word.format(seen=tmp_path / "seen") for word in line.split()]
         if words[0] not in WITHOUT_A_CLUSTER:
             words += ["-i", REFERENCE]
@@ -569,7 +471,7 @@ def test_every_verb_is_tried() -> None:
 
 @pytest.mark.parametrize("line", ["restart", "restart --rolling", f"up --model {MODEL}"])
 def test_a_terminal_without_cursor_movement_gets_lines(on_terminal: Callable[..., Shown], line: str) -> None:
-    scene = {"restart": restarting, "restart --rolling": rolling}.get(line, starting)
+    (scene,) = (scene for typed, scene, _ in SCENES if typed == line)
     shown = on_terminal(line, scene, term="dumb")
     assert any("gang0: node3: starting, weights 41/163" in row for row in shown.lines), shown.text
     assert b"\x1b[" not in shown.raw.replace(b"\x1b[0m", b"")
