@@ -23,8 +23,13 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ["COLUMNS"] = "100"
 sys.path.insert(0, str(ROOT))
 
-from tests.support.documented import keys  # noqa: E402
-from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS  # noqa: E402
+from tests.support.every_verb import (  # noqa: E402
+    ANSWERS,
+    LINES,
+    LISTS,
+    REQUESTS,
+    keys,
+)
 from tests.support.faults import FAULTS, ODD  # noqa: E402
 from tests.support.healthy_cluster import cluster_with  # noqa: E402
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.odd_yaml import ODD_YAML
+from tests.support.hostile import ODD_YAML
 
 from l40s_lab.life import down as removing
 from l40s_lab.life.down import down

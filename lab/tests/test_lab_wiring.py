@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support.odd_yaml import ODD_YAML
+from tests.support.hostile import ODD_YAML
 
 from l40s_lab.hardware import sysfs, wiring
 from l40s_lab.hardware.infiniband import gid_table

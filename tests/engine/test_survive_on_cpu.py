@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.guarding import guarding, serving
 from tests.support.load import complete
 from tests.support.preloaded import L40S_DEPLOY
-from tests.support.small_lab import ENGINE_MODEL, SmallLab, small_lab
+from tests.support.small_lab import ENGINE_MODEL, SmallLab, guarding, serving, small_lab
 from tests.support.waiting import slack, until
 
 from l40s_lab.engine.model import CANARY_PROMPT, CANARY_TEXT

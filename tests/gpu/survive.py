@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.gpu.stage import Otherwise, Stage, with_what_was_seen
-from tests.support.guarding import guarding, serving
 from tests.support.preloaded import L40S_DEPLOY
+from tests.support.small_lab import guarding, serving
 
 LEASE_S = 6
 AFTER_S = 5

@@ -10,7 +10,6 @@ import json
 import signal
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support import preloaded
+from tests.support.load import complete
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import small_lab
 from tests.support.waiting import slack, until
@@ -138,12 +138,7 @@ def test_a_killed_up_is_followed_by_the_next_and_it_serves(operator: Operator) -
     ranks = [rank for node in gang["nodes"] for rank in node["ranks"]]
     assert [rank["tp_rank"] for rank in ranks] == list(range(32))
     assert all(rank["state"] == "alive" and rank["gpu_memory_bytes"] > 1 << 30 for rank in ranks)
-    body = json.dumps({"model": "any", "prompt": "The capital of France is", "max_tokens": 8}).encode()
-    request = urllib.request.Request(
-        f"{gang['service']['url']}/v1/completions", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        assert "Paris" in json.load(answer)["choices"][0]["text"]
+    assert "Paris" in complete(gang["service"]["url"], "any", "The capital of France is", 8)
     operator.type("down")
     assert operator.engines() == {}
     gang = operator.gang()

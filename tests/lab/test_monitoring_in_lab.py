@@ -14,13 +14,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.support.guarding import guarding
 from tests.support.hostile import HOSTILE, NOISES, Dripping, Strangers, resident_bytes, talker
 from tests.support.ports import free_port
 from tests.support.preloaded import L40S_DEPLOY
-from tests.support.prometheus import checked, program, query, running
-from tests.support.receiver import Receiver, receiver
-from tests.support.small_lab import SmallLab, small_lab
+from tests.support.prometheus import Receiver, checked, program, query, receiver, running
+from tests.support.small_lab import SmallLab, guarding, small_lab
 from tests.support.waiting import slack, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.certificates import certified_key
-from tests.support.guarding import guarding
 from tests.support.load import Load
 from tests.support.preloaded import L40S_DEPLOY
-from tests.support.small_lab import MODEL, SmallLab
+from tests.support.small_lab import MODEL, SmallLab, guarding
 from tests.support.waiting import slack, until
 
 from l40s_lab.processes import wait_until

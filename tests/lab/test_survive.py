@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.guarding import guarding, serving
+from tests.support.load import complete
 from tests.support.router import NotInstalled, router_environment, router_group
+from tests.support.small_lab import guarding, serving
 from tests.support.waiting import slack, until
 
 from .conftest import RunningLab, needs_root
@@ -73,10 +73,7 @@ def watched(operator: Operator, *more: str) -> Iterator[Path]:
 
 
 def completion(url: str) -> str:
-    body = json.dumps({"model": MODEL[1], "prompt": "The capital of France is", "max_tokens": 8}).encode()
-    asked = urllib.request.Request(f"{url}/v1/completions", data=body, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=10 * slack()) as answer:
-        return str(json.load(answer)["choices"][0]["text"])
+    return complete(url, MODEL[1], "The capital of France is", 8)
 
 
 def test_a_guard_goes_on_without_a_dead_leader_and_returns_when_it_is_back(routed: Operator) -> None:

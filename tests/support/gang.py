@@ -1,4 +1,5 @@
-"""A gang of real agents as real processes on loopback addresses, each with its own state folder."""
+"""A gang of real agents as real processes on loopback addresses, each with its own state folder; and a run of two nodes
+without processes."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 from orchestrator.node import itself, processes, supervision
+from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import scratch
 from orchestrator.node.verbs import go, report, stage, stop
+from orchestrator.protocol.staging import Endpoint
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 WATCH: dict[str, Any] = {
@@ -267,3 +270,19 @@ class Cluster:
 
 Gang = Callable[..., Cluster]
 """Makes one, in the words of `Cluster`."""
+
+
+def linked_run(node: str, folder: str = "/nowhere", **more: Any) -> Run:
+    """One node's part; a leads."""
+    members = ("a", "b")
+    return Run(
+        folder=folder,
+        run_id="r1",
+        gang="g",
+        node=node,
+        node_rank=members.index(node),
+        nnodes=len(members),
+        members=members,
+        leader=Endpoint(address="127.0.0.1", port=free_port()),
+        **more,
+    )

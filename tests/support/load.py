@@ -6,7 +6,8 @@ import http.client
 import json
 import threading
 import time
-import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -17,10 +18,19 @@ TIMEOUT_S = 60.0
 
 def complete(url: str, model: str, prompt: str, tokens: int) -> str:
     """The text of one completion, at temperature 0."""
-    body = json.dumps({"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}).encode()
-    request = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    with answered(f"{url}/v1/completions", body) as answer:
         return str(json.load(answer)["choices"][0]["text"])
+
+
+@contextmanager
+def answered(url: str, body: dict[str, Any], patience: float = TIMEOUT_S) -> Iterator[http.client.HTTPResponse]:
+    """What a server answers to one POST, whatever its status. Raises OSError, HTTPException."""
+    place = urlsplit(url)
+    link = http.client.HTTPConnection(place.hostname or "", place.port, timeout=patience)
+    with closing(link):
+        link.request("POST", place.path, json.dumps(body), {"Content-Type": "application/json"})
+        yield link.getresponse()
 
 
 class Stream(threading.Thread):
@@ -28,7 +38,7 @@ class Stream(threading.Thread):
 
     def __init__(self, url: str, body: dict[str, Any], patience: float = TIMEOUT_S) -> None:
         super().__init__(daemon=True)
-        self._url, self._body, self._patience = urlsplit(url), body, patience
+        self._url, self._body, self._patience = url, body, patience
         self._begun = threading.Event()
         self._ended = ""
         self._gone = False
@@ -41,14 +51,12 @@ class Stream(threading.Thread):
         return cls(f"{url}/v1/completions", body | {"stream": True})
 
     def run(self) -> None:
-        link = http.client.HTTPConnection(self._url.hostname or "", self._url.port, timeout=self._patience)
+        received = b""
         try:
-            link.request("POST", self._url.path, json.dumps(self._body), {"Content-Type": "application/json"})
-            answer = link.getresponse()
-            received = b""
-            while not self._gone and (more := answer.read1(4096)):
-                received += more
-                self._begun.set()
+            with answered(self._url, self._body, self._patience) as answer:
+                while not self._gone and (more := answer.read1(4096)):
+                    received += more
+                    self._begun.set()
             self._ended = f"{answer.status}, whole" if b"[DONE]" in received else "cut"
         except TimeoutError:
             self._ended = "no answer"
@@ -56,7 +64,6 @@ class Stream(threading.Thread):
             self._ended = "cut"
         finally:
             self._begun.set()
-            link.close()
 
     def under_way(self) -> Stream:
         """Wait for its first token."""
@@ -119,16 +126,11 @@ class Load:
 
     def _ask(self, prompt: str, *, stream: bool) -> str:
         """'' if the answer was complete."""
-        parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         body = {"model": self.model, "prompt": prompt, "max_tokens": self.tokens, "stream": stream}
         try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
+            with answered(f"{self.url}/v1/completions", body) as answer:
+                text = answer.read()
             whole = b"[DONE]" in text if stream else bool(json.loads(text).get("choices"))
             return "" if answer.status == 200 and whole else f"HTTP {answer.status}: {text[:200]!r}"
         except (OSError, ValueError, http.client.HTTPException) as error:
             return f"{type(error).__name__}: {error}"
-        finally:
-            connection.close()

@@ -21,6 +21,9 @@ ROOT_PORT = ("0x8086", "0x352a", "0x060400", "0x0000")
 PLX = ("0x10b5", "0x9797", "0x060400", "0x9797")
 PEX_GEN4 = ("0x1000", "0xc010", "0x060400", "0xa024")
 PEX_GEN5 = ("0x1000", "0xc030", "0x060400", "0x0144")
+SUB = ("0x10b5", "0x8796", "0x060400", "0x8796")
+"""Another make than the machine's own switches, used on GPU cards."""
+PLAIN_VF = ("0x15b3", "0x101e", "0x020000", "0x0016")
 PEX_GEN5_SUB = ("0x1000", "0xc030", "0x060400", "0x1144")
 MIB = 1 << 20
 
@@ -233,7 +236,6 @@ def reference_machine(node: str = "node0", number: int = 0, *, right: bool = Tru
     """
     machine = MachineFiles(node)
     machine.processors()
-    rails = [f"10.{rail}.0.{11 + number}/24" for rail in (1, 2, 3, 4)]
     for half, bus in enumerate((0x15, 0x97)):
         upstream = machine.switch(machine.root_port(bus, numa=half), bus + 1, numa=half)
         for index in range(4):
@@ -241,30 +243,42 @@ def reference_machine(node: str = "node0", number: int = 0, *, right: bool = Tru
             machine.gpu(port, bus + 3 + index, numa=half)
         if right or half == 0:
             port = machine.downstream(upstream, bus + 2, 0x10, numa=half)
-            _rdma_card(machine, port, bus + 7, half, rails, up=right)
+            rdma_card(machine, port, bus + 7, half, number, up=right)
         else:
-            _rdma_card(machine, machine.root_port(0xC0, 3, numa=half), 0xC1, half, rails, up=right)
+            rdma_card(machine, machine.root_port(0xC0, 3, numa=half), 0xC1, half, number, up=right)
     machine.slot("2", "0000:1c:00")
     machine.slot("6", "0000:9e:00" if right else "0000:c1:00")
-    _main_card(machine, number, both_up=right)
+    main_card(machine, number, both_up=right)
     return machine
 
 
-def _rdma_card(machine: MachineFiles, above: str, bus: int, half: int, rails: list[str], *, up: bool) -> None:
+def rdma_card(
+    machine: MachineFiles,
+    above: str,
+    bus: int,
+    half: int,
+    number: int,
+    link_layer: str = "Ethernet",
+    *,
+    up: bool = True,
+) -> None:
+    """A dual-port card with both rails of one half."""
     names = [f"ens{half + 2}f0np0", f"ens{half + 2}f1np1"]
     for index, folder in enumerate(machine.nic(above, bus, names, numa=half)):
         rail = half * 2 + index
-        if not up:
-            machine.interface(names[index], folder, up=False)
+        address = f"10.{rail + 1}.0.{11 + number}/24"
+        if up:
+            machine.address(names[index], address)
         else:
-            machine.address(names[index], rails[rail])
-        machine.rdma(f"mlx5_{rail}", folder, names[index], up=up, ipv4=rails[rail] if up else "")
+            machine.interface(names[index], folder, up=False)
+        ipv4 = address if up else ""
+        machine.rdma(f"mlx5_{rail}", folder, names[index], up=up, ipv4=ipv4, link_layer=link_layer)
 
 
-def _main_card(machine: MachineFiles, number: int, *, both_up: bool) -> None:
-    port = machine.root_port(0x37, 1, numa=0)
+def main_card(machine: MachineFiles, number: int, *, bus: int = 0x37, both_up: bool = True) -> None:
+    """A card on a root port, bonded, or with one port up."""
     names = ["ens9f0np0", "ens9f1np1"]
-    folders = machine.nic(port, 0x38, names)
+    folders = machine.nic(machine.root_port(bus, 1, numa=0), bus + 1, names)
     address = f"10.0.0.{11 + number}/24"
     if both_up:
         machine.bond("bond0", names)
@@ -277,3 +291,20 @@ def _main_card(machine: MachineFiles, number: int, *, both_up: bool) -> None:
         machine.rdma("mlx5_5", folders[1], names[1], up=False)
     machine.interface("lo", mtu=65536, speed=0)
     machine.address("lo", "127.0.0.1/8")
+
+
+def storage_card(machine: MachineFiles, *, bus: int = 0xB0, number: int = 0) -> None:
+    """One port on a root port of NUMA domain 0, with an address in a separate network."""
+    (folder,) = machine.nic(machine.root_port(bus, 1, numa=0), bus + 1, ["ens20np0"])
+    address = f"10.20.0.{11 + number}/24"
+    machine.address("ens20np0", address)
+    machine.rdma("mlx5_20", folder, "ens20np0", ipv4=address)
+
+
+def virtual_functions(machine: MachineFiles, card: str, count: int, *, bus: int) -> None:
+    """SR-IOV functions of a card: RDMA devices that are down and whose interfaces are not in use."""
+    above = card.rpartition("/")[0]
+    for index in range(count):
+        folder = machine.function(above, f"0000:{bus:02x}:01.{index}", PLAIN_VF, driver="mlx5_core")
+        machine.link(f"{folder}/physfn", card)
+        machine.rdma(f"mlx5_{30 + index}", folder, f"enp{bus}v{index}", up=False)

@@ -1,4 +1,5 @@
-"""Debian's own Prometheus and Alertmanager, run on loopback for a test. `make setup` fetches the programs."""
+"""Debian's own Prometheus and Alertmanager, run on loopback for a test (`make setup` fetches the programs), and a
+server that records webhook requests."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ import os
 import shlex
 import shutil
 import subprocess
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -77,3 +82,45 @@ def _answers(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+@dataclass
+class Receiver:
+    """got: (path, document, monotonic seconds) of every POST. status, answer: what it answers."""
+
+    url: str = ""
+    status: int = 200
+    answer: Any = None
+    got: list[tuple[str, Any, float]] = field(default_factory=list)
+
+    def documents(self) -> list[Any]:
+        return [document for _, document, _ in self.got]
+
+
+@contextmanager
+def receiver() -> Iterator[Receiver]:
+    """On a loopback port that the system chooses."""
+    kept = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kept.got.append((self.path, json.loads(body), time.monotonic()))
+            self.send_response(kept.status)
+            text = b"" if kept.answer is None else json.dumps(kept.answer).encode()
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    kept.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield kept
+    finally:
+        server.shutdown()
+        server.server_close()

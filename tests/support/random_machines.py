@@ -6,8 +6,20 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from tests.support.healthy_cluster import HealthyNode, dressed
-from tests.support.machine_files import CX6DX, L40S, PEX_GEN4, PEX_GEN5, PEX_GEN5_SUB, PLX, ROOT_PORT, MachineFiles
-from tests.support.machines import SUB, main_card, storage_card, virtual_functions
+from tests.support.machine_files import (
+    CX6DX,
+    L40S,
+    PEX_GEN4,
+    PEX_GEN5,
+    PEX_GEN5_SUB,
+    PLX,
+    ROOT_PORT,
+    SUB,
+    MachineFiles,
+    main_card,
+    storage_card,
+    virtual_functions,
+)
 
 MAKES = (PLX, SUB, PEX_GEN4, PEX_GEN5, PEX_GEN5_SUB, ROOT_PORT)
 

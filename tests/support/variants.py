@@ -1,13 +1,22 @@
-"""The healthy node on machines of other shapes, with the same addresses: every fault is tried on each of them."""
+"""The healthy node on machines of other shapes, with the same addresses: every fault is tried on each of them. And
+healthy nodes of other shapes than the articles': nested switches, cards with several GPUs, no switches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.support.healthy_cluster import HealthyNode
-from tests.support.machine_files import PLX
-from tests.support.machines import SUB, virtual_functions
+from tests.support.healthy_cluster import HealthyNode, dressed
+from tests.support.machine_files import (
+    PEX_GEN4,
+    PLX,
+    SUB,
+    MachineFiles,
+    main_card,
+    rdma_card,
+    storage_card,
+    virtual_functions,
+)
 
 _UPSTREAM, _DOWNSTREAM, _ROOT = 5, 6, 4
 _SWITCHES = ("0000:16:00.0", "0000:98:00.0")
@@ -105,3 +114,69 @@ VARIANTS = (
     Variant("bonded rails", bonded_rails),
     Variant("virtual machine", guest, hidden=True),
 )
+
+
+Shape = Callable[[str, int], HealthyNode]
+
+
+def nested_node(name: str = "node0", number: int = 0, *, cards_on_top: bool = True) -> HealthyNode:
+    """Two NUMA domains, each with a top switch above two sub-switches of two GPUs; each half's RDMA card is behind the
+    top switch, or behind its first sub-switch. A bonded main card is on a root port."""
+    machine = MachineFiles(name)
+    machine.processors()
+    for half in (0, 1):
+        base = 0x40 + 0x40 * half
+        top = machine.switch(machine.root_port(base, numa=half), base + 1, numa=half)
+        subs = []
+        for place in (0, 1):
+            bus = base + 0x10 + 0x10 * place
+            sub = machine.switch(machine.downstream(top, base + 2, 4 * place, numa=half), bus, numa=half)
+            subs.append(sub)
+            for index in (0, 1):
+                machine.gpu(machine.downstream(sub, bus + 1, 4 * index, numa=half), bus + 2 + index, numa=half)
+        above, bus = (top, base + 2) if cards_on_top else (subs[0], base + 0x11)
+        rdma_card(machine, machine.downstream(above, bus, 0x10, numa=half), base + 8, half, number)
+    main_card(machine, number)
+    return dressed(machine)
+
+
+def gpus_alone_behind_their_own_switch(name: str = "node0", number: int = 0) -> HealthyNode:
+    """Eight cards with a switch and one GPU each, on root ports; two RDMA cards on root ports too."""
+    machine = MachineFiles(name)
+    machine.processors()
+    for index in range(8):
+        bus, half = 0x40 + 8 * index, index // 4
+        own = machine.switch(machine.root_port(bus, numa=half), bus + 1, numa=half, ids=SUB)
+        machine.gpu(machine.downstream(own, bus + 2, 0, numa=half), bus + 3, numa=half)
+    for half in (0, 1):
+        rdma_card(machine, machine.root_port(0xC0 + 0x10 * half, 3, numa=half), 0xC1 + 0x10 * half, half, number)
+    main_card(machine, number)
+    return dressed(machine)
+
+
+def on_root_ports(
+    name: str = "node0", number: int = 0, *, link_layer: str = "Ethernet", storage: bool = False
+) -> HealthyNode:
+    """Eight GPUs and two RDMA cards, each on a root port of its own. storage: beside an Ethernet card for storage."""
+    machine = MachineFiles(name)
+    machine.processors()
+    for index in range(8):
+        machine.gpu(machine.root_port(0x40 + 4 * index, numa=index // 4), 0x41 + 4 * index, numa=index // 4)
+    for half in (0, 1):
+        bus = 0xC0 + 0x10 * half
+        rdma_card(machine, machine.root_port(bus, 3, numa=half), bus + 1, half, number, link_layer=link_layer)
+    if storage:
+        storage_card(machine, number=number)
+    main_card(machine, number)
+    return dressed(machine)
+
+
+def two_sub_switches() -> MachineFiles:
+    """Two GPUs, each behind a sub-switch of its own of one Broadcom switch."""
+    machine = MachineFiles()
+    top = machine.switch(machine.root_port(0x10), 0x11, ids=PEX_GEN4)
+    for index in range(2):
+        bus = 0x20 + 0x10 * index
+        sub = machine.switch(machine.downstream(top, 0x12, 4 * index), bus, ids=PEX_GEN4)
+        machine.gpu(machine.downstream(sub, bus + 1, 0), bus + 2)
+    return machine

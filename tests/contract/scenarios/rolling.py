@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.contract.contract import REAL, Row, Scenario, See
 from tests.contract.under_test import EngineUnderTest
-from tests.support.load import Load
+from tests.support.load import Load, complete
 from tests.support.ports import free_port
 from tests.support.router import router_environment, router_group
 from tests.support.small_lab import SmallLab, small_lab
@@ -27,7 +25,7 @@ def _play(engine: EngineUnderTest, see: See) -> None:
         before = _gangs(lab)
         see("up", ", ".join(gang["state"] for gang in before))
         see("in-router", _in_router(lab))
-        see("text", _text(port))
+        see("text", complete(f"http://127.0.0.1:{port}", "any", CANARY_PROMPT, len(CANARY_TEXT)))
         with Load(f"http://127.0.0.1:{port}", lab.model, clients=2) as load:
             done = lab.deploy("restart", "--rolling", check=False, timeout=_MOST_S)
         print(f"    {load.good} requests answered, {len(load.bad)} failed, the slowest after {load.slowest_s:.1f} s")
@@ -65,16 +63,6 @@ def _gangs(lab: SmallLab) -> list[dict[str, str]]:
 
 def _in_router(lab: SmallLab) -> int:
     return sum(worker["healthy"] for worker in lab.json("router", "status")["workers"])
-
-
-def _text(port: int) -> str:
-    """The answer through the router."""
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    body = {"model": "any", "prompt": CANARY_PROMPT, "max_tokens": len(CANARY_TEXT), "temperature": 0}
-    link.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    text: str = json.loads(link.getresponse().read())["choices"][0]["text"]
-    link.close()
-    return text
 
 
 def text_row(asks: str) -> Row:

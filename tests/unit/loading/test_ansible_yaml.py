@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.odd_yaml import ODD_YAML
+from tests.support.hostile import ODD_YAML
 
 from orchestrator.loading.ansible_yaml import BadPattern, expand, read_ansible_inventory
 from orchestrator.loading.marked_yaml import parse_yaml

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.documented import keys
-from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS
+from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS, keys
 
 from orchestrator.node.dispatch import VERBS
 from orchestrator.node.verbs import stay

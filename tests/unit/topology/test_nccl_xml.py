@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.machine_files import MachineFiles, reference_machine
-from tests.support.machines import nested_node, two_sub_switches
 from tests.support.nccl_walk import Walk
 from tests.support.random_machines import Grown, any_machine
+from tests.support.variants import nested_node, two_sub_switches
 
 from orchestrator.model.topology import CpuModel, PathType, Topology
 from orchestrator.topology.build import build

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.healthy_cluster import HealthyNode, cluster_of, healthy_node
-from tests.support.machine_files import MachineFiles
-from tests.support.machines import gpus_alone_behind_their_own_switch, nested_node, virtual_functions
+from tests.support.machine_files import MachineFiles, virtual_functions
+from tests.support.variants import gpus_alone_behind_their_own_switch, nested_node
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.recordings import save_snapshots

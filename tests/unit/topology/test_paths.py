@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.machine_files import MachineFiles, reference_machine
-from tests.support.machines import nested_node, two_sub_switches
+from tests.support.variants import nested_node, two_sub_switches
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.steps.recordings import save_snapshots

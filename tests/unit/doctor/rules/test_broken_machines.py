@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with, healthy_node, healthy_nodes
 from tests.support.machine_files import reference_machine
-from tests.support.machines import nested_node, on_root_ports
+from tests.support.variants import nested_node, on_root_ports
 
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.rules.support.registry import run_rules

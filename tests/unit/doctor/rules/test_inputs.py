@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.faults import FAULTS, ODD, Fault, fault
 from tests.support.healthy_cluster import HealthyNode, cluster_with, healthy_node
-from tests.support.machine_files import MachineFiles, reference_machine
-from tests.support.machines import gpus_alone_behind_their_own_switch, nested_node, storage_card
+from tests.support.machine_files import MachineFiles, reference_machine, storage_card
+from tests.support.variants import gpus_alone_behind_their_own_switch, nested_node
 
 from orchestrator.cli.main import main
 from orchestrator.doctor.rules.support.registry import run_rules

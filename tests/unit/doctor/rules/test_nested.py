@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.healthy_cluster import HealthyNode, cluster_of, configuration_space
-from tests.support.machines import nested_node
+from tests.support.variants import nested_node
 
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.model.finding import Finding

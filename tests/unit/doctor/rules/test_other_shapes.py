@@ -15,9 +15,8 @@ from tests.support.healthy_cluster import (
     healthy_nodes,
     tuned,
 )  # fmt: skip
-from tests.support.machine_files import MachineFiles
-from tests.support.machines import SUB, main_card, on_root_ports, virtual_functions
-from tests.support.variants import bonded_rails
+from tests.support.machine_files import SUB, MachineFiles, main_card, virtual_functions
+from tests.support.variants import bonded_rails, on_root_ports
 
 from orchestrator.doctor.rules.support.registry import run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given

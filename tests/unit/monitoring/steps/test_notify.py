@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.hostile import HOSTILE, talker
-from tests.support.receiver import receiver
+from tests.support.prometheus import receiver
 
 from orchestrator.cli import main as cli
 from orchestrator.gang.overview import Overview

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.linked_run import linked_run
+from tests.support.gang import linked_run
 
 from orchestrator.gang.pace import late
 from orchestrator.node import files

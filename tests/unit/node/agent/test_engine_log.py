@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.linked_run import linked_run
+from tests.support.gang import linked_run
 
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.record import Record

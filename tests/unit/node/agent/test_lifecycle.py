@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.linked_run import linked_run
+from tests.support.gang import linked_run
 
 from orchestrator.node.agent import lifecycle, verdicts
 from orchestrator.node.agent.lifecycle import (

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.linked_run import linked_run
+from tests.support.gang import linked_run
 
 from orchestrator.node.agent.run import Run
 from orchestrator.node.network import wire

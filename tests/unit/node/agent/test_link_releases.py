@@ -7,7 +7,7 @@ import socket
 import time
 
 import pytest
-from tests.support.linked_run import linked_run
+from tests.support.gang import linked_run
 from tests.support.waiting import until
 
 from orchestrator import __version__

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.linked_run import linked_run
+from tests.support.gang import linked_run
 
 from orchestrator.node.engine import scratch
 from orchestrator.protocol.staging import Watch
