@@ -14,13 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_plan import plan_of
 
-from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import template
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.plan import GangPlan, NodePlan
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.rendering import launch_script
 
 TEXT = template("launch.sh.j2")
@@ -28,13 +25,7 @@ TELL = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), 
 
 
 def planned(stack: str = "sglang-0.4.4-l40s") -> tuple[NodePlan, GangPlan]:
-    plan = build_plan(
-        [gang()],
-        load_profile("DeepSeek-V3-0324-Block64x64"),
-        load_stack(stack),
-        topologies(gang()),
-        PlanOptions(),
-    )
+    plan = plan_of(stack=stack)
     return plan.gangs[0].nodes[1], plan.gangs[0]
 
 

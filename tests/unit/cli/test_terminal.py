@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.support.machine_files import reference_machine
 from tests.support.reference_cluster import gang as reference
-from tests.support.reference_cluster import topologies
+from tests.support.reference_plan import plan_of
 from tests.support.terminal import COLUMNS, Shown, Terminal
 
 from orchestrator import __version__
@@ -43,8 +43,6 @@ from orchestrator.gang.steps.status.logs import LogLine
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.hosts.steps.prepare import PrepareResult
 from orchestrator.hosts.steps.runner import HostEvent, HostResult
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.benchmark import Load
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
@@ -56,7 +54,6 @@ from orchestrator.nettest.schedule import Place, schedule
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.nettest.verification import Verification
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
@@ -93,8 +90,7 @@ def node(rank: int, state: str) -> NodeView:
 
 
 def plan() -> Plan:
-    spec = reference()
-    return build_plan([spec], load_profile(MODEL), load_stack("sglang-0.5.23"), topologies(spec), PlanOptions())
+    return plan_of(reference(), MODEL)
 
 
 def rise(watcher: Any, *names: str) -> None:

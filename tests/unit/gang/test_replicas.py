@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_plan import plan_of
 
 from orchestrator.gang.steps.standing import LastRun, runs_in, stands_as_replicas
 from orchestrator.loading.profiles import load_profile
@@ -78,6 +79,5 @@ def test_minimax_m2_is_planned_on_each_node_in_the_layout_that_its_profile_names
 
 def test_a_replica_takes_the_degrees_that_were_asked_for() -> None:
     (first, *_) = replicas_of(gang())
-    options = PlanOptions(tensor_parallel=8, expert_parallel=2)
-    plan = build_plan([first], load_profile("MiniMax-M2"), load_stack("sglang-0.5.23"), topologies(gang()), options)
+    plan = plan_of(first, "MiniMax-M2", tensor_parallel=8, expert_parallel=2)
     assert (plan.gangs[0].layout.tensor_parallel, plan.gangs[0].layout.expert_parallel) == (8, 2)

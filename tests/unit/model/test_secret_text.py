@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang
+from tests.support.reference_plan import plan_of
 
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.model.secret_text import HIDDEN, is_hidden, is_secret, shown, shown_env, shown_flags, typed
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.plan_file import plan_json
 
 SECRET = "hf_abcDEF0123456789"
 
 
 def plan_with(name: str, value: str, *, public: tuple[str, ...] = (), args: tuple[str, ...] = ()) -> Plan:
-    spec = gang(overrides=Overrides(env=((name, value),), env_public=public, args=args))
-    model, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
-    return build_plan([spec], model, stack, topologies(spec), PlanOptions())
+    return plan_of(gang(overrides=Overrides(env=((name, value),), env_public=public, args=args)))
 
 
 @pytest.mark.parametrize(

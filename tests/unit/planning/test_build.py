@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import reference_plan
 from tests.support.reference_cluster import gang, gpu, topologies
 
 from orchestrator.engines.registry import engine_of
@@ -32,21 +33,8 @@ INT8 = "DeepSeek-R1-Channel-INT8"
 GIB = 1 << 30
 
 
-def plan_of(
-    spec: GangSpec,
-    facts: dict[str, Topology] | None = None,
-    *,
-    model: str = "DeepSeek-V3-0324-Block64x64",
-    stack: str = "sglang-0.4.4-l40s",
-    **options: Any,
-) -> Plan:
-    return build_plan(
-        [spec],
-        load_profile(model),
-        load_stack(stack),
-        topologies(spec) if facts is None else facts,
-        PlanOptions(**{"hosts": HOSTS, **options}),
-    )
+def plan_of(spec: GangSpec, facts: dict[str, Topology] | None = None, **options: Any) -> Plan:
+    return reference_plan.plan_of(spec, facts=facts, **{"stack": "sglang-0.4.4-l40s", "hosts": HOSTS, **options})
 
 
 def nodes(plan: Plan) -> tuple[NodePlan, ...]:
@@ -85,7 +73,7 @@ def test_memory_is_computed_from_whoever_asked_for_a_flag(asked_by: str) -> None
     if asked_by == "stack":
         stack = replace(stack, flags=(words,))
     extra = words if asked_by == "after --" else ()
-    plan = build_plan([spec], profile, stack, topologies(spec), PlanOptions(hosts=HOSTS, extra_args=extra))
+    plan = plan_of(spec, model=profile, stack=stack, extra_args=extra)
     assert plan_json(plan)["gangs"][0]["memory"]["static_fraction"] == 0.8
     assert plan.gangs[0].memory.kv_tokens != plan_of(gang(), stack="sglang-0.5.23").gangs[0].memory.kv_tokens
 
@@ -303,8 +291,7 @@ def test_a_stack_that_is_launched_otherwise_has_no_place_for_a_key() -> None:
     spec = gang()
     stack = replace(load_stack("sglang-0.4.4-l40s"), launch=("sglang", "serve"))
     with pytest.raises(InputError, match="python3 -m MODULE"):
-        build_plan([spec], load_profile("DeepSeek-V3-0324-Block64x64"), stack, topologies(spec),
-                   PlanOptions(api_keys={"gang0": "3fa9"}))  # fmt: skip
+        plan_of(spec, stack=stack, api_keys={"gang0": "3fa9"})
 
 
 def test_every_node_of_a_gang_has_as_many_gpus() -> None:

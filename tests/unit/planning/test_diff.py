@@ -6,39 +6,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang
+from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.diff import SettingChange, changes, words_of
-from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.staging import StagingRequest
 
 
-def staged(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, StagingRequest]:
+def staged_as(*, run_id: str = "r1", extra: tuple[str, ...] = (), **settings: Any) -> dict[str, StagingRequest]:
     spec = gang(**settings)
-    plan = build_plan(
-        [spec],
-        load_profile("DeepSeek-V3-0324-Block64x64"),
-        load_stack("sglang-0.5.23"),
-        topologies(spec),
-        PlanOptions(extra_args=extra),
-    )
-    scripts = launch_scripts(plan)
-    return staging_requests(spec, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id=run_id, key=run_id)
+    return staged(spec, plan_of(spec, extra_args=extra), run_id=run_id, key=run_id)
 
 
 def test_the_same_plan_in_another_run_changes_nothing() -> None:
-    assert changes(staged(), staged(run_id="r2")) == ()
+    assert changes(staged_as(), staged_as(run_id="r2")) == ()
 
 
 def test_a_user_whom_the_node_chose_itself_is_no_change() -> None:
-    was = {name: replace(request, engine_user="deploy") for name, request in staged().items()}
-    assert changes(was, staged()) == ()
-    named = {change.name for change in changes(was, staged(engine_user="l40s"))}
+    was = {name: replace(request, engine_user="deploy") for name, request in staged_as().items()}
+    assert changes(was, staged_as()) == ()
+    named = {change.name for change in changes(was, staged_as(engine_user="l40s"))}
     assert "engine_user" in named
 
 
@@ -54,20 +42,20 @@ def test_a_user_whom_the_node_chose_itself_is_no_change() -> None:
 def test_each_setting_that_differs_is_told_on_each_node(
     settings: dict[str, Any], expected: tuple[str, str | None, str]
 ) -> None:
-    found = changes(staged(), staged(**settings))
+    found = changes(staged_as(), staged_as(**settings))
     assert found == tuple(SettingChange(f"node{rank}", *expected) for rank in range(4))
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "DB_HOST"])
 def test_values_that_are_not_shown_are_told_as_such(name: str) -> None:
-    was, will = (staged(overrides=Overrides(env=((name, value),))) for value in ("hf_old", "hf_new"))
+    was, will = (staged_as(overrides=Overrides(env=((name, value),))) for value in ("hf_old", "hf_new"))
     assert {(change.was, change.will) for change in changes(was, will)} == {("<secret>", "<secret>")}
 
 
 def test_a_public_value_is_told_and_a_secret_in_an_argument_is_not() -> None:
     flag = "--otlp-traces-endpoint"
     was, will = (
-        staged(overrides=Overrides(env=(("DB_HOST", host),), args=(flag, f"http://me:{host}@traces")))
+        staged_as(overrides=Overrides(env=(("DB_HOST", host),), args=(flag, f"http://me:{host}@traces")))
         for host in ("old-host", "new-host")
     )
     told = {one.name: (one.was, one.will) for one in changes(was, will, dict.fromkeys(was, ("DB_HOST",)))}
@@ -76,7 +64,7 @@ def test_a_public_value_is_told_and_a_secret_in_an_argument_is_not() -> None:
 
 
 def test_nodes_that_come_and_go() -> None:
-    gone = changes(staged(), {name: request for name, request in staged().items() if name != "node3"})
+    gone = changes(staged_as(), {name: request for name, request in staged_as().items() if name != "node3"})
     assert {change.node for change in gone} == {"node3"}
     assert all(change.will is None for change in gone)
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang
+from tests.support.reference_plan import plan_of, staged
 
-from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.environment import network
 from orchestrator.planning.ports import port_uses
-from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.network import NodeNetwork, Transport
 
 RDMA, TCP, NONE = Transport.RDMA, Transport.TCP, Transport.NONE
@@ -73,10 +67,7 @@ def test_everything_else_that_is_named() -> None:
 
 
 def planned(**by_hand: str) -> Plan:
-    spec = gang(4)
-    nodes = tuple(replace(node, overrides=Overrides(env=tuple(by_hand.items()))) for node in spec.nodes)
-    spec, stack = replace(spec, nodes=nodes), load_stack("sglang-0.5.23")
-    return build_plan([spec], load_profile("DeepSeek-V3-0324-Block64x64"), stack, topologies(spec), PlanOptions())
+    return plan_of(gang(overrides=Overrides(env=tuple(by_hand.items()))))
 
 
 @pytest.mark.parametrize("by_hand", [{"NCCL_NET": "Socket"}, {"NCCL_IB_DISABLE": "1"}])
@@ -84,7 +75,7 @@ def test_a_plan_that_the_inventorys_variables_turn_to_tcp_says_so_everywhere(by_
     usual, plan = planned(), planned(**by_hand)
     for one, over in ((usual, RDMA), (plan, TCP)):
         (of_gang,), spec = one.gangs, gang(4)
-        requests = staging_requests(spec, of_gang, launch_scripts(one), plan_id=one.plan_id, run_id="r", key="")
+        requests = staged(spec, one)
         assert {node.network.transport for node in of_gang.nodes} == {over}
         assert {request.network.transport for request in requests.values()} == {over}
         assert {bool(request.limits) for request in requests.values()} == {over is RDMA}

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang, topologies, topology
+from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.gang.steps.replay import resolved_on
-from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import NodeSpec, Overrides
-from orchestrator.model.profile import Stack
 from orchestrator.model.topology import RAILS, Area, NotRead, Topology
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.facts_of_now import Moved, gone, moved, off_the_rails
-from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.network import NodeNetwork, Transport
-from orchestrator.protocol.staging import StagingRequest
+from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.machine import Machine
 
@@ -27,16 +23,9 @@ NODE = SPEC.nodes[2]
 WAS = topologies(SPEC)["node2"]
 
 
-def staged(stack: Stack) -> StagingRequest:
-    profile = load_profile("DeepSeek-V3-0324-Block64x64")
-    plan = build_plan([SPEC], profile, stack, topologies(SPEC), PlanOptions())
-    scripts = launch_scripts(plan)
-    return staging_requests(SPEC, plan.gangs[0], scripts, plan_id=plan.plan_id, run_id="r", key="")["node2"]
-
-
 @pytest.fixture(scope="module")
 def request_() -> StagingRequest:
-    return staged(load_stack("sglang-0.5.23"))
+    return staged(SPEC, plan_of(SPEC))["node2"]
 
 
 def shifted(node: Topology, ports: int, by: int = 2) -> Topology:
@@ -103,7 +92,7 @@ def test_the_addresses_by_which_nccl_finds_each_ports_gid_are_what_a_plan_would_
 
 @pytest.fixture(scope="module")
 def in_a_container() -> StagingRequest:
-    return staged(load_stack("tests/golden/plan/in-docker/stack.yml"))
+    return staged(SPEC, plan_of(SPEC, stack="tests/golden/plan/in-docker/stack.yml"))["node2"]
 
 
 def test_a_container_is_told_of_a_variable_that_was_not_staged_and_of_none_that_is_gone(
@@ -180,3 +169,48 @@ def test_what_was_not_read_has_not_moved_and_is_not_gone(request_: StagingReques
     assert not off_the_rails(request_, Machine(NODE, bare))
     lacking = tuple(NotRead(one, "/sys/x", "ETIMEDOUT") for one in (area, Area.GPUS, Area.RDMA))
     assert list(gone(request_, replace(bare, unread=lacking))) == []
+
+
+HERE = topology()
+REQUEST = StagingRequest(
+    gang="gang0",
+    run_id="r",
+    node="node0",
+    node_rank=0,
+    nnodes=4,
+    leader=Endpoint(port=7700),
+    gpus=tuple(range(8)),
+    network=NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1", gid_index=3),
+)
+
+
+def with_port(**changes: Any) -> Topology:
+    first, *rest = HERE.rdma
+    return replace(HERE, rdma=(replace(first, **changes), *rest))
+
+
+@pytest.mark.parametrize(
+    ("now", "wanted"),
+    [
+        pytest.param(HERE, [], id="nothing changed"),
+        pytest.param(
+            replace(HERE, gpus=(*HERE.gpus[:7], replace(HERE.gpus[7], lost="GPU is lost"))),
+            ["GPU 7"],
+            id="a GPU is lost",
+        ),
+        pytest.param(replace(HERE, gpus=HERE.gpus[1:]), ["GPU 0"], id="a GPU is gone"),
+        pytest.param(replace(HERE, rdma=HERE.rdma[1:]), ["RDMA port mlx5_0:1"], id="a card is gone"),
+        pytest.param(with_port(state="DOWN"), ["RDMA port mlx5_0:1 (DOWN)"], id="a cable"),
+        pytest.param(shifted(HERE, 1, by=1), ["a RoCE v2 GID at index 3 of mlx5_0:1 (it has "], id="the GIDs moved"),
+        pytest.param(replace(HERE, gpus=(), nvml_error="timeout"), [], id="NVML does not answer"),
+    ],
+)
+def test_what_is_gone(now: Topology, wanted: list[str]) -> None:
+    told = list(gone(REQUEST, now))
+    assert len(told) == len(wanted)
+    assert all(words.startswith(start) for words, start in zip(told, wanted, strict=True))
+
+
+def test_a_plan_over_tcp_needs_no_port() -> None:
+    assert list(gone(replace(REQUEST, network=NodeNetwork(transport=Transport.TCP)), replace(HERE, rdma=()))) == []
+    assert list(gone(replace(REQUEST, gpus=(), network=NodeNetwork()), replace(HERE, rdma=()))) == []

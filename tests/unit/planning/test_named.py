@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_plan import plan_of
 
 from orchestrator.loading.profiles import load_profile, profile_names
 from orchestrator.loading.stacks import load_stack
@@ -15,7 +16,6 @@ from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout
 from orchestrator.model.survivors import part
 from orchestrator.model.topology import Gpu
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.named import laid_out, refusal
 from orchestrator.planning.offers import offer
 
@@ -30,9 +30,7 @@ def gpu(name: str = "NVIDIA L40S", sm: int = 0) -> Gpu:
 
 
 def test_a_layout_brings_its_degrees_flags_and_environment() -> None:
-    spec = gang()
-    made = build_plan([spec], STOCK, NEW, topologies(spec), PlanOptions(layout="node-stages-pcie-ipc"))
-    plan = made.gangs[0]
+    plan = plan_of(model=STOCK, layout="node-stages-pcie-ipc").gangs[0]
     assert (plan.layout.tensor_parallel, plan.layout.pipeline_parallel) == (8, 4)
     assert dict(plan.nodes[0].env)["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"] == "1"
     assert dict(plan.nodes[0].sources)["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"] == "profile DeepSeek-V3-0324"
@@ -46,20 +44,19 @@ def test_a_layout_brings_its_degrees_flags_and_environment() -> None:
 def test_a_plan_says_where_the_all_reduce_over_pcie_is_not_tuned(
     degrees: tuple[int, int], hidden: int, tuned: bool
 ) -> None:
-    spec, env = gang(), (("SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", "1"),)
+    env = (("SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", "1"),)
     mine = NamedLayout(name="mine", tensor_parallel=degrees[0], pipeline_parallel=degrees[1], env=env)
     profile = replace(STOCK, layouts=(mine,), dimensions=replace(STOCK.dimensions, hidden_size=hidden))
     for layouts, wanted in (((mine,), not tuned), ((replace(mine, env=()),), False)):
-        made = build_plan([spec], replace(profile, layouts=layouts), NEW, topologies(spec), PlanOptions(layout="mine"))
+        made = plan_of(model=replace(profile, layouts=layouts), layout="mine")
         assert ("PCIE-IPC-UNTUNED" in {one.id for one in made.findings}) is wanted
 
 
 def test_a_layout_says_how_many_requests_a_stage_takes() -> None:
-    spec = gang()
     mine = NamedLayout(
         name="mine", tensor_parallel=8, pipeline_parallel=4, micro_batch=7, flags=(("--log-level", "info"),)
     )
-    made = build_plan([spec], replace(STOCK, layouts=(mine,)), NEW, topologies(spec), PlanOptions(layout="mine"))
+    made = plan_of(model=replace(STOCK, layouts=(mine,)), layout="mine")
     argv = made.gangs[0].nodes[0].argv
     assert argv[argv.index("--pp-max-micro-batch-size") + 1] == "7"
     assert "--log-level" in argv
@@ -105,9 +102,8 @@ def test_a_version_that_lacks_the_model_is_refused_on_every_gpu() -> None:
 
 
 def test_a_plan_of_a_refused_model_names_the_reason_and_what_to_do() -> None:
-    spec = gang()
     with pytest.raises(InputError) as caught:
-        build_plan([spec], SPARSE, NEW, topologies(spec), PlanOptions())
+        plan_of(model=SPARSE)
     assert "sparse attention" in caught.value.what
     assert "compute capability 9 or newer" in caught.value.fix
 
@@ -124,15 +120,14 @@ def test_named_layouts_of_shipped_models_work(name: str) -> None:
     profile = load_profile(name)
     for each in profile.layouts:
         spec = gang(each.tensor_parallel * each.pipeline_parallel // 8)
-        plan = build_plan([spec], profile, NEW, topologies(spec), PlanOptions(layout=each.name))
+        plan = plan_of(spec, profile, layout=each.name)
         assert plan.gangs[0].memory.kv_tokens
         assert each.note
 
 
 def test_multi_token_prediction_is_offered_by_name_with_its_budget() -> None:
     profile, spec = load_profile("DeepSeek-V3-0324-Block64x64"), gang()
-    drafted = build_plan([spec], profile, NEW, topologies(spec), PlanOptions(layout="mtp")).gangs[0]
-    plain = build_plan([spec], profile, NEW, topologies(spec), PlanOptions()).gangs[0]
+    drafted, plain = (plan_of(spec, profile, layout=name).gangs[0] for name in ("mtp", ""))
     argv = drafted.nodes[0].argv
     assert argv[argv.index("--speculative-algorithm") + 1] == "EAGLE"
     assert drafted.memory.kv_tokens and plain.memory.kv_tokens and drafted.memory.kv_tokens < plain.memory.kv_tokens
@@ -149,8 +144,7 @@ def planned(
     profile: ModelProfile, left: tuple[str, ...], *, stack: str = "sglang-0.5.23", gpus: int = 8, **options: Any
 ) -> GangPlan:
     spec = part(gang(4, gpus=gpus), left)
-    facts = topologies(spec)
-    return build_plan([spec], profile, load_stack(stack), facts, PlanOptions(adapt=True, **options)).gangs[0]
+    return plan_of(spec, profile, stack, adapt=True, **options).gangs[0]
 
 
 def degrees(plan: GangPlan) -> tuple[int, int]:

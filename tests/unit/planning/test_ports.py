@@ -9,20 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang
+from tests.support.reference_plan import plan_of
 
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import GangPorts
 from orchestrator.model.plan import GangPlan
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.ports import GANG, firewall, nftables, port_uses
 
 
 def planned(**settings: Any) -> GangPlan:
-    spec = gang(**settings)
-    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
-    return build_plan([spec], profile, stack, topologies(spec), PlanOptions()).gangs[0]
+    return plan_of(gang(**settings)).gangs[0]
 
 
 def test_the_leader_listens_on_more_and_every_row_says_who_may_and_how_it_knows_them() -> None:
@@ -42,8 +38,7 @@ def test_the_leader_listens_on_more_and_every_row_says_who_may_and_how_it_knows_
 
 def test_prepare_writes_the_rules_of_the_plan_from_the_inventory_alone() -> None:
     for spec in (gang(), gang(ports=GangPorts(nccl=41000))):
-        profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
-        plan = build_plan([spec], profile, stack, topologies(spec), PlanOptions()).gangs[0]
+        plan = plan_of(spec).gangs[0]
         addresses = {node.name: node.address for node in plan.nodes}
         for planned_node, node in zip(plan.nodes, spec.nodes, strict=True):
             assert sorted(firewall(spec, node, addresses).splitlines()) == sorted(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.reference_cluster import gang as reference
-from tests.support.reference_cluster import topologies
+from tests.support.reference_plan import plan_of
 
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
@@ -19,8 +19,6 @@ from orchestrator.gang.steps.raising import UpRequest, UpResult, failure_of
 from orchestrator.gang.steps.resume import ResumeResult
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.loading.inventory import load_inventory
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import (
     DeployError,
     FindingsError,
@@ -32,7 +30,6 @@ from orchestrator.model.errors import (
     Unreachable,
 )
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.report import Cause
 
 INVENTORY = """
@@ -63,10 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def outcome(*, before: bool = False) -> UpResult:
-    spec = reference()
-    plan = build_plan(
-        [spec], load_profile(MODEL), load_stack("sglang-0.5.23"), topologies(spec), PlanOptions()
-    )  # fmt: skip
+    plan = plan_of(reference(), MODEL)
     nodes = (
         NodeView(name="a", node_rank=0, state=NodeState("ready")),
         NodeView(name="b", node_rank=1, state=NodeState("ready")),

@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.gang.steps.replay import Staged
-from orchestrator.gang.steps.staging import staging_requests
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import GangSpec, Overrides
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.model.topology import Topology
-from orchestrator.planning.build import PlanOptions, build_plan
-from orchestrator.planning.steps.plan import api_key, launch_scripts
+from orchestrator.planning.steps.plan import api_key
 from orchestrator.protocol.staging import Secrets, StagingRequest
 
 KEY = "sk-0123456789abcdef"
@@ -41,16 +38,8 @@ def requests(
     facts: Mapping[str, Topology] | None = None,
 ) -> dict[str, StagingRequest]:
     keys = {"gang0": fingerprint(of_plan or api_key(spec))} if spec.leader.api_key_file else {}
-    plan = build_plan(
-        [spec],
-        load_profile("DeepSeek-V3-0324-Block64x64"),
-        load_stack(stack),
-        facts or topologies(spec),
-        PlanOptions(api_keys=keys),
-    )
-    return staging_requests(
-        spec, plan.gangs[0], launch_scripts(plan), plan_id="p", run_id="r", key="00", hung_after_s=hung_after_s
-    )
+    plan = plan_of(spec, stack=stack, facts=facts, api_keys=keys)
+    return staged(spec, plan, key="00", hung_after_s=hung_after_s)
 
 
 @pytest.mark.parametrize(

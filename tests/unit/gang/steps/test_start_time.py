@@ -6,15 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.reference_cluster import gang as reference
-from tests.support.reference_cluster import topologies
+from tests.support.reference_plan import plan_of
 
 from orchestrator.gang.steps.start_time import ReadProgress, StartClock, downtime_words, left_s, left_words, reading
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.gang_state import GangState, NodeState
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.report import Phase
 from orchestrator.records import documents
 
@@ -72,9 +68,7 @@ def test_a_start_that_came_to_ready_is_what_the_next_one_goes_by(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    spec = reference()
-    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
-    plan = build_plan([spec], profile, stack, topologies(spec), PlanOptions())
+    plan = plan_of()
     named: dict[str, Any] = {"model": plan.gangs[0].model, "stack": plan.gangs[0].stack}
     clock = StartClock()
     clock.planned(plan)

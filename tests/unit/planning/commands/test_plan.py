@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang
 from tests.support.reference_cluster import node as reference_node
+from tests.support.reference_plan import plan_of
 
 from orchestrator.cli.screen import Screen
 from orchestrator.loading.profiles import load_profile
@@ -18,7 +19,6 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.commands import plan as verb
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.diff import GangDiff, SettingChange
@@ -26,14 +26,7 @@ from orchestrator.planning.steps.plan import PlanRequest, PlanResult
 
 
 def planned(**changes: object) -> Plan:
-    spec = gang(**changes)  # type: ignore[arg-type]
-    return build_plan(
-        [spec],
-        load_profile("DeepSeek-V3-0324-Block64x64"),
-        load_stack("sglang-0.5.23"),
-        topologies(spec),
-        PlanOptions(),
-    )
+    return plan_of(gang(**changes))  # type: ignore[arg-type]
 
 
 PROFILE, STACK = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")

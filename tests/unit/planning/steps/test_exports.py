@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import yaml
-from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_cluster import gang
+from tests.support.reference_plan import plan_of
 
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.inventory import Overrides
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.steps.exports import compose_files
 
 
 def test_a_compose_file_says_what_the_plan_says() -> None:
     evil = Overrides(env=(("NCCL_PRICE", "5$ \n: {"), ("HF_TOKEN", "hf_secret")))
-    spec = gang(overrides=evil)
-    model, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
-    plan = build_plan([spec], model, stack, topologies(spec), PlanOptions())
+    plan = plan_of(gang(overrides=evil))
     engine = yaml.safe_load(compose_files(plan)["node1"])["services"]["engine"]
     node = plan.gangs[0].nodes[1]
     assert engine["command"] == ["python3", *node.argv[1:]]

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 from tests.support.reference_cluster import gang, topologies, topology
+from tests.support.reference_plan import plan_of
 
 from l40s_lab.node.models import config
 from orchestrator.doctor.steps.doctor import refuse
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.resources import Library
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError, FindingsError, InputError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, NodeSpec, Overrides
@@ -24,7 +24,6 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.profile import ModelProfile, ModelRefusal, Stack
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Gpu, Topology
-from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.planning.host import HostFacts
 from orchestrator.planning.plan_file import refuse_changes
 from orchestrator.planning.steps import plan as workflow
@@ -230,9 +229,7 @@ def plan(change: Callable[[Topology], Topology] = lambda same: same, **settings:
     spec = gang(**settings)
     facts = topologies(spec)
     facts["node2"] = change(facts["node2"])
-    return build_plan(
-        [spec], load_profile(REQUEST.model), load_stack("sglang-0.5.23"), facts, PlanOptions(extra_args=())
-    )
+    return plan_of(spec, facts=facts)
 
 
 @pytest.fixture

@@ -10,20 +10,16 @@ from typing import Any
 
 import pytest
 from tests.support.reference_cluster import gang, topologies
+from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.engines.serving import Worker
 from orchestrator.gang.steps import up
-from orchestrator.gang.steps.staging import staging_requests
 from orchestrator.gang.steps.up import leave
-from orchestrator.loading.profiles import load_profile
-from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
-from orchestrator.planning.build import PlanOptions, build_plan
-from orchestrator.planning.steps.plan import launch_scripts
 from orchestrator.protocol.verbs import StagedAnswer
 
 SPEC = gang(4)
@@ -33,14 +29,12 @@ INVENTORY = Inventory(path="hosts.yml", gangs=(SPEC,), router=ROUTER)
 
 
 def planned(spec: GangSpec) -> Plan:
-    profile, stack = load_profile("DeepSeek-V3-0324-Block64x64"), load_stack("sglang-0.5.23")
-    return build_plan([spec], profile, stack, FACTS, PlanOptions(adapt=True))
+    return plan_of(spec, facts=FACTS, adapt=True)
 
 
 def ran(spec: GangSpec, run_id: str) -> dict[str, StagedAnswer]:
     """Each node's knowledge of its run."""
-    plan = planned(spec)
-    requests = staging_requests(spec, plan.gangs[0], launch_scripts(plan), plan_id="p", run_id=run_id, key="")
+    requests = staged(spec, planned(spec), run_id=run_id)
     return {name: StagedAnswer(request=one.kept(), launch_script="#!/bin/sh\n") for name, one in requests.items()}
 
 
