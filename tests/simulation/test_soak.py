@@ -87,7 +87,7 @@ def guarded(gang: Gang, controller: Controller, degrade_after_s: float | None = 
     moment = mock.Mock(spec=time, monotonic=lambda: world.now)
 
     def again(post: guard._Post, _: object, __: object) -> None:
-        (post.seen,) = restart(controller, fleet, post.steps)
+        (post.view,) = restart(controller, fleet, post)
 
     def go_on_without(post: guard._Post, decision: GuardDecision) -> None:
         told.without = decision.without

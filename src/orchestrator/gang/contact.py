@@ -26,18 +26,16 @@ class Contact(str, Enum):
 
 def contact(name: str, error: DeployError | None, current: Mapping[str, Report], *, stuck: bool) -> Contact:
     """Which path to a node is broken. error: why SSH failed; stuck: its agent is alive but has long written nothing."""
-    if error is not None and not isinstance(error, Unreachable):
-        return Contact.FINE  # it answers by SSH, though with an unusable answer
-    heard = fellows(name, current)
-    if error is not None and not heard:
-        heard = _last_words(name, current)
+    if error is None and stuck:
+        return Contact.AGENT
     if error is None:
-        if stuck:
-            return Contact.AGENT
-        return Contact.LINK if "silent" in heard.values() else Contact.FINE
+        return Contact.LINK if "silent" in fellows(name, current).values() else Contact.FINE
+    if not isinstance(error, Unreachable):
+        return Contact.FINE  # it answers by SSH, though with an unusable answer
+    heard = _heard(name, current)
     if "heard" in heard.values():
         return Contact.SSH
-    return Contact.NODE if heard.keys() - _ended(heard) else Contact.UNKNOWN
+    return Contact.NODE if set(heard.values()) - {"ended"} else Contact.UNKNOWN
 
 
 def fellows(name: str, current: Mapping[str, Report]) -> dict[str, str]:
@@ -49,8 +47,7 @@ def fellows(name: str, current: Mapping[str, Report]) -> dict[str, str]:
 def sentence(name: str, found: Contact, error: DeployError | None, current: Mapping[str, Report]) -> str:
     """For the operator; '' if nothing is wrong."""
     what = error.what if error is not None else ""
-    told = fellows(name, current) or _last_words(name, current)
-    fellow = [other for other, word in told.items() if word != "ended"]
+    fellow = [other for other, word in _heard(name, current).items() if word != "ended"]
     others, many = ", ".join(fellow), len(fellow) > 1
     hear, still = ("do not hear", "still hear") if many else ("does not hear", "still hears")
     return {
@@ -66,11 +63,7 @@ def sentence(name: str, found: Contact, error: DeployError | None, current: Mapp
     }[found]
 
 
-def _last_words(name: str, current: Mapping[str, Report]) -> dict[str, str]:
-    """Agents that no longer heard the node when their own part ended: evidence even if no agent is alive."""
+def _heard(name: str, current: Mapping[str, Report]) -> dict[str, str]:
+    """Of its fellows; where none lives, of agents that no longer heard the node when their own part ended."""
     told = {other: report.links.get(name) for other, report in current.items() if other != name}
-    return {other: word for other, word in told.items() if word in ("silent", "lost")}
-
-
-def _ended(heard: Mapping[str, str]) -> set[str]:
-    return {other for other, word in heard.items() if word == "ended"}
+    return fellows(name, current) or {other: word for other, word in told.items() if word in ("silent", "lost")}

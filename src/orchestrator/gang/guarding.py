@@ -83,13 +83,14 @@ class GuardMemory:
                  last considered
     lost:        since when each node has not answered, by its name, whatever the gang and the guard did meanwhile
     away_since:  since when some node that a due restart needs is away (does not answer, or is barred); None if none is
-    hopeless:    nodes without which the gang was found unable to run
+    hopeless:    nodes without which the gang was found unable to run: no layout fits the others
     on_fewer_at: no start without the nodes that are away before this time
     unfit:       spares with which a start has failed
     outdated_since: since when its plan is known to need what its nodes don't have; None if it does not
     replanned:   id of the plan that does without that, once the gang was started with it
     return_at:   no check whether it can run on all nodes again before this time; looks: such checks in a row
-    ports:       the active RDMA ports at the last such check; None before the first
+    ports:       the active RDMA ports at the last such check; None before the first. After a boot or a switch restart
+                 they come back one by one: a return waits until two checks in a row have found the same
     returned:    attempted returns to all nodes, since the gang was last stable on all of them
     """
 
@@ -222,16 +223,6 @@ def outdated(
     return replace(held_back(memory, now, policy, against, barred), outdated_since=since)
 
 
-def up_to_date(memory: GuardMemory) -> GuardMemory:
-    """After it was found that the gang's plan can be carried out again."""
-    return replace(memory, outdated_since=None)
-
-
-def replanned(memory: GuardMemory, plan_id: str) -> GuardMemory:
-    """After the gang was started with a plan that does without what its nodes no longer have."""
-    return replace(memory, replanned=plan_id)
-
-
 def does_without(view: GangView, memory: GuardMemory) -> bool:
     """Whether the gang runs with such a plan; an operator may have started it with another one since."""
     return bool(memory.replanned) and view.plan_id == memory.replanned
@@ -247,11 +238,6 @@ def held_back_on_fewer(
     return replace(found, on_fewer_at=now if known != memory.barred else found.not_before)
 
 
-def can_not_go_on(memory: GuardMemory, without: tuple[str, ...]) -> GuardMemory:
-    """After it was found that no layout fits the remaining nodes: that is not tried again."""
-    return replace(memory, hopeless=without)
-
-
 def spares_failed(memory: GuardMemory, spares: tuple[str, ...]) -> GuardMemory:
     """After a start with these spares has failed: the next one is without them."""
     return replace(memory, unfit=(*memory.unfit, *(name for name in spares if name not in memory.unfit)))
@@ -261,12 +247,6 @@ def not_back_yet(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory
     """After a check found that the gang can't run on all nodes again yet: the pause doubles."""
     pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.looks, 32))
     return replace(memory, looks=memory.looks + 1, return_at=max(memory.return_at, now + pause))
-
-
-def has_settled(memory: GuardMemory, ports: tuple[str, ...]) -> bool:
-    """Whether the active RDMA ports are the same as at the last check. After a boot or a switch restart they come back
-    one by one, and a return in between would leave the gang with only some of them until its next restart."""
-    return memory.ports == ports
 
 
 def settling(memory: GuardMemory, now: float, policy: Policy, ports: tuple[str, ...]) -> GuardMemory:
@@ -285,16 +265,6 @@ def returned(memory: GuardMemory) -> GuardMemory:
     """After a successful return to all nodes: forget the time without them, but not the number of returns and the
     earliest time of the next one."""
     return GuardMemory(returned=memory.returned, return_at=memory.return_at)
-
-
-def may_return(memory: GuardMemory, policy: Policy) -> bool:
-    """Whether the guard may still attempt a return by itself."""
-    return memory.returned < policy.return_limit
-
-
-def is_due_to_be_told(memory: GuardMemory, policy: Policy) -> bool:
-    """Whether the operator is to be told at this check, which `held_back` has just counted."""
-    return memory.held_back == policy.tell_at
 
 
 def _remember(view: GangView, memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:

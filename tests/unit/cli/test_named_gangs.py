@@ -16,7 +16,7 @@ import pytest
 from orchestrator.cli.main import main, parser_of
 from orchestrator.cli.options import seconds
 from orchestrator.gang.commands import down, restart, rollback
-from orchestrator.gang.commands.checked import Checked
+from orchestrator.gang.commands.outcome import Checked
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import ROLLING, RestartResult
 from orchestrator.gang.steps.rollback import ROLLBACK

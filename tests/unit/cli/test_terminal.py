@@ -57,6 +57,7 @@ from orchestrator.nettest.verification import Verification
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState
+from orchestrator.protocol.verbs import StopAnswer
 from orchestrator.support.steps.bundle import SupportBundle
 
 REFERENCE = str(Path(__file__).resolve().parents[3] / "inventory" / "reference.yml")
@@ -216,7 +217,7 @@ BENCHED = {
     "layout": "PP4 x TP8", "load": {"concurrency": 128}, "serving": {"output_tok_s": 391.47},
     "verdict": "BENCH-SLOW",
 }  # fmt: skip
-STOPPED = tuple(StopResult(gang="gang0", node=name, state="stopped", was="ready") for name in NODES)
+STOPPED = tuple(StopResult(gang="gang0", node=name, was="ready", told=StopAnswer(state="stopped")) for name in NODES)
 
 
 def prepare(_: object, __: object, on_step: Callable[[HostEvent], None]) -> PrepareResult:

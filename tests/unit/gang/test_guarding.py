@@ -12,23 +12,17 @@ from orchestrator.gang.guarding import (
     GuardDecision,
     GuardMemory,
     Policy,
-    can_not_go_on,
     decide,
-    has_settled,
     held_back,
     held_back_on_fewer,
-    is_due_to_be_told,
-    may_return,
     not_back_yet,
     noted,
     outdated,
-    replanned,
     restarted,
     returned,
     returning,
     settling,
     spares_failed,
-    up_to_date,
 )
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Unreachable
@@ -215,7 +209,7 @@ class Guarded:
         self.looked.append(now)
         if any(begin <= now < end for begin, end in self.closed):
             self.memory = held_back(self.memory, now, POLICY, FIREWALL)
-            if is_due_to_be_told(self.memory, POLICY):
+            if self.memory.held_back == POLICY.tell_at:
                 self.told.append(now)
             return
         self.memory = restarted(self.memory, now, POLICY)
@@ -340,7 +334,7 @@ def test_a_node_that_is_back_takes_part_when_another_one_is_lost() -> None:
     assert (again.do, again.without) == (GuardAction.DEGRADE, ("node0", "node2")), (
         "unless the doctor has something against it"
     )
-    two = can_not_go_on(memory, ("node0", "node2"))
+    two = replace(memory, hopeless=("node0", "node2"))
     assert decide(seen, two, 60, GOES_ON)[0].without == ("node0",), "that two can't run says nothing of three"
 
 
@@ -380,7 +374,7 @@ def test_a_node_that_was_refused_beside_a_lost_one_is_asked_for_again() -> None:
     """Nothing fits the two that are left; healed, the refused one makes three."""
     seen = four("failed", lost=("node0",))
     refused = held_back_on_fewer(GuardMemory(away_since=0.0), 60, GOES_ON, "GPU-MISSING", ("node1",))
-    hopeless = can_not_go_on(refused, ("node0", "node1"))
+    hopeless = replace(refused, hopeless=("node0", "node1"))
     before, then = decisions(seen, hopeless, 69, 70)
     assert before.do is GuardAction.WAIT
     assert (then.do, then.without) == (GuardAction.DEGRADE, ("node0",))
@@ -458,7 +452,7 @@ def test_serving_on_fewer_nodes_for_long_forgets_the_restarts() -> None:
 
 
 def test_nodes_that_no_layout_fits_are_not_tried_again_until_others_are_away() -> None:
-    memory = can_not_go_on(GuardMemory(away_since=0.0), ("node2",))
+    memory = GuardMemory(away_since=0.0, hopeless=("node2",))
     assert decide(four("failed", lost=("node2",)), memory, 90, GOES_ON)[0].do is GuardAction.WAIT
     assert decide(four("failed", lost=("node1", "node2")), memory, 90, GOES_ON)[0].do is GuardAction.DEGRADE
 
@@ -493,9 +487,7 @@ def test_a_plan_that_a_node_can_not_carry_out_any_more_is_replaced_once_that_has
         pytest.param(
             four("failed", lost=("node0",)), GuardMemory(outdated_since=0), GuardAction.WAIT, id="a lost node first"
         ),
-        pytest.param(
-            four("failed"), up_to_date(GuardMemory(outdated_since=0)), GuardAction.RESTART, id="the port is back"
-        ),
+        pytest.param(four("failed"), GuardMemory(), GuardAction.RESTART, id="the port is back"),
         pytest.param(
             four("failed"),
             restarted(GuardMemory(outdated_since=0), -90, POLICY),
@@ -508,10 +500,10 @@ def test_a_plan_that_a_node_can_not_carry_out_any_more_is_replaced_once_that_has
             GuardAction.RESTART,
             id="something else forbids it now",
         ),
-        pytest.param(four("ready"), replanned(GuardMemory(), "p"), GuardAction.RETURN, id="it runs by the new plan"),
+        pytest.param(four("ready"), GuardMemory(replanned="p"), GuardAction.RETURN, id="it runs by the new plan"),
         pytest.param(
             four("ready"),
-            replanned(GuardMemory(), "older"),
+            GuardMemory(replanned="older"),
             GuardAction.NOTHING,
             id="somebody has started it by another",
         ),
@@ -522,8 +514,8 @@ def test_planning_anew(view: GangView, memory: GuardMemory, do: GuardAction) -> 
 
 
 def test_a_gang_that_is_back_on_its_rails_has_forgotten_that_it_was_planned_anew() -> None:
-    assert not returned(replanned(GuardMemory(), "p")).replanned
-    seen, memory = replace(four("ready"), plan_id="p"), replanned(GuardMemory(returned=2), "p")
+    assert not returned(GuardMemory(replanned="p")).replanned
+    seen, memory = replace(four("ready"), plan_id="p"), GuardMemory(returned=2, replanned="p")
     for now in (0, POLICY.stable_s):
         _, memory = decide(seen, memory, now, POLICY)
     assert (memory.replanned, memory.returned) == ("p", 2), "it is not as it was, however long it serves"
@@ -541,7 +533,7 @@ def test_a_spare_that_can_not_take_the_place_is_left_out_with_the_node() -> None
     (lost,) = decisions(with_a_spare(away, lost=True), memory, 60)
     (failed,) = decisions(with_a_spare(away), spares_failed(memory, ("spare0",)), 60)
     assert lost.without == failed.without == ("node2", "spare0")
-    assert decide(with_a_spare(away), can_not_go_on(memory, ("node2",)), 60, GOES_ON)[0].do is GuardAction.WAIT
+    assert decide(with_a_spare(away), replace(memory, hopeless=("node2",)), 60, GOES_ON)[0].do is GuardAction.WAIT
 
 
 def test_a_spare_alone_is_enough_to_go_on() -> None:
@@ -584,7 +576,7 @@ class Flapping:
             if decision.do is GuardAction.DEGRADE:
                 self.memory = restarted(self.memory, now, self.policy)
                 on_all, since, self.degrades = False, now, self.degrades + 1
-            elif decision.do is GuardAction.RETURN and may_return(self.memory, self.policy):
+            elif decision.do is GuardAction.RETURN and self.memory.returned < self.policy.return_limit:
                 self.memory = returned(returning(self.memory, now, self.policy))
                 on_all, since = True, now
                 self.returns.append(now)
@@ -620,12 +612,12 @@ def test_a_node_that_comes_and_goes_does_not_restart_the_gang_for_ever(
 
 def test_a_return_waits_until_the_ports_of_two_looks_are_the_same() -> None:
     memory, first, all_of_them = GuardMemory(), ("node2 mlx5_0:1",), ("node2 mlx5_0:1", "node2 mlx5_1:1")
-    assert not has_settled(memory, first)
+    assert memory.ports != first
     memory = settling(memory, 5, FLAPS, first)
     assert memory.return_at == 5 + FLAPS.first_pause_s
-    assert not has_settled(memory, all_of_them)
-    assert has_settled(settling(memory, 15, FLAPS, all_of_them), all_of_them)
-    assert has_settled(settling(memory, 15, FLAPS, ()), ()), "a cluster without RDMA"
+    assert memory.ports != all_of_them
+    assert settling(memory, 15, FLAPS, all_of_them).ports == all_of_them
+    assert settling(memory, 15, FLAPS, ()).ports == (), "a cluster without RDMA"
 
 
 def test_the_wait_before_a_return_has_a_bound() -> None:

@@ -12,7 +12,7 @@ from orchestrator.checkpoint.steps.checkpoint import inspect, reblock, survey
 from orchestrator.cli.options import add_examples, add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, size
-from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Severity
 from orchestrator.model.inventory import NodeSpec

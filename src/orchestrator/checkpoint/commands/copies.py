@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.options import add_nodes, add_time_limit, add_usual, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import Transfer, TransferPicture, duration, port, rate, size, time_limit
-from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.outcome import add_dry_run
 from orchestrator.model.chosen import chosen_nodes
 from orchestrator.model.errors import DeployError, Exit
 

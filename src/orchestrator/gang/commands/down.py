@@ -8,8 +8,7 @@ from typing import Any
 from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands import dry_run as rehearsed
-from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
 from orchestrator.gang.steps.router.routing import withdraw
 from orchestrator.model.chosen import refuse_unnamed
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if not args.all:
         refuse_unnamed(inventory, args.gang, command_line())
     if args.dry_run:
-        return rehearsed.show(would_stop(inventory, request.gangs, now=args.now), screen)
+        return show_rehearsal(would_stop(inventory, request.gangs, now=args.now), screen)
     stopped = down(inventory, request, before_stop=lambda: _take_out(inventory, request.gangs, screen))
     if args.json:
         screen.json({"nodes": [_json(node) for node in stopped]})
@@ -80,25 +79,25 @@ def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
 
 
 def _show_trouble(node: StopResult, screen: Screen) -> None:
+    told = node.told
     if node.error is not None:
         return
-    if node.left_behind:
-        pids = ", ".join(map(str, node.left_behind))
+    if told.left_behind:
+        pids = ", ".join(map(str, told.left_behind))
         screen.say(f"{node.node}: process {pids} does not exit (a stuck driver?). Check it with `ps` and `dmesg`")
-    elif node.held:
-        screen.say(f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(node.held)}")
-    elif node.alive:
+    elif told.held:
+        screen.say(f"{node.node}: all our processes have ended, but GPU memory is still in use: {'; '.join(told.held)}")
+    elif told.alive:
         screen.say(f"{node.node}: the agent is still stopping. Check again with `l40s-deploy status`, or use --now")
 
 
 def _json(node: StopResult) -> dict[str, Any]:
-    failure = node.error
     return {
         "gang": node.gang,
         "name": node.node,
-        "state": node.state,
+        "state": node.told.state,
         "was": node.was,
-        "left_behind": list(node.left_behind),
-        "held": list(node.held),
-        "error": failure.as_json() if failure else None,
+        "left_behind": list(node.told.left_behind),
+        "held": list(node.told.held),
+        "error": node.error and node.error.as_json(),
     }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from orchestrator.cli.options import add_accept, add_all, add_hung_after, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands import dry_run as rehearsed
-from orchestrator.gang.commands.checked import checked
-from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.outcome import add_dry_run, checked, interrupted, show_rehearsal
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -24,7 +23,7 @@ from orchestrator.gang.steps.restart import (
     restart,
 )
 from orchestrator.model.chosen import refuse_unnamed
-from orchestrator.model.errors import Exit, InputError
+from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 from orchestrator.rooms import answers
 
@@ -75,28 +74,30 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     _refuse_strays(args)
     inventory = open_cluster(args, screen)
     request = _request(args, _verb(args, inventory))
-    if args.dry_run:
-        with RisingProgress(screen) as shown:
-            would = rehearse_restart(inventory, request, shown)
-        return rehearsed.show(would, screen)
+
+    def finish(done: RestartResult) -> int:
+        checks = checked(inventory, done.views, args, screen)
+        (_show_rolled if request.verb is ROLLING else show_restarted)(done, screen)
+        return checks.say(screen)
+
+    return carry_out(inventory, request, args, screen, finish)
+
+
+def carry_out(
+    inventory: Inventory,
+    request: RestartRequest,
+    args: argparse.Namespace,
+    screen: Screen,
+    finish: Callable[[RestartResult], int],
+) -> int:
+    """Restart, or with --dry-run say what would be done. finish: shows what was done, and has the exit code."""
     try:
         with RisingProgress(screen) as shown:
-            done = restart(inventory, request, shown)
+            would = rehearse_restart(inventory, request, shown) if args.dry_run else None
+            done = restart(inventory, request, shown) if would is None else None
     except KeyboardInterrupt:
         return interrupted(screen)
-    checks = checked(inventory, done.views, args, screen)
-    if request.verb is ROLLING:
-        _show_rolled(done, screen)
-    else:
-        show_restarted(done, screen)
-    return checks.say(screen)
-
-
-def interrupted(screen: Screen) -> int:
-    """Ctrl-C while gangs restart."""
-    screen.say("detached: gangs that were started continue on their own; check with `l40s-deploy status`")
-    screen.say("  fix: run `l40s-deploy up` to finish")
-    return Exit.INTERRUPTED
+    return finish(done) if done is not None else show_rehearsal(would or (), screen)
 
 
 def _refuse_strays(args: argparse.Namespace) -> None:

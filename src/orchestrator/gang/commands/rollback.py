@@ -7,11 +7,9 @@ import argparse
 from orchestrator.cli.options import add_accept, add_all, add_timeout, add_usual_of_gangs, open_cluster
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands import dry_run as rehearsed
-from orchestrator.gang.commands.dry_run import add_dry_run
-from orchestrator.gang.commands.restart import interrupted, show_restarted
-from orchestrator.gang.commands.start_progress import RisingProgress
-from orchestrator.gang.steps.restart import RestartRequest, rehearse_restart, restart
+from orchestrator.gang.commands.outcome import add_dry_run
+from orchestrator.gang.commands.restart import carry_out, show_restarted
+from orchestrator.gang.steps.restart import RestartRequest
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.model.chosen import refuse_unnamed
 
@@ -37,13 +35,4 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         timeout_s=args.timeout,
         accept=tuple(args.accept),
     )
-    if args.dry_run:
-        with RisingProgress(screen) as shown:
-            would = rehearse_restart(inventory, request, shown)
-        return rehearsed.show(would, screen)
-    try:
-        with RisingProgress(screen) as shown:
-            done = restart(inventory, request, shown)
-    except KeyboardInterrupt:
-        return interrupted(screen)
-    return show_restarted(done, screen)
+    return carry_out(inventory, request, args, screen, lambda done: show_restarted(done, screen))

@@ -8,11 +8,16 @@ from typing import Any
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_cluster
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands import dry_run as rehearsed
-from orchestrator.gang.commands.dry_run import add_dry_run
+from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.commands.start_progress import RisingProgress
-from orchestrator.gang.steps.router.rehearsal import would_start_router, would_stop_router
-from orchestrator.gang.steps.router.routing import RouterState, router_state, start_router, stop_router
+from orchestrator.gang.steps.router.routing import (
+    RouterState,
+    router_state,
+    start_router,
+    stop_router,
+    would_start_router,
+    would_stop_router,
+)
 from orchestrator.model.deadlines import ROUTER_START_S, STOP_S
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
@@ -47,7 +52,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     inventory = open_cluster(args, screen)
     if args.router_verb != "status" and args.dry_run:
         would = would_start_router if args.router_verb == "up" else would_stop_router
-        return rehearsed.show(would(inventory), screen)
+        return show_rehearsal(would(inventory), screen)
     if args.router_verb == "down":
         stopped = stop_router(inventory, command=command_line(), timeout_s=args.timeout)
         if args.json:

@@ -9,9 +9,8 @@ from typing import Any
 from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_cluster, open_inventory
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands import dry_run as rehearsed
-from orchestrator.gang.commands.checked import Checked, checked
 from orchestrator.gang.commands.gangs import gang_block
+from orchestrator.gang.commands.outcome import Checked, checked, show_rehearsal
 from orchestrator.gang.commands.start_progress import RisingProgress
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.raising import UpRequest, UpResult
@@ -110,7 +109,7 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
     """Without a model: what an interrupted command had begun."""
     inventory = open_cluster(args, screen)
     if args.dry_run:
-        return rehearsed.show(rehearse_resume(inventory, args.gang), screen)
+        return show_rehearsal(rehearse_resume(inventory, args.gang), screen)
     try:
         with RisingProgress(screen) as shown:
             done = resume(inventory, args.gang, shown, command=command_line(), timeout_s=args.timeout)

@@ -36,24 +36,23 @@ class DownRequest:
     command: str = "down"
 
 
+_UNKNOWN = StopAnswer(state="unknown")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopResult:
-    """One node afterwards. was: its agent's state before (absent, ready, dead, ...); alive: it would not end."""
+    """One node afterwards. was: its agent's state before (absent, ready, dead, ...); told: what it said of its end."""
 
     gang: str
     node: str
-    state: str
     was: str = "absent"
-    alive: bool = False
-    left_behind: tuple[int, ...] = ()
-    held: tuple[str, ...] = ()
-    """GPUs whose memory did not become free, and what holds it, as text."""
+    told: StopAnswer = _UNKNOWN
     error: DeployError | None = None
 
     @property
     def clean(self) -> bool:
         """Nothing of ours is left there, as far as anybody can know."""
-        return self.error is None and not self.alive and not self.left_behind and not self.held
+        return self.error is None and not (self.told.alive or self.told.left_behind or self.told.held)
 
 
 def down(
@@ -112,22 +111,14 @@ def stop_gangs(
 
     answers = fleet.on_every(one, only=list(gang_of), patience=patience)
     return tuple(
-        _stopped(gang, node, was[node], answers.values.get(node), answers.failures.get(node))
+        StopResult(
+            gang=gang,
+            node=node,
+            was=was[node],
+            told=answers.values.get(node, _UNKNOWN),
+            error=answers.failures.get(node),
+        )
         for node, gang in gang_of.items()
-    )
-
-
-def _stopped(gang: str, node: str, was: str, answer: StopAnswer | None, failure: DeployError | None) -> StopResult:
-    if answer is None:
-        return StopResult(gang=gang, node=node, state="unknown", was=was, error=failure)
-    return StopResult(
-        gang=gang,
-        node=node,
-        state=answer.state,
-        was=was,
-        alive=answer.alive,
-        left_behind=answer.left_behind,
-        held=answer.held,
     )
 
 
@@ -143,26 +134,20 @@ def refuse_leftovers(stopped: Sequence[StopResult]) -> None:
     """Nothing is started beside something that would not end. Raises GangFailed, or why a node can't be asked."""
     for node in stopped:
         if node.error is not None:
-            raise _half_way(node.error)
+            node.error.fix += "; the gang is stopped on all reachable nodes. Run the same command again to continue"
+            raise node.error
         if not node.clean:
-            what, fix = _left(node)
+            what, fix = _left(node.told)
             raise GangFailed(f"{what}; nothing was started", where=f"gang {node.gang}: {node.node}", fix=fix)
 
 
-def _left(node: StopResult) -> tuple[str, str]:
+def _left(told: StopAnswer) -> tuple[str, str]:
     """What prevents a start, and the fix."""
-    stuck = "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
-    if node.left_behind:
-        return f"process {', '.join(map(str, node.left_behind))} does not exit", stuck
-    if node.alive:
-        return "its agent does not exit", stuck
-    somebody = (
+    if told.alive or told.left_behind:
+        pids = ", ".join(map(str, told.left_behind))
+        what = f"process {pids} does not exit" if pids else "its agent does not exit"
+        return what, "check it with `ps` and `dmesg` (a stuck driver?), then run the same command again"
+    return f"GPU memory is still held: {'; '.join(told.held)}", (
         "stop the process that holds it (`nvidia-smi`; if none is listed, check `dmesg` for a stuck driver), "
         "then run the same command again"
     )
-    return f"GPU memory is still held: {'; '.join(node.held)}", somebody
-
-
-def _half_way(failure: DeployError) -> DeployError:
-    failure.fix = f"{failure.fix}; the gang is stopped on all reachable nodes. Run the same command again to continue"
-    return failure

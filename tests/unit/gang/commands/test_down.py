@@ -12,6 +12,7 @@ from orchestrator.cli.main import main
 from orchestrator.gang.commands import down as verb
 from orchestrator.gang.steps.down import DownRequest, StopResult
 from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.protocol.verbs import StopAnswer
 
 INVENTORY = """
 all: {children: {gangs: {children: {g: {hosts: {a: {ansible_host: 192.0.2.1}, b: {ansible_host: 192.0.2.2}}}}}}}
@@ -50,8 +51,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return type_it
 
 
-DONE = StopResult(gang="g", node="a", state="stopped", was="ready")
-IDLE = StopResult(gang="g", node="b", state="absent")
+DONE = StopResult(gang="g", node="a", was="ready", told=StopAnswer(state="stopped"))
+IDLE = StopResult(gang="g", node="b", told=StopAnswer(state="absent"))
 
 
 def test_what_ran_is_named(run: Run) -> None:
@@ -81,14 +82,26 @@ LOST = Unreachable("no route", where="b", fix="look")
 @pytest.mark.parametrize(
     ("other", "code", "words"),
     [
-        (StopResult(gang="g", node="b", state="unknown", was="unreachable", error=LOST), 4, "b: no route"),
         (
-            StopResult(gang="g", node="b", state="failed", was="ready", left_behind=(7, 8)),
+            StopResult(gang="g", node="b", was="unreachable", error=LOST, told=StopAnswer(state="unknown")),
+            4,
+            "b: no route",
+        ),
+        (
+            StopResult(gang="g", node="b", was="ready", told=StopAnswer(state="failed", left_behind=(7, 8))),
             5,
             "process 7, 8 does not exit",
         ),
-        (StopResult(gang="g", node="b", state="stopped", was="ready", alive=True), 5, "still stopping"),
-        (StopResult(gang="g", node="b", state="stopped", was="ready", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
+        (
+            StopResult(gang="g", node="b", was="ready", told=StopAnswer(state="stopped", alive=True)),
+            5,
+            "still stopping",
+        ),
+        (
+            StopResult(gang="g", node="b", was="ready", told=StopAnswer(state="stopped", held=("GPU 3: 2.0 GiB",))),
+            5,
+            "GPU 3: 2.0 GiB",
+        ),
     ],
     ids=["unreachable", "left behind", "still stopping", "memory held"],
 )

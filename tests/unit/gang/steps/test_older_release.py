@@ -78,7 +78,7 @@ def test_it_is_seen_and_ended(started: LocalGang) -> None:
     assert (view.state, view.service_healthy, len(view.nodes)) == (GangState.READY, True, 2)
     assert all(rank.state == "alive" for node in view.nodes for rank in node.ranks)
     stopped = down(started.inventory, DownRequest())
-    assert [(node.was, node.state, node.clean) for node in stopped] == [("ready", "stopped", True)] * 2
+    assert [(node.was, node.told.state, node.clean) for node in stopped] == [("ready", "stopped", True)] * 2
     started.nothing_left()
     assert started.view().state is GangState.ABSENT
 

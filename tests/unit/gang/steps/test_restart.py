@@ -24,6 +24,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
 from orchestrator.node import supervision
+from orchestrator.protocol.verbs import StopAnswer
 
 pytestmark = pytest.mark.processes
 
@@ -150,9 +151,15 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
 @pytest.mark.parametrize(
     ("left", "words"),
     [
-        (StopResult(gang="g", node="a", state="failed", left_behind=(7, 8)), "process 7, 8 does not exit"),
-        (StopResult(gang="g", node="a", state="stopping", alive=True), "its agent does not exit"),
-        (StopResult(gang="g", node="a", state="stopped", held=("GPU 0: by pid 7",)), "memory is still held: GPU 0: by"),
+        (
+            StopResult(gang="g", node="a", told=StopAnswer(state="failed", left_behind=(7, 8))),
+            "process 7, 8 does not exit",
+        ),
+        (StopResult(gang="g", node="a", told=StopAnswer(state="stopping", alive=True)), "its agent does not exit"),
+        (
+            StopResult(gang="g", node="a", told=StopAnswer(state="stopped", held=("GPU 0: by pid 7",))),
+            "memory is still held: GPU 0: by",
+        ),
     ],
 )
 def test_what_is_in_the_way_is_named(left: StopResult, words: str) -> None:

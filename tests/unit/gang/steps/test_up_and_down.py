@@ -108,7 +108,7 @@ def test_up_status_down(local: Local) -> None:
     again = gang.up()
     assert again.ready_before == {"gang0"}
     stopped = down(gang.inventory, DownRequest())
-    assert [(node.state, node.was, node.clean) for node in stopped] == [("stopped", "ready", True)] * 3
+    assert [(node.told.state, node.was, node.clean) for node in stopped] == [("stopped", "ready", True)] * 3
     gang.nothing_left()
     assert status([gang.gang]).views[0].state is GangState.ABSENT
     assert [node.was for node in down(gang.inventory, DownRequest())] == ["stopped"] * 3
@@ -119,7 +119,7 @@ def test_a_short_timeout_of_down_says_what_still_stops_and_the_next_one_finds_it
     gang.up()
     waited = down(gang.inventory, DownRequest(timeout_s=0.3))
     assert [node.error for node in waited] == [None, None]
-    assert any(node.alive and not node.clean for node in waited)
+    assert any(node.told.alive and not node.clean for node in waited)
     assert all(node.clean for node in down(gang.inventory, DownRequest()))
     gang.nothing_left()
 

@@ -26,25 +26,19 @@ from orchestrator.gang.guarding import (
     GuardDecision,
     GuardMemory,
     Policy,
-    can_not_go_on,
     decide,
     does_without,
-    has_settled,
     held_back,
     held_back_on_fewer,
-    is_due_to_be_told,
     may_finish,
-    may_return,
     not_back_yet,
     noted,
     outdated,
-    replanned,
     restarted,
     returned,
     returning,
     settling,
     spares_failed,
-    up_to_date,
 )
 from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.steps import raising
@@ -159,9 +153,9 @@ def guard(inventory: Inventory, request: GuardRequest, watcher: GuardWatcher) ->
             posts.append(_RouterPost(inventory, router.fleet, router.gang, request, watcher, router=router, held=held))
         _side_by_side(posts)
         return tuple(
-            GuardedGang(decision=post.surrender or post.decision, view=post.seen)
+            GuardedGang(decision=post.surrender or post.decision, view=post.view)
             for post in posts
-            if post.seen is not None
+            if post.view is not None
         )
 
 
@@ -181,7 +175,8 @@ class _Post:
     watcher: GuardWatcher
     memory: GuardMemory = field(default_factory=GuardMemory)
     decision: GuardDecision = NO_DECISION
-    seen: GangView | None = None
+    view: GangView | None = None
+    """As it was seen last."""
     surrender: GuardDecision | None = None
     """Why it was given up, once that has been reported."""
     defect: BaseException | None = None
@@ -192,14 +187,20 @@ class _Post:
     _checked_at: float | None = None
     """Monotonic seconds."""
 
-    @property
-    def steps(self) -> Watcher:
-        """Watches what a decision starts."""
-        return _Steps(self)
+    def planned(self, plan: Plan) -> None:
+        """Of what a decision starts."""
+        self.watcher.planned(plan)
 
-    def note(self, view: GangView) -> None:
-        """Remember since when which of its nodes does not answer."""
-        self.memory = noted(self.memory, view, time.monotonic())
+    def step(self, gang: str, words: str) -> None:
+        """Of what a decision starts."""
+        self.watcher.step(gang, words)
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """What a start goes through; a node that it loses is away from then on."""
+        self.watcher.seen(views)
+        for view in views:
+            if view.name == self.gang.name:
+                self.memory = noted(self.memory, view, time.monotonic())
 
     def _remember(self, memory: GuardMemory) -> None:
         """Go back to an earlier memory, except for what the nodes have done since."""
@@ -225,13 +226,13 @@ class _Post:
             self._notify(Event.GIVEN_UP, self.decision.why, f"l40s-deploy why {self.gang.name}")
 
     def _look(self) -> None:
-        (self.seen,) = see(self.fleet, [self.gang], patience=StragglerWait())
-        self.watcher.seen([self.seen])
+        (self.view,) = see(self.fleet, [self.gang], patience=StragglerWait())
+        self.watcher.seen([self.view])
         if self.request.notifier is not None:
-            self.request.notifier.look(self.seen)
-        self._tell_of_rails(self.seen)
-        begun = self._begun(self.seen)
-        self.decision, self.memory = decide(self.seen, self.memory, time.monotonic(), self.request.policy, begun)
+            self.request.notifier.look(self.view)
+        self._tell_of_rails(self.view)
+        begun = self._begun(self.view)
+        self.decision, self.memory = decide(self.view, self.memory, time.monotonic(), self.request.policy, begun)
         self._tell(self.decision)
         if self.decision.do is GuardAction.RESTART:
             self._restart(self.decision.why, begun)
@@ -243,7 +244,7 @@ class _Post:
             self._return(self.decision.why)
         elif self.decision.do is GuardAction.GIVE_UP:
             self._failed(self.decision.why)
-        elif self.decision.do is GuardAction.NOTHING and self.seen.serves and self._is_due():
+        elif self.decision.do is GuardAction.NOTHING and self.view.serves and self._is_due():
             self._checked_at = time.monotonic()
             asking = threading.Thread(target=self._check, daemon=True)
             asking.start()
@@ -274,7 +275,7 @@ class _Post:
     @property
     def _as_it_runs(self) -> GangSpec:
         """The gang on the nodes that its run was started on."""
-        return as_it_runs(self.gang, self.seen) if self.seen is not None else self.gang
+        return as_it_runs(self.gang, self.view) if self.view is not None else self.gang
 
     def _begun(self, seen: GangView) -> GangOperation | None:
         """What an interrupted command has left begun on this gang. Nodes that did not answer are not asked again: a
@@ -297,7 +298,8 @@ class _Post:
                     return
                 self.memory = restarted(self.memory, time.monotonic(), self.request.policy)
                 if left is not None:
-                    self._finish(lock, now, left)
+                    done = finish(self.inventory, lock, lock.gang, left, self, timeout_s=self.request.timeout_s)
+                    self.view = done or now
                 else:
                     self._again(now, why)
         except LockHeld as held:
@@ -322,7 +324,7 @@ class _Post:
         try:
             self._start_anew(decision, there, words)
         except InputError as impossible:
-            self._remember(can_not_go_on(before, without))
+            self._remember(replace(before, hopeless=without))
             self.decision = GuardDecision(
                 GuardAction.WAIT, f"can't continue with {words}: {impossible.what}; {impossible.fix}"
             )
@@ -339,10 +341,10 @@ class _Post:
     def _replan(self, decision: GuardDecision) -> None:
         """Start the gang by a plan that does without what its nodes have no more, unless they have it again."""
         there = staffed(self.gang, decision.without)
-        assert self.seen is not None
-        against = self._against(self.seen, None)
+        assert self.view is not None
+        against = self._against(self.view, None)
         if against is None:
-            self.memory = up_to_date(self.memory)
+            self.memory = replace(self.memory, outdated_since=None)
             return
         if not against.outdated:
             self._hold_back(decision.why, against)
@@ -354,7 +356,7 @@ class _Post:
         words = f"{len(there.nodes)} of {len(self.gang.nodes)} nodes, planned anew"
         try:
             if self._start_anew(decision, there, words):
-                self.memory = replanned(self.memory, self.seen.plan_id)
+                self.memory = replace(self.memory, replanned=self.view.plan_id)
         except (InputError, FindingsError) as impossible:
             self._remember(before)
             self._hold_back(decision.why, StartRefusal(error=impossible, outdated=True))
@@ -373,9 +375,9 @@ class _Post:
             self._remember(before)
             self._tell(GuardDecision(GuardAction.WAIT, f"{decision.why}; {held.what}"))
             return False
-        self.seen = outcome.views[0]
+        self.view = outcome.views[0]
         prices = [f"{one.title}; {one.effect}" for one in outcome.plan.findings if one.id in OVER_TCP]
-        said = "; ".join([f"it serves at {self.seen.service_url} on {words}", *prices])
+        said = "; ".join([f"it serves at {self.view.service_url} on {words}", *prices])
         self._warn(said)
         self._hook(self.request.on_ready, "ready", f"{decision.why}; it serves on {words}")
         return True
@@ -407,16 +409,16 @@ class _Post:
                 self._warn(f"{why}; {against.error.where}: {against.error.what}")
             elif does_without(now, self.memory) and over_tcp is not None and not now.missing:
                 self._warn(f"{why}; {over_tcp.node}: {over_tcp.title}; {over_tcp.effect}")
-            elif not self.request.restores or not may_return(self.memory, self.request.policy):
+            elif not self.request.restores or self.memory.returned >= self.request.policy.return_limit:
                 self._say_how_to_return(why, words_to_return(self.gang, asked))
-            elif not self.request.once and not has_settled(self.memory, ports := _active_ports(examined.cluster)):
+            elif not self.request.once and self.memory.ports != (ports := _active_ports(examined.cluster)):
                 wait = f"{why}; waiting until the RDMA ports of two looks in a row are the same"
                 self._tell(GuardDecision(GuardAction.WAIT, wait))
                 self.memory = settling(self.memory, time.monotonic(), self.request.policy, ports)
                 return
             else:
                 self.memory = returning(self.memory, time.monotonic(), self.request.policy)
-                self.seen, self.memory = self._up(asked, why).views[0], returned(self.memory)
+                self.view, self.memory = self._up(asked, why).views[0], returned(self.memory)
                 self._tell(GuardDecision(GuardAction.NOTHING, f"it serves on all {len(self.gang.nodes)} nodes again"))
                 self._hook(self.request.on_ready, "ready", f"{why}; it serves on all nodes again")
                 return
@@ -439,7 +441,7 @@ class _Post:
         return None
 
     def _say_how_to_return(self, why: str, command: str) -> None:
-        what = "return to all nodes" if self.seen is not None and self.seen.missing else "return to the plan for RDMA"
+        what = "return to all nodes" if self.view is not None and self.view.missing else "return to the plan for RDMA"
         if not self.memory.looks:
             self._hook(self.request.on_ready, "back", f"{why}; {what}: {command}")
         often = ""
@@ -460,7 +462,7 @@ class _Post:
             replace=True,
             asked=asked,
         )
-        outcome = up(inventory, request, self.steps)
+        outcome = up(inventory, request, self)
         if outcome.failure is not None:
             raise outcome.failure
         return outcome
@@ -490,7 +492,7 @@ class _Post:
         self.memory = remember(self.memory, time.monotonic(), self.request.policy, words, against.nodes)
         self.decision = GuardDecision(GuardAction.WAIT, f"{why}; {words}")
         self._tell(self.decision)
-        if is_due_to_be_told(self.memory, self.request.policy) or self.request.once:
+        if self.memory.held_back == self.request.policy.tell_at or self.request.once:
             self._notify(
                 Event.FINDING,
                 f"not restarted while this lasts: {against.error.where}: {against.error.what}",
@@ -498,22 +500,18 @@ class _Post:
             )
             self._failed(self.decision.why)
 
-    def _finish(self, lock: GangLock, now: GangView, begun: GangOperation) -> None:
-        """What a command has begun and not finished."""
-        self.seen = finish(self.inventory, lock, lock.gang, begun, self.steps, timeout_s=self.request.timeout_s) or now
-
     def _again(self, now: GangView, why: str) -> None:
         plan = staged_plan(self.fleet, self._as_it_runs).hung_after(self.request.hung_after_s)
         self._stop(plan.gang, now, why)
-        start = plan.rising(of_now=facts_of_now(self.fleet, self.steps))
-        done = raising.raise_all(self.fleet, [start], self.steps, timeout_s=self.request.timeout_s)
+        start = plan.rising(of_now=facts_of_now(self.fleet, self))
+        done = raising.raise_all(self.fleet, [start], self, timeout_s=self.request.timeout_s)
         rejoin(self.inventory, done.views, self.watcher)
-        self.seen = done.views[0]
+        self.view = done.views[0]
 
     def _stop(self, gang: GangSpec, now: GangView, why: str) -> None:
         """The nodes say what it is restarted for where that does not get so far that another run is staged."""
         cause = now.cause or Cause(node=self.gang.leader.name, text=why)
-        stop(self.fleet, [gang], self.steps, now=True, cause=cause)
+        stop(self.fleet, [gang], self, now=True, cause=cause)
 
     def _notify(self, event: Event, text: str, fix: str) -> None:
         if self.request.notifier is not None:
@@ -574,26 +572,7 @@ class _RouterPost(_Post):
     def _again(self, now: GangView, why: str) -> None:
         if now.running:
             self._stop(self.gang, now, why)
-        self.seen = raise_router(self.router, self.inventory, self.watcher)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """Shows what a start goes through, and notes when it loses a node: that node is away from then on."""
-
-    post: _Post
-
-    def planned(self, plan: Plan) -> None:
-        self.post.watcher.planned(plan)
-
-    def step(self, gang: str, words: str) -> None:
-        self.post.watcher.step(gang, words)
-
-    def seen(self, views: Sequence[GangView]) -> None:
-        self.post.watcher.seen(views)
-        for view in views:
-            if view.name == self.post.gang.name:
-                self.post.note(view)
+        self.view = raise_router(self.router, self.inventory, self.watcher)
 
 
 def _active_ports(cluster: Cluster) -> tuple[str, ...]:

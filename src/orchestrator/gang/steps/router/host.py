@@ -61,8 +61,11 @@ def router_ask(spec: RouterSpec, method: str, path: str, body: object = None, *,
     )
 
 
-def ask_router(fleet: Fleet, spec: RouterSpec, asked: HttpRequest) -> HttpAnswer:
+def ask_router(
+    fleet: Fleet, spec: RouterSpec, method: str, path: str, body: object = None, *, timeout_s: float
+) -> HttpAnswer:
     """One such request, with the router's admin key, which never leaves its host."""
+    asked = router_ask(spec, method, path, body, timeout_s=timeout_s)
     return ask_from(fleet, spec.node.name, [asked], **where(spec.node, GANG))[0]
 
 

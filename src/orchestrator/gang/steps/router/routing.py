@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from http import HTTPStatus
@@ -21,14 +21,13 @@ from orchestrator.engines.registry import engine_of, load_paths, newest
 from orchestrator.engines.serving import Worker, running_requests, workers
 from orchestrator.gang.steps.down import StopResult, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
-from orchestrator.gang.steps.raising import Rising, Watcher, raise_all
+from orchestrator.gang.steps.raising import Rising, Watcher, everybody_answers, raise_all
 from orchestrator.gang.steps.router.host import (
     GANG,
     ask_from,
     ask_router,
     certificate_file,
     local_url,
-    router_ask,
     router_gang,
 )
 from orchestrator.gang.steps.status.reports import refuse_elsewhere, see, where
@@ -50,6 +49,7 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.secret_text import fingerprint
 from orchestrator.planning.plan_file import short_digest
+from orchestrator.planning.steps.changes import GangRehearsal, would, would_stop_of
 from orchestrator.protocol.staging import Endpoint, Ports, SecretFile, Secrets, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import GangRequest, HttpAnswer, HttpRequest
 from orchestrator.remote.fleet import Fleet, StragglerWait
@@ -162,7 +162,7 @@ class Router:
 
     def ask(self, method: str, path: str, body: object = None) -> HttpAnswer:
         """One request to the router's own interface, made on its host."""
-        return ask_router(self.fleet, self.spec, router_ask(self.spec, method, path, body, timeout_s=ROUTER_ASK_S))
+        return ask_router(self.fleet, self.spec, method, path, body, timeout_s=ROUTER_ASK_S)
 
     def _until(self, done: Callable[[], bool], deadline_s: float) -> bool:
         end = time.monotonic() + deadline_s
@@ -222,15 +222,15 @@ def start_router(
         now = router.view()
         refuse_elsewhere([now])
         gangs = see(fleet, inventory.gangs)
-        path, front = _health_path(router, inventory, gangs), _front(router.spec)
+        wanted = _wanted(router, inventory, gangs)
         if not now.serves:
             _refuse_expired(router.spec)
             with GangLock(router.fleet, router.gang, command):
-                wanted = _or_what_runs(_rising(router, path, front), router.view())
-                raise_all(router.fleet, [wanted], watcher, timeout_s=timeout_s)
+                now = router.view()  # one that is starting is waited for, whatever its settings
+                start = replace(wanted, plan_id=now.plan_id) if now.running else wanted
+                raise_all(router.fleet, [start], watcher, timeout_s=timeout_s)
             gangs = see(fleet, inventory.gangs)  # one that became ready meanwhile found no router
-        suiting = {_plan_id(_argv(router.spec, one), front) for one in (path, words.ANY_HEALTH)}
-        suits = router.view().plan_id in suiting
+        suits = router.view().plan_id in (wanted.plan_id, _rising(router, words.ANY_HEALTH).plan_id)
         if not suits:
             watcher.step(GANG, f"its settings differ from the current configuration. Apply them: {_ANEW}")
         failure = next(iter(take_in_all(router, gangs).values()), None)
@@ -247,16 +247,21 @@ def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> Gang
     with Fleet(inventory.nodes) as fleet:
         _refuse_expired(router.spec)
         gangs = see(fleet, inventory.gangs, patience=StragglerWait())
-        rising = _rising(router, _health_path(router, inventory, gangs), _front(router.spec))
-        raise_all(router.fleet, [rising], watcher, timeout_s=ROUTER_START_S)
+        raise_all(router.fleet, [_wanted(router, inventory, gangs)], watcher, timeout_s=ROUTER_START_S)
         take_in_serving(router, fleet, inventory, watcher)
     return router.view()
 
 
 def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
     """Have requests go to every gang that serves; by its name, why one could not be taken in."""
-    tried = {view.name: _why_not_in(router, view.service_url) for view in gangs if view.serves}
-    return {name: failure for name, failure in tried.items() if failure is not None}
+    failures: dict[str, DeployError] = {}
+    for view in gangs:
+        try:
+            if view.serves:
+                router.take_in(view.service_url)
+        except DeployError as failure:
+            failures[view.name] = failure
+    return failures
 
 
 def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
@@ -270,14 +275,6 @@ def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher:
     return {view.name for view in views} - set(failures)
 
 
-def _why_not_in(router: Router, url: str) -> DeployError | None:
-    try:
-        router.take_in(url)
-    except DeployError as failure:
-        return failure
-    return None
-
-
 def stop_router(
     inventory: Inventory, *, command: str, now: bool = False, timeout_s: float = STOP_S
 ) -> tuple[StopResult, ...]:
@@ -286,6 +283,26 @@ def stop_router(
         refuse_elsewhere([router.view()])
         opened.enter_context(GangLock(router.fleet, router.gang, command))
         return stop_gangs(router.fleet, [router.gang], now=now, timeout_s=timeout_s)
+
+
+def would_start_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
+    """What `start_router` would do. Raises InputError where the inventory has no router, and Unreachable."""
+    with Router(wanted_router(inventory)) as router, Fleet(inventory.nodes) as fleet:
+        state = router.state()
+        everybody_answers([state.view])
+        gangs = see(fleet, inventory.gangs)
+        running = state.view.running
+        then = state.view.plan_id if running else _wanted(router, inventory, gangs).plan_id
+    behind = {worker.url for worker in state.workers}
+    added = [view.name for view in gangs if view.serves and view.service_url not in behind]
+    joining = f"{', '.join(added)} would be added" if added else "no gang would be added"
+    what = "is running and would be left unchanged" if running else "would be started"
+    return (would(state.view, then, f"{what}; {joining}"),)
+
+
+def would_stop_router(inventory: Inventory) -> tuple[GangRehearsal, ...]:
+    """What `stop_router` would do. Raises InputError where the inventory has no router."""
+    return would_stop_of([router_gang(wanted_router(inventory))], now=False)
 
 
 def enrol(inventory: Inventory, views: Iterable[GangView], watcher: Watcher, *, command: str) -> None:
@@ -325,13 +342,6 @@ def withdraw(inventory: Inventory, gangs: Iterable[str]) -> None:
                 router.take_out(view.service_url)
 
 
-def drained(fleet: Fleet, node: str, url: str) -> bool | None:
-    """Whether an engine has no request any more, asked on its leader; None where it does not tell."""
-    answers = ask_from(fleet, node, [HttpRequest(url=f"{url}{path}") for path in load_paths()])
-    left = requests_left(answers)
-    return None if left is None else left == 0
-
-
 def requests_left(answers: Iterable[HttpAnswer]) -> int | None:
     """Requests that an engine has, by the first of its answers to `load_paths` that tells; None where none does."""
     told = (running_requests(answer.body) for answer in answers if answer.ok)
@@ -346,10 +356,11 @@ def wait_until_drained(fleet: Fleet, gang: GangSpec, url: str) -> None:
     end = time.monotonic() + DRAIN_S
     quiet = 0
     while quiet < 2:
-        state = drained(fleet, gang.leader.name, url)
-        if state is None:
+        asks = [HttpRequest(url=f"{url}{path}") for path in load_paths()]
+        left = requests_left(ask_from(fleet, gang.leader.name, asks))
+        if left is None:
             return
-        quiet = quiet + 1 if state else 0
+        quiet = 0 if left else quiet + 1
         if time.monotonic() > end:
             raise GangFailed(
                 f"still has running requests {DRAIN_S:.0f} s after it was removed from the router; nothing was stopped",
@@ -371,8 +382,7 @@ def health_path(fleet: Fleet, spec: RouterSpec) -> str:
 def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
     """By the versions of the gangs' stacks; /health where an engine that serves lacks what its version should have."""
     family = newest()
-    engines = [engine for name in _stacks(inventory, gangs) if (engine := _engine(name))]
-    path = words.health_path(engines, family.engine(family.versions[-1]))
+    path = words.health_path(list(_engines(inventory, gangs)), family.engine(family.versions[-1]))
     urls = [view.service_url for view in gangs if view.serves]
     if path == words.ANY_HEALTH or not urls:
         return path
@@ -381,44 +391,27 @@ def _health_path(router: Router, inventory: Inventory, gangs: Sequence[GangView]
     return words.ANY_HEALTH if any(answer.status == HTTPStatus.NOT_FOUND for answer in answers) else path
 
 
-def _engine(stack: str) -> Engine | None:
-    """None for a stack whose file is gone: what runs by it is asked."""
-    try:
-        return engine_of(Library.stack(stack))
-    except InputError:
-        return None
+def _engines(inventory: Inventory, gangs: Iterable[GangView]) -> Iterator[Engine]:
+    """Of the stacks that the gangs run, and that the inventory names for gangs that run none now. A stack whose file is
+    gone has none: what runs by it is asked."""
+    for name in {*(node.stack for node in inventory.nodes), *(view.stack for view in gangs)}:
+        with suppress(InputError):
+            if name:
+                yield engine_of(Library.stack(name))
 
 
-def _stacks(inventory: Inventory, gangs: Iterable[GangView]) -> set[str]:
-    """Those that the gangs run, and those that the inventory names for gangs that run none now."""
-    named = {node.stack for node in inventory.nodes if node.stack}
-    return named | {view.stack for view in gangs if view.stack}
+def _wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> Rising:
+    """What a start would carry out now."""
+    return _rising(router, _health_path(router, inventory, gangs))
 
 
-def _or_what_runs(wanted: Rising, now: GangView) -> Rising:
-    """Wait for a router that is starting, whatever its settings."""
-    return replace(wanted, plan_id=now.plan_id) if now.running else wanted
-
-
-def plan_wanted(router: Router, inventory: Inventory, gangs: Sequence[GangView]) -> str:
-    """The id of the plan that a start would carry out now."""
-    return _plan_id(_argv(router.spec, _health_path(router, inventory, gangs)), _front(router.spec))
-
-
-def _plan_id(argv: Sequence[str], front: words.Front) -> str:
-    """The same for every start with the same settings: the admin key, generated for each, is not part of it."""
-    return short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
-
-
-def _argv(spec: RouterSpec, health_path: str) -> list[str]:
+def _rising(router: Router, health_path: str) -> Rising:
+    """Its plan's id is the same for every start with the same settings: the admin key, generated for each, is no part
+    of it."""
+    spec, front = router.spec, _front(router.spec)
     python, tls = f"{spec.venv}/bin/python3", spec.tls_cert is not None
-    return words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
-
-
-def _rising(router: Router, health_path: str, front: words.Front) -> Rising:
-    spec = router.spec
-    argv = _argv(spec, health_path)
-    plan_id = _plan_id(argv, front)
+    argv = words.command(python, spec.node.http_host, spec.port, spec.metrics_port, health_path, tls=tls)
+    plan_id = short_digest([*argv, fingerprint(front.api_key), front.certificate, fingerprint(front.key)])
     listens = "" if spec.node.http_host == "0.0.0.0" else spec.node.http_host  # noqa: S104 - compared, not bound
 
     def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:

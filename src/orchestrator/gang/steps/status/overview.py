@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import TimeoutError as TooLate
 from dataclasses import replace
-from typing import Generic, TypeVar
 
 from orchestrator.engines.serving import Worker
 from orchestrator.engines.serving import workers as listed
 from orchestrator.gang.overview import Overview, RouterGlance
-from orchestrator.gang.steps.router.host import ask_router, router_ask, router_gang
+from orchestrator.gang.steps.router.host import ask_router, router_gang
 from orchestrator.gang.steps.standing import standing_gangs
 from orchestrator.gang.steps.status.reports import everything, see, views_of
 from orchestrator.gang.steps.status.unfinished import interrupted
@@ -23,9 +22,8 @@ from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, RouterSpec
 from orchestrator.model.survivors import concerned
 from orchestrator.records.documents import read_told, unheard_file
+from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait
-
-T = TypeVar("T")
 
 
 def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
@@ -36,11 +34,11 @@ def overview(inventory: Inventory, gangs: tuple[str, ...] = ()) -> Overview:
     if spec is None:
         return _with_unheard(status(chosen, gangs), inventory)
     begin = time.monotonic()
-    aside = _Aside(lambda: glance(spec))
+    aside = ahead(lambda: glance(spec))
     seen = _with_unheard(status(chosen, gangs), inventory)
     try:
         router = aside.result(max(0.5, begin + GLANCE_S - time.monotonic()))
-    except TimeoutError:
+    except TooLate:
         failure = Unreachable(
             f"its host did not answer within {GLANCE_S:.0f} s",
             where=spec.node.name,
@@ -78,7 +76,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
     """Look at the router's agent and ask for its workers, at the same time."""
     gang = router_gang(spec)
     with Fleet(gang.nodes) as fleet:
-        asked = _Aside(lambda: ask_router(fleet, spec, router_ask(spec, "GET", "/workers", timeout_s=GLANCE_ASK_S)))
+        asked = ahead(lambda: ask_router(fleet, spec, "GET", "/workers", timeout_s=GLANCE_ASK_S))
         (view,) = see(fleet, [gang])
         if view.unreachable:
             error = view.unreachable[0].error
@@ -88,7 +86,7 @@ def glance(spec: RouterSpec) -> RouterGlance:
             answer = asked.result(GLANCE_S)
             workers = listed(answer.body) if answer.ok else None
             why = "" if workers is not None else answer.error or f"HTTP {answer.status}"
-        except (DeployError, ValueError, TimeoutError) as failure:
+        except (DeployError, ValueError, TooLate) as failure:
             workers, why = None, str(failure) or "it did not answer in time"
     wrong = _wrong(spec, view, workers, why)
     if workers is not None and not view.running:
@@ -109,28 +107,3 @@ def _wrong(spec: RouterSpec, view: GangView, workers: Sequence[Worker] | None, w
     else:
         return None
     return NodeError(what, where=spec.node.name, fix=fix)
-
-
-class _Aside(Generic[T]):
-    """Work on a thread of its own, which keeps no process from ending."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._values: list[T] = []
-        self._failures: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], T]) -> None:
-        try:
-            self._values.append(work())
-        except BaseException as failure:
-            self._failures.append(failure)
-
-    def result(self, timeout_s: float) -> T:
-        """What it came to. Raises what it raised, TimeoutError where it is not done by then."""
-        self._thread.join(timeout_s)
-        if self._failures:
-            raise self._failures[0]
-        if not self._values:
-            raise TimeoutError
-        return self._values[0]

@@ -17,7 +17,7 @@ from orchestrator.gang.operations import GangOperation
 from orchestrator.gang.overview import Overview, RouterGlance
 from orchestrator.gang.steps import restart, restart_sequence
 from orchestrator.gang.steps.restart import ROLLING, RestartRequest
-from orchestrator.gang.steps.router import rehearsal, routing
+from orchestrator.gang.steps.router import routing
 from orchestrator.gang.steps.router.routing import enrol, rejoin
 from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import (
@@ -145,15 +145,14 @@ def test_a_router_that_serves_with_other_settings_is_left_alone_and_takes_the_ga
 
 
 def test_a_rehearsal_says_what_would_be_started_and_added(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "see", world.see)
     world.gangs = (gang("a"), gang("b", GangState.STARTING, healthy=False), gang("c"))
-    (would,) = rehearsal.would_start_router(INVENTORY)
+    (would,) = routing.would_start_router(INVENTORY)
     assert (would.gang, would.state) == ("router", "absent") and would.then
     assert would.what == "would be started; a, c would be added"
     world.router = router(GangState.READY, "other")
     behind = (Worker(id="1", url="http://a", healthy=True, load=0),)
     monkeypatch.setattr(routing.Router, "workers", lambda _: behind)
-    (would,) = rehearsal.would_start_router(INVENTORY)
+    (would,) = routing.would_start_router(INVENTORY)
     assert (would.then, would.what) == ("other", "is running and would be left unchanged; c would be added")
     assert not world.started and not world.behind
 
@@ -349,7 +348,7 @@ class Front:
         self.router = routing.Router(spec or INVENTORY.router)  # type: ignore[arg-type]
         monkeypatch.setattr(routing, "health_path", lambda *_: path)
         monkeypatch.setattr(routing, "ask_from", self.ask_from)
-        monkeypatch.setattr(routing, "ask_router", lambda fleet, _, asked: self.ask_from(fleet, "", [asked])[0])
+        monkeypatch.setattr("orchestrator.gang.steps.router.host.ask_from", lambda *given, **_: self.ask_from(*given))
         monkeypatch.setattr(routing, "POLL_S", 0.0)
 
     def ask_from(self, _: object, __: str, asks: Sequence[HttpRequest]) -> list[HttpAnswer]:
@@ -435,7 +434,7 @@ def test_a_gang_gets_its_own_key_from_a_router_that_asks_clients_for_another(
 
 def test_keys_and_certificate_are_files_of_the_routers_node_and_in_no_argument(tmp_path: Path) -> None:
     spec = guarded(tmp_path)
-    rising = routing._rising(routing.Router(spec), "/ready", routing._front(spec))
+    rising = routing._rising(routing.Router(spec), "/ready")
     (staged,) = rising.requests("run-1", "00").values()
     assert staged.secrets is not None and staged.service is not None
     files = {file.name: file.text for file in staged.secrets.files}
@@ -453,7 +452,7 @@ def test_another_key_or_certificate_are_other_settings_and_another_start_is_not(
     spec = guarded(tmp_path)
 
     def plan_id() -> str:
-        return routing._rising(routing.Router(spec), "/ready", routing._front(spec)).plan_id
+        return routing._rising(routing.Router(spec), "/ready").plan_id
 
     at_first = plan_id()
     assert plan_id() == at_first
