@@ -155,9 +155,9 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     reports = {node: answer for node, answer in answers.items() if isinstance(answer, Report)}
     run_id = _current_run(list(reports.values()))
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
-    members = _members(current)
+    members = tuple(dict.fromkeys(node for report in current.values() for node in report.members))
     everybody, waiting = _roster(answers, spares, current, members)
-    missing = _missing(everybody, members)
+    missing = tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
     nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
     found = GangView(
@@ -176,7 +176,8 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
         return replace(found, nodes=tuple(map(_emptied, everybody)))
     found = _with_left_out(replace(found, cause=cause, secondary=secondary))
     if found.state.loads:
-        return _with_pace(found, _fresh(current))
+        rising = _fresh(current)
+        return replace(found, late=pace.late(rising), progress=pace.progress(rising))
     return _with_trouble(found, nodes, current) if found.state.was_ready else found
 
 
@@ -191,10 +192,6 @@ def _roster(
         for rank, (node, answer) in enumerate(here.items())
     )
     return everybody, tuple(_waiting(node, answers[node]) for node in waiting)
-
-
-def _missing(everybody: Sequence[NodeView], members: Collection[str]) -> tuple[str, ...]:
-    return tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
 
 
 def _with_plan(found: GangView, current: Mapping[str, Report]) -> GangView:
@@ -226,10 +223,6 @@ def _with_left_out(found: GangView) -> GangView:
     return replace(found, nodes=nodes, remarks=(_runs_without(found), *found.remarks))
 
 
-def _with_pace(found: GangView, rising: Sequence[Report]) -> GangView:
-    return replace(found, late=pace.late(rising), progress=pace.progress(rising))
-
-
 def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[str, Report]) -> GangView:
     """Whether a gang whose agents were all ready still is, and which path its traffic takes."""
     trouble = _trouble(nodes, current, short=bool(found.share))
@@ -241,11 +234,6 @@ def _with_trouble(found: GangView, nodes: Sequence[NodeView], current: Mapping[s
         transport=transport(current),
         over_tcp=rails.planned_tcp(current),
     )
-
-
-def _members(current: Mapping[str, Report]) -> tuple[str, ...]:
-    """The run's nodes in node-rank order, as far as its agents know them."""
-    return tuple(dict.fromkeys(name for report in current.values() for name in report.members))
 
 
 def _waiting(name: str, answer: Answer) -> NodeView:

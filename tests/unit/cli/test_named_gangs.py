@@ -82,8 +82,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return called
 
     monkeypatch.setattr(down, "down", note("down", ()))
-    for module in (rollback, restart):
-        monkeypatch.setattr(module, "restart", note("restart", RestartResult(views=(), seconds=0.0)))
+    monkeypatch.setattr(restart, "restart", note("restart", RestartResult(views=(), seconds=0.0)))
     for module in (down, rollback, restart):
         monkeypatch.setattr(module, "open_cluster", lambda args, _: load_inventory(Path(args.inventory)))
     monkeypatch.setattr(restart, "checked", lambda *_: Checked())

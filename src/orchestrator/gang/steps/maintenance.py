@@ -33,6 +33,31 @@ LOOK_EVERY_S = 2.0
 _ASK = "cat /proc/sys/kernel/random/boot_id /proc/1/stat"
 
 
+class ReturnState(str, Enum):
+    """AWAY: does not answer. STILL: answers, but has not been away. BACK: there is nothing more to wait for."""
+
+    AWAY = "away"
+    STILL = "still"
+    BACK = "back"
+
+
+def boot_of(text: str) -> str | None:
+    """What names one boot of a machine: the kernel's boot id and, if readable, the start time of process 1, which tells
+    a container's. text: /proc/sys/kernel/random/boot_id and /proc/1/stat, one after the other (random(4), field 22 of
+    proc(5)); None for anything else."""
+    kernel, _, stat = text.partition("\n")
+    fields = stat.rpartition(")")[2].split()
+    return " ".join((kernel.strip(), *fields[19:20])) if kernel.strip() else None
+
+
+def place(before: str | None, now: str | None, *, reboots: bool) -> ReturnState:
+    """before: the boot when the gang had been stopped; now: None if the node does not answer; reboots: wait for a new
+    boot, an answer is not enough."""
+    if now is None:
+        return ReturnState.AWAY
+    return ReturnState.STILL if reboots and now == before else ReturnState.BACK
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesWork:
     """run: a command line on this machine, once a node, with L40S_NODE, L40S_HOST and L40S_GANG in its environment.
@@ -66,10 +91,10 @@ class NodesWork:
         take_again(self.fleet, plan.gang)
         self._settle(plan)
 
-    def boots(self, names: Sequence[str]) -> Mapping[str, Boot | None]:
+    def boots(self, names: Sequence[str]) -> Mapping[str, str | None]:
         """None for a node that does not answer."""
 
-        def one(session: Session) -> Boot | None:
+        def one(session: Session) -> str | None:
             return boot_of(session.run(_ASK, deadline_s=BOOT_S, become=False).out.decode("utf-8", "replace"))
 
         answers = self.fleet.on_every(one, only=names).values
@@ -111,7 +136,7 @@ class NodesWork:
                 fix="correct the command of --run",
             )
 
-    def _wait(self, gang: GangSpec, names: Sequence[str], before: Mapping[str, Boot | None], ends: float) -> None:
+    def _wait(self, gang: GangSpec, names: Sequence[str], before: Mapping[str, str | None], ends: float) -> None:
         """Until each of these nodes is back."""
         reboots = self.reboots or not self.run
         known: dict[str, ReturnState] = dict.fromkeys(names, ReturnState.STILL)
@@ -164,36 +189,3 @@ def _work(fleet: Fleet, request: RestartRequest, watcher: Watcher) -> Callable[[
 
 
 MAINTENANCE = RestartVerb(what=OperationKind.MAINTENANCE, done="worked on", work=_work)
-
-
-class ReturnState(str, Enum):
-    """AWAY: does not answer. STILL: answers, but has not been away. BACK: there is nothing more to wait for."""
-
-    AWAY = "away"
-    STILL = "still"
-    BACK = "back"
-
-
-@dataclass(frozen=True, slots=True)
-class Boot:
-    """Identifies one boot of a machine: the kernel's boot id, and the start time of process 1, which identifies a
-    container's."""
-
-    kernel: str
-    first: str
-
-
-def boot_of(text: str) -> Boot | None:
-    """Parse the contents of /proc/sys/kernel/random/boot_id and, if readable, /proc/1/stat, one after the other
-    (random(4), proc(5), field 22); None for anything else."""
-    kernel, _, stat = text.partition("\n")
-    fields = stat.rpartition(")")[2].split()
-    return Boot(kernel.strip(), fields[19] if len(fields) > 19 else "") if kernel.strip() else None
-
-
-def place(before: Boot | None, now: Boot | None, *, reboots: bool) -> ReturnState:
-    """before: the boot when the gang had been stopped; now: None if the node does not answer; reboots: wait for a new
-    boot, an answer is not enough."""
-    if now is None:
-        return ReturnState.AWAY
-    return ReturnState.STILL if reboots and now == before else ReturnState.BACK

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -175,6 +176,8 @@ class StagedFleet:
 
 
 BeforeGo = Callable[[GangSpec, Mapping[str, StagingRequest]], None]
+"""Called when all nodes of a gang are armed with these requests, before the first rank starts; raises DeployError if
+none may start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +187,6 @@ class BeforeGoCheck:
 
     most_s: float
     made: Callable[[StagedFleet, UpRequest, Watcher], BeforeGo]
-
-
-"""Called when all nodes of a gang are armed with these requests, before the first rank starts; raises DeployError if
-none may start."""
 
 
 @contextmanager
@@ -232,33 +231,16 @@ def risings(
     running: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Rising]:
     """What a plan says of these gangs, in the plan's order."""
-    scripts = launch_scripts(plan)
-    by_name = {gang.name: gang for gang in gangs}
-    document = plan_json(plan)
+    scripts, document = launch_scripts(plan), plan_json(plan)
     # gangs are tested one after another; an armed one may have to wait for all the others
     test_s = sum(check.most_s for check in request.before_go) * len(plan.gangs)
-    return [
-        _rising(by_name[gang.name], gang, running.get(gang.name, plan.plan_id), document, scripts, request, test_s)
-        for gang in plan.gangs
-        if gang.name in by_name
-    ]
 
-
-def _rising(
-    gang: GangSpec,
-    plan: GangPlan,
-    plan_id: str,
-    document: Mapping[str, Any],
-    scripts: Mapping[str, str],
-    request: UpRequest,
-    test_s: float,
-) -> Rising:
-    def requests(run_id: str, key: str) -> Mapping[str, StagingRequest]:
+    def requests(gang: GangSpec, planned: GangPlan, run_id: str, key: str) -> Mapping[str, StagingRequest]:
         made = staging_requests(
             gang,
-            plan,
-            dict(scripts),
-            plan_id=plan_id,
+            planned,
+            scripts,
+            plan_id=running.get(gang.name, plan.plan_id),
             run_id=run_id,
             key=key,
             hung_after_s=request.hung_after_s,
@@ -266,10 +248,21 @@ def _rising(
         )
         return {name: one.tested_for(test_s) for name, one in made.items()}
 
-    reads = {
-        node.name: WeightsAheadRequest(order=cache_order(node, plan), ranks=len(node.tp_ranks)) for node in plan.nodes
-    }
-    return Rising(gang=gang, plan_id=plan_id, document=document, requests=requests, reads=reads)
+    by_name = {gang.name: gang for gang in gangs}
+    return [
+        Rising(
+            gang=by_name[one.name],
+            plan_id=running.get(one.name, plan.plan_id),
+            document=document,
+            requests=partial(requests, by_name[one.name], one),
+            reads={
+                node.name: WeightsAheadRequest(order=cache_order(node, one), ranks=len(node.tp_ranks))
+                for node in one.nodes
+            },
+        )
+        for one in plan.gangs
+        if one.name in by_name
+    ]
 
 
 def raise_all(
@@ -295,20 +288,13 @@ def raise_all(
             rise.undo()
         if not waiting or isinstance(interrupted, Detached):
             raise
-        raise _undone(rises, waiting) from interrupted
+        names = tuple(rise.gang.name for rise in waiting)
+        raise Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting)) from interrupted
     except BaseException:
         for rise in rises:
             rise.undo(unless_ended=True)
         raise
-    return StartedGangs(
-        views=views,
-        ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before),
-    )
-
-
-def _undone(rises: Sequence[_Rise], waiting: Sequence[_Rise]) -> Undone:
-    names = tuple(rise.gang.name for rise in waiting)
-    return Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting))
+    return StartedGangs(views=views, ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before))
 
 
 def _follow(
@@ -464,7 +450,7 @@ class _Rise:
         staged = self._all(nodes, "stage", lambda name: replace(requests[name], others=nodes), STAGE_S)
         if wrong := other_checkpoint(requests, {name: answer.checkpoint for name, answer in staged.items()}):
             raise wrong
-        self._at_once(StepKind.ARM, nodes, "staged")
+        self._event(StepKind.ARM.value, nodes=nodes, why="staged")  # the answers show what another look would show
         self._arm(nodes)
 
     def _arm(self, nodes: Sequence[str]) -> None:
@@ -473,12 +459,8 @@ class _Rise:
         answers = self._all(nodes, "arm", lambda _: request, ARM_S)
         armed = tuple(name for name, answer in answers.items() if answer == StateAnswer(state=AgentState.ARMED))
         if len(armed) == len(self.gang.nodes):
-            self._at_once(StepKind.GO, armed, "all nodes are armed")
+            self._event(StepKind.GO.value, nodes=armed, why="all nodes are armed")
             self._go(armed)
-
-    def _at_once(self, do: StepKind, nodes: Sequence[str], why: str) -> None:
-        """The nodes' answers have just shown what another look would show."""
-        self._event(do.value, nodes=nodes, why=why)
 
     def _go(self, nodes: Sequence[str]) -> None:
         if self.before_go is not None and self.staged:

@@ -203,28 +203,25 @@ def _refuse_disagreement(gang: GangSpec, requests: Mapping[str, StagingRequest])
             )
 
 
-Requests = Mapping[str, StagingRequest]
-
-
 def facts_of_now(fleet: Fleet, watcher: Watcher) -> OfNow:
-    """What `Staged.rising` does to its requests at every start."""
-    return lambda gang, requests: of_now(fleet, gang, requests, watcher)
+    """What `Staged.rising` does to its requests at every start: what was staged is started with the facts of now.
+    Interface, RDMA ports and GID index are resolved each time; inventory, profile and flags stay, and so does the
+    plan's id. What moved is said, a line a node. A node that can't be looked at is left as it was: staging finds out
+    why."""
 
+    def of_now(gang: GangSpec, requests: Mapping[str, StagingRequest]) -> Mapping[str, StagingRequest]:
+        known = {name: build(snapshot) for name, snapshot in look(fleet, list(gang.nodes)).values.items()}
+        resolved = {}
+        for node in gang.nodes:
+            request, words = requests[node.name], ""
+            if node.name in known:
+                request, words = resolved_on(node, request, known)
+            if words:
+                watcher.step(gang.name, f"{words} on {node.name}")
+            resolved[node.name] = request
+        return resolved
 
-def of_now(fleet: Fleet, gang: GangSpec, requests: Requests, watcher: Watcher) -> Requests:
-    """These requests as they are to be staged now; what moved is said, a line a node. A node that can't be looked at
-    is left as it was: staging finds out why."""
-    looked = look(fleet, list(gang.nodes)).values
-    known = {name: build(snapshot) for name, snapshot in looked.items()}
-    resolved = {}
-    for node in gang.nodes:
-        request, words = requests[node.name], ""
-        if node.name in known:
-            request, words = resolved_on(node, request, known)
-        if words:
-            watcher.step(gang.name, f"{words} on {node.name}")
-        resolved[node.name] = request
-    return resolved
+    return of_now
 
 
 def resolved_on(node: NodeSpec, request: StagingRequest, known: Mapping[str, Topology]) -> tuple[StagingRequest, str]:

@@ -14,7 +14,7 @@ from tests.unit.gang.steps.test_restart import Told
 from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.steps import maintenance
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.maintenance import MAINTENANCE, Boot
+from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.restart_sequence import RestartStep, how_to_go_on
 from orchestrator.gang.steps.status.unfinished import interrupted
@@ -32,11 +32,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "SETTLE_S", 0.2)
 
 
-def boots(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Sequence[Boot | None]]) -> None:
+def boots(monkeypatch: pytest.MonkeyPatch, seen: Iterator[Sequence[str | None]]) -> None:
     """The two nodes' answers, look by look; the last one stays."""
-    last: list[Sequence[Boot | None]] = []
+    last: list[Sequence[str | None]] = []
 
-    def look(_: object, names: Sequence[str]) -> dict[str, Boot | None]:
+    def look(_: object, names: Sequence[str]) -> dict[str, str | None]:
         last[:] = [next(seen, last[0] if last else ())]
         return {name: last[0][int(name[-1])] for name in names}
 
@@ -47,7 +47,7 @@ def request(**words: Any) -> RestartRequest:
     return RestartRequest(verb=MAINTENANCE, **words)
 
 
-A, B = Boot("a", "1"), Boot("b", "1")
+A, B = "a 1", "b 1"
 
 
 def test_every_node_is_waited_for_until_it_has_booted_anew(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -30,9 +31,11 @@ class Hook:
     def __post_init__(self) -> None:
         """Raises InputError for a command line whose quotes are open, or an address without a host."""
         if self.is_address:
-            if not self._has_host:
-                raise InputError("the address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
-            return
+            with suppress(ValueError):
+                parts = urlsplit(self.target)
+                if parts.hostname and parts.port != 0:
+                    return
+            raise InputError("the address has no host", where="hook", fix="http(s)://HOST[:PORT]/PATH")
         try:
             shlex.split(self.target)
         except ValueError as wrong:
@@ -42,14 +45,6 @@ class Hook:
     def is_address(self) -> bool:
         """It is called over HTTP."""
         return self.target.startswith(("http://", "https://"))
-
-    @property
-    def _has_host(self) -> bool:
-        try:
-            parts = urlsplit(self.target)
-            return bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            return False
 
 
 def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float = HOOK_S) -> str:
