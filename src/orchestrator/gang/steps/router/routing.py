@@ -254,14 +254,16 @@ def raise_router(router: Router, inventory: Inventory, watcher: Watcher) -> Gang
 
 def take_in_all(router: Router, gangs: Iterable[GangView]) -> Mapping[str, DeployError]:
     """Have requests go to every gang that serves; by its name, why one could not be taken in."""
-    failures: dict[str, DeployError] = {}
-    for view in gangs:
-        try:
-            if view.serves:
-                router.take_in(view.service_url)
-        except DeployError as failure:
-            failures[view.name] = failure
-    return failures
+    tried = {view.name: _why_not_in(router, view.service_url) for view in gangs if view.serves}
+    return {name: failure for name, failure in tried.items() if failure is not None}
+
+
+def _why_not_in(router: Router, url: str) -> DeployError | None:
+    try:
+        router.take_in(url)
+    except DeployError as failure:
+        return failure
+    return None
 
 
 def take_in_serving(router: Router, fleet: Fleet, inventory: Inventory, watcher: Watcher) -> set[str]:
