@@ -157,7 +157,7 @@ def view(name: str, answers: Mapping[str, Answer], spares: Collection[str] = ())
     current = {node: report for node, report in reports.items() if report.run_id == run_id}
     members = tuple(dict.fromkeys(node for report in current.values() for node in report.members))
     everybody, waiting = _roster(answers, spares, current, members)
-    missing = tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
+    missing = _missing(everybody, members)
     nodes = [node for node in everybody if node.name not in missing]
     cause, secondary = _causes(current, nodes)
     found = GangView(
@@ -192,6 +192,10 @@ def _roster(
         for rank, (node, answer) in enumerate(here.items())
     )
     return everybody, tuple(_waiting(node, answers[node]) for node in waiting)
+
+
+def _missing(everybody: Sequence[NodeView], members: Collection[str]) -> tuple[str, ...]:
+    return tuple(node.name for node in everybody if members and not node.spare and node.name not in members)
 
 
 def _with_plan(found: GangView, current: Mapping[str, Report]) -> GangView:

@@ -288,13 +288,17 @@ def raise_all(
             rise.undo()
         if not waiting or isinstance(interrupted, Detached):
             raise
-        names = tuple(rise.gang.name for rise in waiting)
-        raise Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting)) from interrupted
+        raise _undone(rises, waiting) from interrupted
     except BaseException:
         for rise in rises:
             rise.undo(unless_ended=True)
         raise
     return StartedGangs(views=views, ready_before=frozenset(rise.gang.name for rise in rises if rise.ready_before))
+
+
+def _undone(rises: Sequence[_Rise], waiting: Sequence[_Rise]) -> Undone:
+    names = tuple(rise.gang.name for rise in waiting)
+    return Undone(names, goes_on=any(rise.open for rise in rises if rise not in waiting))
 
 
 def _follow(
