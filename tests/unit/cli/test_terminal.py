@@ -103,7 +103,7 @@ def rise(watcher: Any, *names: str) -> None:
             time.sleep(0.03)
 
 
-def turning(verb: str, *names: str) -> Scene:
+def turning(*names: str) -> Scene:
     """These gangs stop and start."""
 
     def restart(_: object, __: object, watcher: Any) -> RestartResult:
@@ -111,7 +111,7 @@ def turning(verb: str, *names: str) -> Scene:
         rise(watcher, *names)
         return RestartResult(views=tuple(view(name=name) for name in names), seconds=12.3)
 
-    return {f"gang.commands.{verb}.restart": restart}
+    return {"gang.commands.restart.restart": restart}
 
 
 def starting(findings: tuple[Finding, ...] = ()) -> Scene:
@@ -334,14 +334,14 @@ LOGS: Scene = {"gang.commands.logs.logs": lambda *_, **__: iter([LogLine("l40s-1
 RECIPE: Scene = {"hosts.steps.stack.write_recipe": lambda _, out: (out / "build.sh",)}
 PUSH: Scene = {"checkpoint.steps.push.push": push}
 BUNDLED: Scene = {"support.commands.support_bundle.bundle": lambda *_: BUNDLE}
-ROLLING = turning("restart", "gang0", "gang1")
+ROLLING = turning("gang0", "gang1")
 PREPARE: Scene = {
     "hosts.steps.prepare.prepare": prepare,
     "hosts.steps.prepare.tasks_of": lambda *_: dict.fromkeys(NODES, 41),
 }
 SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
-    ("restart", turning("restart", "gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
-    ("restart --maintenance", turning("restart", "gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("restart", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("restart --maintenance", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("restart --rolling", ROLLING, ("restarted one after the other in 12.3 s: gang0, gang1",)),
     (f"up --model {MODEL}", starting(), (LAST_NODE, "ready in 12.3 s; canary: 'Paris'")),
     (
@@ -350,7 +350,7 @@ SCENES: list[tuple[str, Scene, tuple[str, ...]]] = [
         ("KV tokens: ", "rendezvous 10.0.0.11:5000"),
     ),
     ("guard --once", {"gang.commands.guard.guard": guard}, ("gang0: it has been restarted",)),
-    ("rollback", turning("rollback", "gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
+    ("rollback", turning("gang0"), (LAST_NODE, "serves again after 12.3 s; canary: 'Paris'")),
     ("history", HISTORY, ("failed  run r1  plan p1  by anna@desk", "  up", "  cause: node2: TP19 was killed")),
     ("history --commands", HISTORY, ("gang0  anna@desk (pid 7)  begins  l40s-deploy up",)),
     ("golden check", {"golden.steps.golden.check_now": check_now}, ("gang0: 0 of 0 answers match the accepted ones",)),
