@@ -15,7 +15,7 @@ from orchestrator.model.benchmark import Between
 from orchestrator.nettest.expected import LESS_HEADERS
 from orchestrator.nettest.schedule import Place, rounds
 from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual
-from orchestrator.protocol.rails import alone
+from orchestrator.protocol.rails import RailsLine, alone
 
 _MOST_TIMES, _WHOLE = 250, 4200
 """_WHOLE: the MTU from which on RoCE's packets have their full 4096 bytes."""
@@ -62,19 +62,6 @@ class PortPair:
     between: Between
     start: RailPort
     end: RailPort
-
-
-@dataclass(frozen=True, slots=True)
-class PerftestOutput:
-    """What the sending end printed, and its exit status: -1 if it was stopped. on_gpu: one end's memory was a GPU's"""
-
-    text: str
-    status: int
-    on_gpu: bool = False
-
-    @property
-    def alone(self) -> bool:
-        return alone(self.text, self.status)
 
 
 def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
@@ -129,22 +116,22 @@ def average_gbps(text: str) -> float | None:
     return float(rows[-1]) * _UNITS[header[2]] if rows else None
 
 
-def played(texts: Mapping[int, PerftestOutput]) -> bool:
+def played(texts: Mapping[int, RailsLine]) -> bool:
     """Whether they came from an emulated cluster's stand-in."""
     return any(_STAND_IN in said.text for said in texts.values())
 
 
-def judge(found: Sequence[PortPair], texts: Mapping[int, PerftestOutput], *, enough: float) -> tuple[LinkResult, ...]:
+def judge(found: Sequence[PortPair], texts: Mapping[int, RailsLine], *, enough: float) -> tuple[LinkResult, ...]:
     """Every path whose two ends met, with the rate of its ports. Where no port reaches one of another rail, the rails
     are separate networks: those paths are left out."""
-    met = [way for way in found if way.id in texts and not texts[way.id].alone]
+    met = [way for way in found if way.id in texts and not alone(texts[way.id])]
     links = [_measured(way, texts[way.id]) for way in met]
     if all(link.why for link in links if link.between is Between.OTHER_RAIL):
         links = [link for link in links if link.between is Between.RAIL]
     return tuple(_judged(links, enough))
 
 
-def _measured(way: PortPair, said: PerftestOutput) -> LinkResult:
+def _measured(way: PortPair, said: RailsLine) -> LinkResult:
     gbps = average_gbps(said.text)
     why = "" if gbps is not None else f"no figure ({last_words(said)})"
     return LinkResult(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,),
@@ -173,7 +160,7 @@ def _expected(way: PortPair) -> Expectation | None:
     return Expectation(rate * LESS_HEADERS, "calculated", f"{LESS_HEADERS * 100:.0f} % of the ports' {rate:g} Gb/s")
 
 
-def last_words(said: PerftestOutput) -> str:
+def last_words(said: RailsLine) -> str:
     """Why there is no figure: the last line that is part of neither its table nor its settings."""
     lines = [line.strip() for line in said.text.splitlines() if not _NOISE.search(line)]
     ended = "it did not end in time" if said.status < 0 else f"status {said.status}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,72 +75,53 @@ class NettestResult:
 
 def findings(result: NettestResult) -> tuple[Finding, ...]:
     """The most severe first: wrong data, transport, then the outlier, else every slow link, else a slow all-reduce."""
-    wrong = corrupt_finding(result.gang, result.verification)
-    return (*((wrong,) if wrong else ()), *result.moved, *_slow(result))
+    found = (corrupt_finding(result.gang, result.verification), *result.moved, _slow(result))
+    return tuple(one for one in found if one is not None)
 
 
-def _slow(result: NettestResult) -> Iterator[Finding]:
+def _slow(result: NettestResult) -> Finding | None:
     slow = [link for link in result.links if link.verdict is NettestVerdict.SLOW]
-    one, cost = result.odd, price(result)
-    evidence = tuple(words(link) for link in sorted(slow, key=lambda link: link.best / link.limit))[:8]
+    evidence = list(map(words, sorted(slow, key=lambda link: link.best / link.limit)))
+    one, kind = result.odd, "-LINK"
     if one is not None:
-        node = one.node or one.start.split()[0]
-        yield Finding(
-            id="NETTEST-SLOW-LINK" if _devices(one) or not one.node else "NETTEST-SLOW-NODE",
-            severity=Severity.SLOW,
-            node=node,
-            devices=_devices(one),
-            title=f"{one.name} is slow, and nothing else is: {one.why}",
-            evidence=evidence,
-            effect=cost,
-            fix=f"{_place(one)}, {AGAIN}",
-        )
+        kind = "-LINK" if one.device or not one.end else "-NODE"
+        title, fix = f"{one.name} is slow, and nothing else is: {one.why}", _place(one)
     elif slow:
         names = "; ".join(dict.fromkeys(f"{link.start} to {link.end}" for link in slow))
-        yield Finding(
-            id="NETTEST-SLOW-LINK",
-            severity=Severity.SLOW,
-            node="",
-            title=f"{len(slow)} of {len(result.links)} links are slow: {names[:200]}",
-            evidence=evidence,
-            effect=cost,
-            fix=f"look at what these links share with `l40s-deploy doctor` and at the switch, {AGAIN}",
-        )
+        title = f"{len(slow)} of {len(result.links)} links are slow: {names[:200]}"
+        fix = "look at what these links share with `l40s-deploy doctor` and at the switch"
+    elif tests := [test for test in result.tests if test.verdict is NettestVerdict.SLOW]:
+        worst = min(tests, key=lambda test: test.share)
+        title = f"the all-reduce of {worst.between.value} is slow, and no single link is: "
+        title += f"{worst.us:.0f} us for {worst.bytes} bytes, expected {worst.share * worst.us:.0f}"
+        kind, evidence = "", list(map(test_words, tests))
+        fix = "compare NCCL's transport and ports with the plan: l40s-deploy doctor"
     else:
-        tests = [test for test in result.tests if test.verdict is NettestVerdict.SLOW]
-        if tests:
-            worst = min(tests, key=lambda test: test.share)
-            wanted = worst.expected.value if worst.expected else 0.0
-            yield Finding(
-                id="NETTEST-SLOW",
-                severity=Severity.SLOW,
-                node="",
-                title=f"the all-reduce of {worst.between.value} is slow, and no single link is: "
-                f"{worst.us:.0f} us for {worst.bytes} bytes, expected {wanted:.0f}",
-                evidence=tuple(test_words(test) for test in tests)[:8],
-                effect=cost,
-                fix=f"compare NCCL's transport and ports with the plan: l40s-deploy doctor, {AGAIN}",
-            )
-
-
-def _devices(one: Odd) -> tuple[str, ...]:
-    if one.port:
-        return (one.port,)
-    return () if one.gpu is None else (f"GPU {one.gpu}",)
+        return None
+    return Finding(
+        id=f"NETTEST-SLOW{kind}",
+        severity=Severity.SLOW,
+        node=one.node if one else "",
+        devices=(one.device,) if one and one.device else (),
+        title=title,
+        evidence=tuple(evidence[:8]),
+        effect=price(result),
+        fix=f"{fix}, {AGAIN}",
+    )
 
 
 def _place(one: Odd) -> str:
-    if one.port:
-        device = one.port.partition(":")[0]
+    if one.end is None:
+        return f"check cables, switch ports and routes between {one.start} and {one.stop}"
+    node, port = one.end.node, one.end.port
+    if port:
         return (
-            f"check the cable and switch port of {one.port} on {one.node}, the PCIe link of that card (`l40s-deploy "
-            f"doctor`) and its error counters (/sys/class/infiniband/{device}/ports/*/hw_counters)"
+            f"check the cable and switch port of {port} on {node}, the PCIe link of that card (`l40s-deploy "
+            f"doctor`) and its error counters (/sys/class/infiniband/{port.partition(':')[0]}/ports/*/hw_counters)"
         )
-    if one.node and one.gpu is not None:
-        return f"check the PCIe link and power of GPU {one.gpu} on {one.node}, and the NIC beside it"
-    if one.node:
-        return f"check the NICs, cables and switch ports of {one.node} (`ethtool -S`, `l40s-deploy doctor`)"
-    return f"check cables, switch ports and routes between {one.start} and {one.end}"
+    if one.device:
+        return f"check the PCIe link and power of {one.device} on {node}, and the NIC beside it"
+    return f"check the NICs, cables and switch ports of {node} (`ethtool -S`, `l40s-deploy doctor`)"
 
 
 def price(result: NettestResult) -> str:
@@ -233,8 +214,8 @@ def as_json(result: NettestResult) -> dict[str, Any]:
         "links": [_link_json(link) for link in result.links],
         "rails": [_rail_json(rail) for rail in rails(result.links)],
         "rails_note": result.rails_note,
-        "bisected": result.bisected.node if result.bisected else None,
-        "odd": None if one is None else {**_odd_json(one), "why": one.why},
+        "bisected": result.bisected.name if result.bisected else None,
+        "odd": None if one is None else one.as_json(),
         "findings": [finding.as_json() for finding in findings(result)],
         "price": price(result),
         "seconds": round(result.seconds, 3),
@@ -242,12 +223,6 @@ def as_json(result: NettestResult) -> dict[str, Any]:
         "measuring_rails_s": round(result.rails_s, 3),
         "overhead_s": {what: round(seconds, 3) for what, seconds in result.overhead_s.items()},
     }
-
-
-def _odd_json(one: Odd) -> dict[str, Any]:
-    if one.port:
-        return {"node": one.node, "port": one.port}
-    return {"node": one.node, "gpu": one.gpu} if one.node else {"from": one.start, "to": one.end}
 
 
 def _test_json(test: Test) -> dict[str, Any]:
@@ -260,8 +235,7 @@ def _test_json(test: Test) -> dict[str, Any]:
         "captured": test.captured,
         "uncaptured": test.uncaptured or None,
         "measured_us": test.us,
-        "expected_us": test.expected.value if test.expected else None,
-        **_source(test.expected),
+        **_expected_json(test.expected, "us"),
         "verdict": test.verdict.value,
     }
 
@@ -273,8 +247,7 @@ def _link_json(link: LinkResult) -> dict[str, Any]:
         "kind": link.between.value,
         "measured_gbps": round(link.best, 4),
         "tries_gbps": [round(one, 4) for one in link.gbps],
-        "expected_gbps": link.expected.value if link.expected else None,
-        **_source(link.expected),
+        **_expected_json(link.expected, "gbps"),
         "limit_gbps": round(link.limit, 4) or None,
         "verdict": link.verdict.value,
         **({"why": link.why} if link.why else {}),
@@ -288,11 +261,11 @@ def _rail_json(rail: RailResult) -> dict[str, Any]:
         "memory": "gpu" if rail.on_gpu else "host",
         "send_gbps": round(rail.send, 4),
         "receive_gbps": round(rail.receive, 4),
-        "expected_gbps": rail.expected.value if rail.expected else None,
-        **_source(rail.expected),
+        **_expected_json(rail.expected, "gbps"),
         "verdict": rail.verdict.value,
     }
 
 
-def _source(expected: Expectation | None) -> dict[str, Any]:
-    return {"basis": expected.basis, "source": expected.source} if expected else {"basis": None, "source": None}
+def _expected_json(expected: Expectation | None, unit: str) -> dict[str, Any]:
+    value, basis, source = (expected.value, expected.basis, expected.source) if expected else (None, None, None)
+    return {f"expected_{unit}": value, "basis": basis, "source": source}

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from orchestrator.model.benchmark import Between
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
@@ -112,23 +113,36 @@ class Test:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Odd:
-    """What is slow, and nothing else is. node, or both ends of a link"""
+    """What is slow, and nothing else is. end: a node, GPU or port; None: a link, from `start` to `stop`"""
 
-    node: str = ""
-    gpu: int | None = None
-    port: str = ""
+    end: LinkEnd | None = None
     start: str = ""
-    end: str = ""
+    stop: str = ""
     why: str
 
     @property
     def name(self) -> str:
         """'node2', 'node1 GPU 3', 'node1 mlx5_0:1', 'node1 - node2'."""
-        if self.port:
-            return f"{self.node} {self.port}"
-        if self.node:
-            return self.node if self.gpu is None else f"{self.node} GPU {self.gpu}"
-        return f"{self.start} - {self.end}"
+        return str(self.end) if self.end else f"{self.start} - {self.stop}"
+
+    @property
+    def node(self) -> str:
+        """Where it is; of a link, where it starts."""
+        return self.end.node if self.end else self.start.split()[0]
+
+    @property
+    def device(self) -> str:
+        """'GPU 3', 'mlx5_0:1'; '' for a whole node, or a link."""
+        if self.end is None:
+            return ""
+        return self.end.port or ("" if self.end.gpu is None else f"GPU {self.end.gpu}")
+
+    def as_json(self) -> dict[str, Any]:
+        """`odd` of the document."""
+        if self.end is None:
+            return {"from": self.start, "to": self.stop, "why": self.why}
+        what = {"port": self.end.port} if self.end.port else {"gpu": self.end.gpu}
+        return {"node": self.end.node, **what, "why": self.why}
 
 
 Expected = Mapping[tuple[Between, int], Expectation]
@@ -245,7 +259,7 @@ def odd(found: Sequence[LinkResult]) -> Odd | None:
     rails = [link for link in slow if link.start.port]
     if rails and len(rails) < len(slow):
         one = _common(rails)
-        nodes = {one.node} if one and one.node else {node for link in rails for node in _nodes(link)}
+        nodes = {one.end.node} if one and one.end else {node for link in rails for node in _nodes(link)}
         if one is not None and all(nodes & set(_nodes(link)) for link in slow):
             return one  # a slow port makes the GPUs' ways over it slow
     return _common(slow) if slow else None
@@ -256,15 +270,15 @@ def _common(slow: Sequence[LinkResult]) -> Odd | None:
     why = f"{worst.start} to {worst.end}: {worst.why or f'{worst.best:.3g} Gb/s'}, {_than(worst)}"
     common = set.intersection(*({link.start, link.end} for link in slow))
     if len(common) == 1 and len(peers(slow, common)) > 1:
-        end = next(iter(common))
-        return Odd(node=end.node, gpu=end.gpu, port=end.port, why=why)
+        return Odd(end=next(iter(common)), why=why)
     if len(common) == 2:
-        return Odd(start=str(worst.start), end=str(worst.end), why=why)
+        return Odd(start=str(worst.start), stop=str(worst.end), why=why)
     pairs = {_nodes(link) for link in slow}
     if len(pairs) == 1:
-        return _pair(next(iter(pairs)), why)
+        ((start, *more),) = pairs
+        return Odd(start=start, stop=more[0], why=why) if more else Odd(end=LinkEnd(start, -1), why=why)
     nodes = set.intersection(*(set(pair) for pair in pairs))
-    return Odd(node=next(iter(nodes)), why=why) if len(nodes) == 1 else None
+    return Odd(end=LinkEnd(next(iter(nodes)), -1), why=why) if len(nodes) == 1 else None
 
 
 def _nodes(link: LinkResult) -> tuple[str, ...]:
@@ -274,10 +288,6 @@ def _nodes(link: LinkResult) -> tuple[str, ...]:
 def peers(links: Iterable[LinkResult], common: set[LinkEnd]) -> set[LinkEnd]:
     """The other ends of links that have an end in `common`."""
     return {end for link in links for end in (link.start, link.end)} - common
-
-
-def _pair(nodes: tuple[str, ...], why: str) -> Odd:
-    return Odd(node=nodes[0], why=why) if len(nodes) == 1 else Odd(start=nodes[0], end=nodes[1], why=why)
 
 
 def _than(link: LinkResult) -> str:
@@ -315,7 +325,7 @@ def bisected(steps: Sequence[NettestStep], figures: Sequence[NettestLine], place
     why = (
         f"each half of the nodes that it is in takes at least {least:.1f} times as long for an all-reduce as the other"
     )
-    return Odd(node=candidates.pop(), why=why)
+    return Odd(end=LinkEnd(candidates.pop(), -1), why=why)
 
 
 def _slower(tries: dict[int, list[float]]) -> tuple[int, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from itertools import count, product
 from math import gcd
@@ -16,7 +16,7 @@ from orchestrator.engines.tuned_wanted import Wanted, linears, wanted_files
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.staging import CausePattern
-from orchestrator.tuning.messages import KernelCase, KernelLine, Tile, TuneJob
+from orchestrator.tuning.messages import KernelCase, KernelLine, KernelShape, Tile, TuneJob
 
 CHECKED = (1, 32, 1024)
 """Tokens: one request, the largest batch that most plans capture, a prompt."""
@@ -95,9 +95,8 @@ def _unknown(name: str) -> KernelCase:
 
 
 def _tiled(job: TuneJob) -> KernelCase:
-    name = "fused MoE" if job.kernel == "moe" else "FP8 block GEMM"
-    return KernelCase(id=0, name=name, kernel=job.kernel, dtype=job.dtype, batch=job.batch, e=job.e, n=job.n, k=job.k,
-                      top_k=job.top_k, block=job.block, channel=job.channel)  # fmt: skip
+    shape = {one.name: getattr(job, one.name) for one in fields(KernelShape)}
+    return KernelCase(id=0, name="fused MoE" if job.kernel == "moe" else "FP8 block GEMM", **shape)
 
 
 def _attention(profile: ModelProfile, layout: Layout) -> list[KernelCase]:

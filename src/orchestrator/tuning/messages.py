@@ -13,27 +13,33 @@ Tile = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneJob(Message):
-    """One shape at one batch size.
+class KernelShape(Message):
+    """Of a GEMM, at one batch size.
 
-    kernel:  moe or linear
+    kernel:  moe or linear (block-scaled Triton GEMMs)
     e, n, k: experts, an expert's width and the hidden size; 0, rows and columns of a linear layer's weight
     top_k:   experts a token goes to; 0 for a linear layer
     dtype:   as file names have it, '' for bf16; channel: scales are per channel
     block:   the quantisation block (n, k), (0, 0) for none
-    space:   the candidates' name in the order
+    batch:   tokens
     """
 
-    id: str
     kernel: str
     e: int = 0
-    n: int
-    k: int
+    n: int = 0
+    k: int = 0
     top_k: int = 0
     dtype: str = ""
     block: tuple[int, int] = (0, 0)
     channel: bool = False
-    batch: int
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneJob(KernelShape):
+    """One shape that is tuned. space: the candidates' name in the order"""
+
+    id: str
     space: str
 
 
@@ -55,7 +61,7 @@ class TuneLine(JobLine):
     job:     one that is done, with its config and microseconds, and those of what the engine takes today (0: wrong or
              does not run); error: of the product, of its norm; kept: what the engine takes today is as fast
     ran, wrong: candidates that ran, and fast ones whose product was wrong; unfit: of the others, by exception
-    failed:  a job that failed, or '' with `what` for a tuner; died: GPU whose tuner a signal ended
+    failed:  a job that failed, or '' with `what` for a tuner
     """
 
     started: Mapping[str, int] = field(default_factory=dict)
@@ -74,33 +80,20 @@ class TuneLine(JobLine):
     unfit: Mapping[str, int] = field(default_factory=dict)
     kept: bool = False
     failed: str = ""
-    died: int = -1
-    signal: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelCase(Message):
-    """One kernel at one shape.
+class KernelCase(KernelShape):
+    """One kernel that is checked. name: in messages
 
-    name:   in messages; dtype: as file names have it, '' for bf16
-    kernel: moe or linear (block-scaled Triton GEMMs), channel (scaled per channel), extend or decode (Triton's
-            attention), absorb (of each head), triton (the check's own); another word: nobody can call it
-    batch:  tokens; e, n, k, top_k, block, channel: as TuneJob (tuning/messages.py) has them
+    kernel: also channel (scaled per channel), extend or decode (Triton's attention), absorb (of each head), triton (the
+            check's own); another word: nobody can call it
     heads, kv_heads, qk, v: of attention on one GPU, and the sizes of a head; cached: behind a cached prefix
     built_in: by the engine's own tiles, whatever file there is
     """
 
     id: int
     name: str
-    kernel: str
-    dtype: str = ""
-    batch: int = 0
-    e: int = 0
-    n: int = 0
-    k: int = 0
-    top_k: int = 0
-    block: tuple[int, int] = (0, 0)
-    channel: bool = False
     heads: int = 0
     kv_heads: int = 0
     qk: int = 0

@@ -12,7 +12,6 @@ from tests.support.ib_write_bw import table
 
 from orchestrator.model.benchmark import Between
 from orchestrator.nettest.rails import (
-    PerftestOutput,
     PortPair,
     RailPort,
     average_gbps,
@@ -24,6 +23,7 @@ from orchestrator.nettest.rails import (
     ways,
 )
 from orchestrator.nettest.verdict import NettestVerdict, odd
+from orchestrator.protocol.rails import RailsLine
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ib_write_bw"
 PortsOf = dict[str, tuple[RailPort, ...]]
@@ -38,8 +38,12 @@ def ports(nodes: int, rails: int, rate: float = 100.0) -> PortsOf:
     }
 
 
-def printed(speed: Callable[[PortPair], float], order: tuple[PortPair, ...]) -> dict[int, PerftestOutput]:
-    return {way.id: PerftestOutput(table(way.start.device, 1 << 20, 250, 3, speed(way)), 0) for way in order}
+def told(text: str, status: int, *, on_gpu: bool = False) -> RailsLine:
+    return RailsLine(text=text, status=status, on_gpu=on_gpu)
+
+
+def printed(speed: Callable[[PortPair], float], order: tuple[PortPair, ...]) -> dict[int, RailsLine]:
+    return {way.id: told(table(way.start.device, 1 << 20, 250, 3, speed(way)), 0) for way in order}
 
 
 @pytest.mark.parametrize(("file", "bytes_"), [("mb.txt", 65536), ("gb.txt", 8)])
@@ -52,24 +56,20 @@ def test_a_recorded_output_is_read_in_the_units_of_its_header(file: str, bytes_:
 
 
 def test_what_is_no_result_is_none_and_says_why() -> None:
-    said = PerftestOutput((RECORDED / "nobody-listens.txt").read_text(), 1)
+    said = told((RECORDED / "nobody-listens.txt").read_text(), 1)
     assert average_gbps(said.text) is None
     assert last_words(said).endswith("Unable to init the socket connection, status 1")
     half = (RECORDED / "mb.txt").read_text().partition(" #bytes")[0]
-    assert average_gbps(half) is None and last_words(PerftestOutput(half, -1)) == "it did not end in time"
+    assert average_gbps(half) is None and last_words(told(half, -1)) == "it did not end in time"
     odd_row = (RECORDED / "mb.txt").read_text()
     assert average_gbps(odd_row.replace("44276.64", "4.4.4")) is None
     assert average_gbps(odd_row.replace("44276.64", "9" * 400)) is None
-    assert average_gbps("") is None and last_words(PerftestOutput("", 2)) == "status 2"
+    assert average_gbps("") is None and last_words(told("", 2)) == "status 2"
 
 
 def test_the_stand_in_prints_what_the_program_prints() -> None:
     real, played_ = (RECORDED / "gb.txt").read_text(), table("mlx5_0", 65536, 5000, 3, 92.5)
-    assert (
-        average_gbps(played_) == 92.5
-        and played({0: PerftestOutput(played_, 0)})
-        and not played({0: PerftestOutput(real, 0)})
-    )
+    assert average_gbps(played_) == 92.5 and played({0: told(played_, 0)}) and not played({0: told(real, 0)})
 
     def shape(text: str) -> list[str]:
         """Settings by name, and the table with its figures as digits."""
@@ -142,13 +142,13 @@ def test_a_slow_port_is_named_and_its_partners_are_not() -> None:
 def test_of_two_nodes_the_link_is_named_where_no_other_port_tells_more() -> None:
     order = ways(ports(2, 1))
     one = odd(judge(order, printed(lambda _: 10.0, order), enough=0.8))
-    assert one is not None and one.start and one.end
+    assert one is not None and one.start and one.stop
 
 
 def test_a_port_that_carries_nothing_is_slow_and_says_why() -> None:
     order = ways(ports(3, 1))
     texts = printed(lambda _: 96.0, order)
-    broken = {way.id: PerftestOutput(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", 1)
+    broken = {way.id: told(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\n", 1)
               for way in order if "node1" in (way.start.node, way.end.node)}  # fmt: skip
     links = judge(order, texts | broken, enough=0.8)
     one = odd(links)
@@ -161,17 +161,17 @@ def test_a_gpus_memory_that_can_not_be_used_says_nothing_of_a_port() -> None:
     texts = printed(lambda way: 97.0, order)
     failed = next(way for way in order if way.start.end.port == "mlx5_0:1" and way.between is Between.RAIL)
     texts = {way: replace(said, on_gpu=True) for way, said in texts.items()}
-    texts[failed.id] = PerftestOutput("Couldn't allocate MR", 1, on_gpu=True)
+    texts[failed.id] = told("Couldn't allocate MR", 1, on_gpu=True)
     links = judge(order, texts, enough=0.8)
     assert [link.verdict for link in links if link.why] == [NettestVerdict.NONE]
     assert [(row.on_gpu, row.verdict) for row in rails(links)] == [(True, NettestVerdict.OK)] * 4
-    host = judge(order, {**texts, failed.id: PerftestOutput("Couldn't allocate MR", 1)}, enough=0.8)
+    host = judge(order, {**texts, failed.id: told("Couldn't allocate MR", 1)}, enough=0.8)
     assert [link.verdict for link in host if link.why] == [NettestVerdict.SLOW]
 
 
 def test_rails_that_are_apart_are_no_fault() -> None:
     order = ways(ports(4, 2))
-    apart = {way.id: PerftestOutput("Failed status 12", 1) for way in order if way.between is Between.OTHER_RAIL}
+    apart = {way.id: told("Failed status 12", 1) for way in order if way.between is Between.OTHER_RAIL}
     links = judge(order, printed(lambda _: 96.0, order) | apart, enough=0.8)
     assert {link.between for link in links} == {Between.RAIL} and {link.verdict for link in links} == {
         NettestVerdict.OK
@@ -189,11 +189,11 @@ def test_ports_of_unknown_rate_are_compared_with_each_other() -> None:
 def test_an_end_that_did_not_come_says_nothing_of_a_port() -> None:
     """The sender reaches no receiver, or the receiver waits until it is stopped."""
     order = ways(ports(4, 2))
-    nobody = PerftestOutput((RECORDED / "nobody-listens.txt").read_text(), 1)
-    waited = PerftestOutput(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n", -1)
+    nobody = told((RECORDED / "nobody-listens.txt").read_text(), 1)
+    waited = told(f"\n{'*' * 36}\n* Waiting for client to connect... *\n{'*' * 36}\n", -1)
     late = {way.id: (nobody, waited)[way.id % 2] for way in order if "node3" in (way.start.node, way.end.node)}
     links = judge(order, printed(lambda _: 96.0, order) | late, enough=0.8)
     assert len(links) == len(order) - len(late) and {link.verdict for link in links} == {NettestVerdict.OK}
     assert "node3" not in {row.end.node for row in rails(links)}
-    connected = PerftestOutput(printed(lambda _: 96.0, order)[0].text.partition(" #bytes")[0], -1)
+    connected = told(printed(lambda _: 96.0, order)[0].text.partition(" #bytes")[0], -1)
     assert [link.verdict for link in judge(order[:1], {0: connected}, enough=0.8)] == [NettestVerdict.SLOW]

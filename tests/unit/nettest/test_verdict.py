@@ -14,6 +14,7 @@ from orchestrator.nettest.report import ModelShape, NettestResult, findings
 from orchestrator.nettest.schedule import halves, schedule
 from orchestrator.nettest.verdict import (
     Expectation,
+    LinkEnd,
     LinkResult,
     NettestVerdict,
     Odd,
@@ -160,7 +161,7 @@ def named(nodes: int, pace: Callable[[set[int], int], float]) -> str:
             us = pace({rank // 2 for rank in ranks}, tries[ranks])
             figures.append(NettestLine(step=step.id, group=number, bytes=1 << 20, us=us))
     odd = bisected(steps, figures, places)
-    return odd.node if odd else ""
+    return odd.name if odd else ""
 
 
 @pytest.mark.parametrize(("nodes", "slow"), [(4, 0), (4, 1), (4, 2), (4, 3), (8, 5), (16, 11), (6, 1)])
@@ -199,7 +200,7 @@ def test_what_was_not_measured_names_nobody() -> None:
 
 
 def test_it_is_a_finding_where_no_link_is_slow() -> None:
-    odd = Odd(node="node2", why="each half is slow")
+    odd = Odd(end=LinkEnd("node2", -1), why="each half is slow")
     result = NettestResult(gang="gang0", nodes=("node0",), ranks=8, links=(), tests=(), transport={}, moved=(),
                            bisected=odd, shape=ModelShape(hidden_size=64, layers=2), seconds=1.0, steps_s=1.0,
                            verification=Verification(pairs=2, least=1 << 26, seconds=0.1))  # fmt: skip

@@ -73,9 +73,10 @@ def _all(run: Run, order: RailsOrder, program: str) -> None:
         on_gpu = gpu_words is not None and rail.gpu >= 0
         words = [f"{_CUDA}={rail.gpu}", *(gpu_words or ())] if on_gpu else []
         status, text = _one(run, _words(program, order, rail, words), until)
-        tell(RailsLine(run=rail.id, text=text, status=status, on_gpu=on_gpu).as_json())
+        line = RailsLine(run=rail.id, text=text, status=status, on_gpu=on_gpu)
+        tell(line.as_json())
         gpu_words = None if status else gpu_words
-        if alone(text, status):
+        if alone(line):
             return
         if status and rail.peer:
             _release(rail.peer, order.tcp_port, min(end, time.monotonic() + RELEASE_S))

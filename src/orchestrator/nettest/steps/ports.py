@@ -18,10 +18,10 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
-from orchestrator.nettest.rails import PerftestOutput, PortPair, RailPort, judge, played, times, ways
+from orchestrator.nettest.rails import PortPair, RailPort, judge, played, times, ways
 from orchestrator.nettest.verdict import LinkResult
 from orchestrator.protocol.network import takes
-from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages
@@ -139,7 +139,7 @@ class _RailsAnswers:
     """What the nodes have said, together. Written by one thread a node."""
 
     order: tuple[PortPair, ...]
-    said: dict[int, PerftestOutput] = field(default_factory=dict)
+    said: dict[int, RailsLine] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
     on_gpu: set[int] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -153,18 +153,15 @@ class _RailsAnswers:
                 return
             way = next((way for way in self.order if way.id == line.run), None)
             if way is None or node not in (way.start.node, way.end.node):
-                raise NodeError(
-                    f"it reported run {line.run}, which is not one of its runs",
-                    where=node,
-                    fix="l40s-deploy nettest again",
-                )
+                what = f"it reported run {line.run}, which is not one of its runs"
+                raise NodeError(what, where=node, fix="l40s-deploy nettest again")
             if line.on_gpu:
                 self.on_gpu.add(line.run)
             if node == way.start.node or (line.status and way.id not in self.said):
-                self.said[way.id] = PerftestOutput(line.text, line.status)
+                self.said[way.id] = line
 
-    def outputs(self) -> dict[int, PerftestOutput]:
-        """With what both ends say of their memory."""
+    def outputs(self) -> dict[int, RailsLine]:
+        """on_gpu: one end's memory was a GPU's."""
         return {run: replace(said, on_gpu=run in self.on_gpu) for run, said in self.said.items()}
 
     def note(self) -> str:
@@ -177,7 +174,7 @@ class _RailsAnswers:
         words = []
         if played(self.said):
             words.append("these figures come from a stand-in: there is no RDMA here")
-        if given_up := [way for way in self.order if way.id not in self.said or self.said[way.id].alone]:
+        if given_up := [way for way in self.order if way.id not in self.said or alone(self.said[way.id])]:
             apart = all(way.between is Between.OTHER_RAIL for way in given_up)
             many = Counter(node for way in given_up for node in (way.start.node, way.end.node))
             words.append(

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 from orchestrator.nettest.on_node import rails
 from orchestrator.nettest.rails import average_gbps
 from orchestrator.node import processes
-from orchestrator.protocol.rails import RailRun, RailsOrder, alone
+from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, alone
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 ROOT = Path(__file__).parents[4]
@@ -147,7 +147,7 @@ def test_a_run_that_hangs_after_the_ends_met_is_the_only_one(ends: Ends) -> None
     lines = ends.said(ends.start("node0", run(0, "mlx5_1"), run(1, "mlx5_0"), run(2, "mlx5_1"), run(3, "mlx5_0"),
                                  wait_s=1.0))  # fmt: skip
     assert [(line["run"], line["status"]) for line in lines] == [(0, -1), (1, 0), (2, -1), (3, 0), (-1, 0)]
-    assert not alone(lines[0]["text"], -1)
+    assert not alone(RailsLine(text=lines[0]["text"], status=-1))
 
 
 def test_what_it_prints_comes_line_by_line_where_the_node_can(ends: Ends) -> None:
