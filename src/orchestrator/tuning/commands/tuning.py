@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.cli.options import (
@@ -33,7 +33,7 @@ from orchestrator.tuning.kernels import BATCHES
 from orchestrator.tuning.pack import DERIVED, INTERPRETED
 from orchestrator.tuning.steps.carry import TuningPushResult, pull, pulled_json, push, push_json
 from orchestrator.tuning.steps.packs import fetch, fetched_json
-from orchestrator.tuning.steps.run import TunedGang, TuneOptions, TuningProgress, run_tuning, tuned_json
+from orchestrator.tuning.steps.run import TunedGang, TuneOptions, run_tuning, tuned_json
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU, Kit, status_json, tuning_status
 
 LINE_EVERY_S = 30.0
@@ -169,7 +169,7 @@ def _run(args: argparse.Namespace, screen: Screen) -> int:
         WordsInPlace(screen, "tuning", every_s=LINE_EVERY_S) as shown,
         time_limit(args.timeout, fix="run the same command again to resume"),
     ):
-        done = run_tuning(inventory, options, lambda pace: shown.update(_pace(pace)))
+        done = run_tuning(inventory, options, lambda *pace: shown.update(_pace(*pace)))
     if screen.as_json:
         screen.json(tuned_json(done, args.out))
     else:
@@ -183,14 +183,12 @@ def _plan(args: argparse.Namespace) -> PlanRequest:
     return PlanRequest(model=args.model, stack=args.stack, **args.layout, gangs=tuple(args.gang))
 
 
-def _pace(pace: TuningProgress) -> str:
-    left = "" if pace.left_s is None else f", about {_span(pace.left_s)} left"
-    trying = "; ".join(f"{place}: {words}" for place, words in sorted(pace.trying.items())[:2])
-    return f"tuned {pace.done} of {pace.jobs} jobs{left}" + (f" ({trying})" if trying else "")
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+def _pace(done: int, jobs: int, left_s: float | None, trying: Mapping[str, str]) -> str:
+    left = ""
+    if left_s is not None:
+        left = f", about {left_s:.0f} s left" if left_s < 120 else f", about {left_s / 60:.0f} min left"
+    tried = "; ".join(f"{place}: {words}" for place, words in sorted(trying.items())[:2])
+    return f"tuned {done} of {jobs} jobs{left}" + (f" ({tried})" if tried else "")
 
 
 def _show_tuned(done: TunedGang, out: Path, screen: Screen) -> None:

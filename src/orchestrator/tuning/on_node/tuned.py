@@ -73,11 +73,7 @@ class _FoldersRead:
         if not by_triton:
             self.folder(folder)
             return
-        names = self._names(folder)
-        if names is None:
-            self.absent.append(folder)
-            return
-        for name in names:
+        for name in self._names(folder) or ():
             if name.startswith("triton_"):
                 self.folder(f"{folder}/{name}")
 
@@ -85,23 +81,22 @@ class _FoldersRead:
         """Every config for this GPU in one folder."""
         names = self._names(folder)
         if names is None:
-            self.absent.append(folder)
             return
         texts = self.folders.setdefault(folder, {})
-        for name in names:
-            if self._named.fullmatch(name) and self._files < MOST_FILES:
-                text = self._text(f"{folder}/{name}")
-                if text is not None:
-                    self._files += 1
-                    texts[name] = text
+        for name in filter(self._named.fullmatch, names):
+            if self._files < MOST_FILES and (text := self._text(f"{folder}/{name}")) is not None:
+                self._files += 1
+                texts[name] = text
 
     def _at(self, folder: str) -> pathlib.Path:
         return pathlib.Path(folder) if self._root is None else self._root / folder
 
     def _names(self, folder: str) -> list[str] | None:
+        """None where it can't be listed, or is not there."""
         try:
             return sorted(os.listdir(self._at(folder)))
         except OSError as error:
+            self.absent.append(folder)
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 self.errors[folder] = errno.errorcode.get(error.errno or 0, "EIO")
             return None

@@ -53,7 +53,7 @@ class TuneOptions:
     batches: tuple[int, ...] = ()
     most: int | None = None
     again: bool = False
-    command: str = "tuning run"
+    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +71,8 @@ class TunedGang:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuningProgress:
-    """How far it is. left_s: None before the first job is done; trying: what each tuner tries, as text"""
-
-    done: int
-    jobs: int
-    left_s: float | None
-    trying: Mapping[str, str]
-
-
-Progress = Callable[[TuningProgress], None]
+Progress = Callable[[int, int, float | None, Mapping[str, str]], None]
+"""(jobs done, of, seconds left or None before the first is done, what each tuner tries)."""
 
 
 def run_tuning(inventory: Inventory, options: TuneOptions, progress: Progress) -> TunedGang:
@@ -251,7 +242,7 @@ class _TuneRun:
         jobs, over = len(self.setup.jobs), len(self.results) + len(self.failed)
         pace = (time.monotonic() - self._begin) / self._found if self._found else None
         left = None if pace is None else pace * (jobs - over)
-        self.progress(TuningProgress(done=over, jobs=jobs, left_s=left, trying=dict(self._trying)))
+        self.progress(over, jobs, left, dict(self._trying))
 
 
 def _pack(setup: _TuningSetup, results: Mapping[str, Mapping[str, Any]]) -> tuple[Pack, dict[str, str]]:

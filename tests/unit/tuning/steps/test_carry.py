@@ -136,70 +136,32 @@ def made(folder: Path, name: str = "pack", **changed: Any) -> Path:
     return folder / name
 
 
-def _other_text(pack: Path) -> None:
-    (pack / "linear" / QKV).write_text(json.dumps({"1": GOOD | {"num_warps": 8}}))
+def edit(pack: Path, **changed: Any) -> None:
+    file = pack / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
 
 
-def _gone(pack: Path) -> None:
-    (pack / "linear" / QKV).unlink()
-
-
-def _stranger(pack: Path) -> None:
-    (pack / "linear" / QKV.replace("2112", "2113")).write_text(json.dumps({"1": GOOD}))
-
-
-def _link(pack: Path) -> None:
-    (pack / "linear" / "link.json").symlink_to("/etc/passwd")
-
-
-def _no_manifest(pack: Path) -> None:
-    (pack / "manifest.json").unlink()
-
-
-def _newer(pack: Path) -> None:
-    _edit(pack, format=2)
-
-
-def _another_kind(pack: Path) -> None:
-    _edit(pack, kind="a bundle")
-
-
-def _another_dialect(pack: Path) -> None:
-    _edit(pack, dialect="sglang-9")
-
-
-def _another_gpu(pack: Path) -> None:
-    _edit(pack, device="NVIDIA_L20")
-
-
-def _wrong_tile(pack: Path) -> None:
+def wrong_tile(pack: Path) -> None:
     """A hand-made pack: its digests are right, its config is not."""
-    import hashlib
-
     text = json.dumps({"1": GOOD | {"BLOCK_SIZE_K": 128}})
     (pack / "linear" / QKV).write_text(text)
     files = json.loads((pack / "manifest.json").read_text())["files"]
-    _edit(pack, files=files | {f"linear/{QKV}": hashlib.sha256(text.encode()).hexdigest()})
-
-
-def _edit(pack: Path, **changed: Any) -> None:
-    file = pack / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    edit(pack, files=files | {f"linear/{QKV}": hashlib.sha256(text.encode()).hexdigest()})
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (_other_text, "its digest differs"),
-        (_gone, "is missing"),
-        (_stranger, "not listed in the manifest"),
-        (_link, "not a regular file"),
-        (_no_manifest, "no manifest.json"),
-        (_newer, "its format is 2"),
-        (_another_kind, "not one of tuned configs"),
-        (_another_dialect, "'sglang-9'"),
-        (_another_gpu, "is for NVIDIA_L40S, but the pack is for NVIDIA_L20"),
-        (_wrong_tile, "the quantisation block 64 is not divisible by BLOCK_SIZE_K 128"),
+        (lambda pack: config(pack / "linear" / QKV, num_warps=8), "its digest differs"),
+        (lambda pack: (pack / "linear" / QKV).unlink(), "is missing"),
+        (lambda pack: config(pack / "linear" / QKV.replace("2112", "2113")), "not listed in the manifest"),
+        (lambda pack: (pack / "linear" / "link.json").symlink_to("/etc/passwd"), "not a regular file"),
+        (lambda pack: (pack / "manifest.json").unlink(), "no manifest.json"),
+        (lambda pack: edit(pack, format=2), "its format is 2"),
+        (lambda pack: edit(pack, kind="a bundle"), "not one of tuned configs"),
+        (lambda pack: edit(pack, dialect="sglang-9"), "'sglang-9'"),
+        (lambda pack: edit(pack, device="NVIDIA_L20"), "is for NVIDIA_L40S, but the pack is for NVIDIA_L20"),
+        (wrong_tile, "the quantisation block 64 is not divisible by BLOCK_SIZE_K 128"),
     ],
 )
 def test_a_wrong_pack_is_refused_and_nothing_is_written(
