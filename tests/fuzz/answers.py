@@ -44,7 +44,7 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.snapshot import snapshot_json
 from orchestrator.monitoring.metrics import metrics
 from orchestrator.monitoring.steps.exporter import Scraper
-from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep
+from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RailsLine
 from orchestrator.nettest.rails import RailPort, judge, ways
 from orchestrator.nettest.schedule import Place
 from orchestrator.nettest.steps import nettest
@@ -55,7 +55,6 @@ from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
 from orchestrator.protocol import jobs, page_cache, verbs
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
 from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import node_app
@@ -64,7 +63,7 @@ from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import CommandResult, Session
 from orchestrator.topology.build import build
 from orchestrator.tuning.messages import TuneLine
-from orchestrator.tuning.steps import carry, tuning
+from orchestrator.tuning.steps import packs, tuning
 
 GOOD, ODD = "node0", "node1"
 _ASKED = re.compile(r'"\$f" ([a-z-]+)')
@@ -337,7 +336,7 @@ def every_verb() -> Mapping[str, Verb]:
         "labels": Verb(value({}), _labels),
         "prerequisites": Verb(value({"config": found["config"], "glibc": "2.36", "engine": True}), _prerequisites),
         "tune": Verb(value(jobs.TuneAnswer(triton="3.6.0", written=("a",), left={"b": "c"})),
-                     every(lambda session: carry._put(session, stack, None, check=True))),
+                     every(lambda session: packs._put(session, stack, None, check=True))),
         "tuned": Verb(value({"root": "/x", "versions": {"a": "1"}, "folders": {"f": {"n": "{}"}}}), _tuned),
         "stage": Verb(value(verbs.StageAnswer(folder="/x")), typed("stage")),
         "check": Verb(value(verbs.CheckAnswer(refusals=(Refusal(kind="no-model", what="w", where="/x", fix="f"),),

@@ -10,7 +10,8 @@ import typing
 from collections.abc import Mapping
 
 from orchestrator.jobs import messages as job
-from orchestrator.protocol import gauges, jobs, looks, page_cache, rails, staging, verbs, ways
+from orchestrator.nettest import messages
+from orchestrator.protocol import gauges, jobs, looks, page_cache, staging, verbs, ways
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import Watch
 
@@ -27,7 +28,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     "tune": jobs.TuneRequest,
     "tuned": looks.TunedRequest,
     "job": job.JobRequest,
-    "rails": rails.RailsRequest,
+    "rails": messages.RailsRequest,
     "same-root": jobs.SameRootRequest,
     "inspect": jobs.InspectRequest,
     "digests": jobs.DigestsRequest,
@@ -52,7 +53,7 @@ LISTS: Mapping[str, type[Message]] = {"dial": ways.Dialed}
 """Verbs whose answer is a list of these."""
 LINES: Mapping[str, type[Message]] = {
     "job": job.JobLine,
-    "rails": rails.RailsLine,
+    "rails": messages.RailsLine,
     "listen": ways.Listening,
     "digests": jobs.DigestsLine,
     "weights-ahead": page_cache.WeightsAheadLine,

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.nettest.messages import NettestLine, NettestStep, RanksOrder
+from orchestrator.nettest.report import Verification, verified
 from orchestrator.nettest.schedule import LARGE, Place, schedule, verification
-from orchestrator.nettest.verification import Verification, verified
 
 ROOT = Path(__file__).parents[2]
 PLACES = (Place(node="node0", ranks=(0, 1), gpus=(0, 1)),)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from orchestrator.model.benchmark import Between
 from orchestrator.nettest.expected import LESS_HEADERS
-from orchestrator.nettest.schedule import Place, rounds
+from orchestrator.nettest.messages import RailsLine, alone
+from orchestrator.nettest.schedule import rounds
 from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, peers, usual
-from orchestrator.protocol.rails import RailsLine, alone
 
 _MOST_TIMES, _WHOLE = 250, 4200
 """_WHOLE: the MTU from which on RoCE's packets have their full 4096 bytes."""
@@ -70,19 +71,18 @@ def ways(ports: Mapping[str, Sequence[RailPort]]) -> tuple[PortPair, ...]:
     Each port with the port in the same place of up to MOST_ROUNDS other nodes' lists, in both directions, and with the
     next port of the first of these nodes.
     """
-    found = list[tuple[int, Between, RailPort, RailPort]]()
-    places = [Place(node=node, ranks=()) for node in ports]
-    for number, pairs in enumerate(rounds(places)):
-        if number == MOST_ROUNDS:
-            break
-        both = [(ports[one.node], ports[two.node]) for one, two in pairs]
-        for beside in (0, 1) if number == 0 else (0,):  # rails that do not meet may hang: last
-            for rail in range(max((min(len(one), len(two)) for one, two in both), default=0)):
-                found += _turn(number, both, rail, beside)
-    return tuple(
-        PortPair(id=place, round=number, between=between, start=start, end=end)
-        for place, (number, between, start, end) in enumerate(found)
-    )
+    found = list[PortPair]()
+    for number, pairs in zip(range(MOST_ROUNDS), rounds(list(ports.values())), strict=False):
+        most = max((min(map(len, pair)) for pair in pairs), default=0)
+        across = (0, 1) if number == 0 else (0,)  # rails that do not meet may hang: last
+        for beside, rail, back, pair in product(across, range(most), (False, True), pairs):
+            start, end = reversed(pair) if back else pair
+            shared = min(len(start), len(end))
+            if rail < shared and (not beside or shared > 1):
+                between = Between.OTHER_RAIL if beside else Between.RAIL
+                ends = {"start": start[rail], "end": end[(rail + beside) % shared]}
+                found.append(PortPair(id=len(found), round=number, between=between, **ends))
+    return tuple(found)
 
 
 def times(ports: Iterable[RailPort]) -> int:
@@ -90,18 +90,6 @@ def times(ports: Iterable[RailPort]) -> int:
     small: what handles them in software takes its time for each."""
     smallest = min((port.mtu for port in ports if port.mtu), default=_WHOLE)
     return max(1, _MOST_TIMES * min(smallest, _WHOLE) // _WHOLE)
-
-
-def _turn(
-    number: int, both: Sequence[tuple[Sequence[RailPort], Sequence[RailPort]]], rail: int, beside: int
-) -> Iterator[tuple[int, Between, RailPort, RailPort]]:
-    between = Between.OTHER_RAIL if beside else Between.RAIL
-    for back in (False, True):
-        for pair in both:
-            start, end = reversed(pair) if back else pair
-            shared = min(len(start), len(end))
-            if rail < shared and (not beside or shared > 1):
-                yield number, between, start[rail], end[(rail + beside) % shared]
 
 
 def average_gbps(text: str) -> float | None:
@@ -122,42 +110,31 @@ def played(texts: Mapping[int, RailsLine]) -> bool:
 
 
 def judge(found: Sequence[PortPair], texts: Mapping[int, RailsLine], *, enough: float) -> tuple[LinkResult, ...]:
-    """Every path whose two ends met, with the rate of its ports. Where no port reaches one of another rail, the rails
-    are separate networks: those paths are left out."""
-    met = [way for way in found if way.id in texts and not alone(texts[way.id])]
-    links = [_measured(way, texts[way.id]) for way in met]
+    """Every path whose two ends met: by the rate of its ports; where that is unknown, by the others of its kind.
+
+    Where no port reaches one of another rail, the rails are separate networks: those paths are left out. Where a GPU's
+    memory could not be used, nothing is known of the port.
+    """
+    links = [_measured(way, texts[way.id]) for way in found if way.id in texts and not alone(texts[way.id])]
     if all(link.why for link in links if link.between is Between.OTHER_RAIL):
         links = [link for link in links if link.between is Between.RAIL]
-    return tuple(_judged(links, enough))
+    judged = []
+    for link in links:
+        usually = usual([one.best for one in links if one.between is link.between])
+        limit = link.expected.value * enough if link.expected else usually
+        known = bool(limit) and not (link.on_gpu and link.why)
+        judged.append(replace(link, limit=limit, verdict=NettestVerdict.of(judged=known, slow=link.best < limit)))
+    return tuple(judged)
 
 
 def _measured(way: PortPair, said: RailsLine) -> LinkResult:
-    gbps = average_gbps(said.text)
+    gbps, rate = average_gbps(said.text), min(way.start.rate_gbps, way.end.rate_gbps)
     why = "" if gbps is not None else f"no figure ({last_words(said)})"
+    source = f"{LESS_HEADERS * 100:.0f} % of the ports' {rate:g} Gb/s"
+    expected = Expectation(rate * LESS_HEADERS, "calculated", source) if rate else None
     return LinkResult(start=way.start.end, end=way.end.end, between=way.between, gbps=(gbps or 0.0,),
-                      expected=_expected(way), limit=0.0, verdict=NettestVerdict.NONE, why=why,
+                      expected=expected, limit=0.0, verdict=NettestVerdict.NONE, why=why,
                       on_gpu=said.on_gpu)  # fmt: skip
-
-
-def _judged(links: Sequence[LinkResult], enough: float) -> Iterator[LinkResult]:
-    """By what is expected of each; where nothing is, by the others of its kind. Where a GPU's memory could not be used,
-    nothing is known of the port."""
-    limits = {
-        between: usual([link.best for link in links if link.between is between])
-        for between in (Between.RAIL, Between.OTHER_RAIL)
-    }
-    for link in links:
-        limit = link.expected.value * enough if link.expected else limits[link.between]
-        unknown = link.on_gpu and bool(link.why)
-        judged = bool(limit) and not unknown
-        yield replace(link, limit=limit, verdict=NettestVerdict.of(judged=judged, slow=link.best < limit))
-
-
-def _expected(way: PortPair) -> Expectation | None:
-    rate = min(way.start.rate_gbps, way.end.rate_gbps)
-    if not rate:
-        return None
-    return Expectation(rate * LESS_HEADERS, "calculated", f"{LESS_HEADERS * 100:.0f} % of the ports' {rate:g} Gb/s")
 
 
 def last_words(said: RailsLine) -> str:

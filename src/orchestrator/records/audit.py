@@ -27,22 +27,13 @@ def audit_file() -> Path:
     return state_folder() / FILE
 
 
-def note(action: str, *, gang: str, holder: Mapping[str, Any], why: str = "", file: Path | None = None) -> None:
+def note(action: str, *, gang: str, holder: Mapping[str, Any], why: str = "") -> None:
     """Append a line; the log is bounded and has one predecessor.
 
     A disk that takes none must not keep anybody from stopping a gang.
     """
-    path = file or audit_file()
-    line = {
-        "at": time.time(),
-        "action": action,
-        "gang": gang,
-        "who": holder.get("who"),
-        "host": holder.get("host"),
-        "pid": holder.get("pid"),
-        "command": holder.get("command"),
-        "why": why,
-    }
+    path, who = audit_file(), {key: holder.get(key) for key in ("who", "host", "pid", "command")}
+    line = {"at": time.time(), "action": action, "gang": gang, **who, "why": why}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         append_line(str(path), json.dumps(line))
@@ -68,10 +59,13 @@ class RunRecord:
     trouble: str = ""
 
     @classmethod
-    def open(cls, run_id: str, plan: Mapping[str, Any], *, root: Path | None = None) -> RunRecord:
+    def open(cls, run_id: str, plan: Mapping[str, Any]) -> RunRecord:
         """Make the folder and write plan.json."""
-        record = cls((root or state_folder("runs")) / run_id)
-        record._write_plan(plan)
+        record = cls(state_folder("runs") / run_id)
+        try:
+            write_whole(record.folder / "plan.json", json.dumps(plan, indent=2) + "\n", folders=0o700)
+        except InputError as error:
+            record.trouble = error.what
         _forget_old(record.folder)
         return record
 
@@ -85,9 +79,3 @@ class RunRecord:
                 file.write(line + "\n")
         except OSError as error:
             self.trouble = str(error)
-
-    def _write_plan(self, plan: Mapping[str, Any]) -> None:
-        try:
-            write_whole(self.folder / "plan.json", json.dumps(plan, indent=2) + "\n", folders=0o700)
-        except InputError as error:
-            self.trouble = error.what

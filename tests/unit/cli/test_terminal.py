@@ -49,11 +49,10 @@ from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.plan import Plan
 from orchestrator.nettest.messages import NettestLine
-from orchestrator.nettest.report import ModelShape, NettestResult
+from orchestrator.nettest.report import ModelShape, NettestResult, Verification
 from orchestrator.nettest.schedule import Place, schedule
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.verdict import judge_links, judge_tests
-from orchestrator.nettest.verification import Verification
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges
 from orchestrator.protocol.report import Cause, Phase, RankReport, RankState

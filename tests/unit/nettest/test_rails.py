@@ -11,6 +11,7 @@ import pytest
 from tests.support.ib_write_bw import table
 
 from orchestrator.model.benchmark import Between
+from orchestrator.nettest.messages import RailsLine
 from orchestrator.nettest.rails import (
     PortPair,
     RailPort,
@@ -23,7 +24,6 @@ from orchestrator.nettest.rails import (
     ways,
 )
 from orchestrator.nettest.verdict import NettestVerdict, odd
-from orchestrator.protocol.rails import RailsLine
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "ib_write_bw"
 PortsOf = dict[str, tuple[RailPort, ...]]

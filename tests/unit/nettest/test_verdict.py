@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.model.benchmark import Between
 from orchestrator.nettest.messages import NettestLine
-from orchestrator.nettest.report import ModelShape, NettestResult, findings
+from orchestrator.nettest.report import ModelShape, NettestResult, Verification, findings
 from orchestrator.nettest.schedule import halves, schedule
 from orchestrator.nettest.verdict import (
     Expectation,
@@ -25,7 +25,6 @@ from orchestrator.nettest.verdict import (
     overall,
     usual,
 )
-from orchestrator.nettest.verification import Verification
 
 from .test_schedule import cluster
 

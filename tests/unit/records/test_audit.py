@@ -14,11 +14,17 @@ from orchestrator.records import audit
 from orchestrator.records.audit import KEPT, RunRecord
 
 
-def test_a_line_an_action_readable_by_its_owner_only(tmp_path: Path) -> None:
-    file = tmp_path / "state" / audit.FILE
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "l40s-deploy"
+
+
+def test_a_line_an_action_readable_by_its_owner_only() -> None:
+    file = audit.audit_file()
     holder = {"who": "ops", "host": "desk", "pid": 1, "command": "l40s-deploy down", "token": "secret"}
-    audit.note("begins", gang="gang0", holder=holder, file=file)
-    audit.note("ends", gang="gang0", holder=holder, why="because", file=file)
+    audit.note("begins", gang="gang0", holder=holder)
+    audit.note("ends", gang="gang0", holder=holder, why="because")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(line["action"], line["who"], line["why"]) for line in lines] == [
         ("begins", "ops", ""),
@@ -28,9 +34,9 @@ def test_a_line_an_action_readable_by_its_owner_only(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_place_that_takes_no_line_keeps_nobody_from_working(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    audit.note("begins", gang="gang0", holder={}, file=tmp_path / "file" / "audit")
+def test_a_place_that_takes_no_line_keeps_nobody_from_working(state: Path) -> None:
+    state.write_text("")
+    audit.note("begins", gang="gang0", holder={})
 
 
 def test_the_log_is_bounded_and_keeps_one_predecessor(tmp_path: Path) -> None:
@@ -53,34 +59,34 @@ def test_the_log_is_bounded_and_keeps_one_predecessor(tmp_path: Path) -> None:
         assert numbers == list(range(numbers[0], 100))
 
 
-def test_the_controllers_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controllers_log_is_bounded(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append_line, "__kwdefaults__", {"limit": 1000})
     for _ in range(50):
-        audit.note("begins", gang="gang0", holder={}, file=tmp_path / audit.FILE)
-    assert sum(one.stat().st_size for one in tmp_path.iterdir()) <= 2000
+        audit.note("begins", gang="gang0", holder={})
+    assert sum(one.stat().st_size for one in state.iterdir()) <= 2000
 
 
-def test_a_run_keeps_its_plan_and_its_events(tmp_path: Path) -> None:
-    record = RunRecord.open("r1", {"plan_id": "p"}, root=tmp_path)
+def test_a_run_keeps_its_plan_and_its_events(state: Path) -> None:
+    record = RunRecord.open("r1", {"plan_id": "p"})
     record.event("go", nodes=("a", "b"))
     record.event("done")
-    assert json.loads((tmp_path / "r1/plan.json").read_text()) == {"plan_id": "p"}
-    events = [json.loads(line) for line in (tmp_path / "r1/events.jsonl").read_text().splitlines()]
+    assert json.loads((state / "runs/r1/plan.json").read_text()) == {"plan_id": "p"}
+    events = [json.loads(line) for line in (state / "runs/r1/events.jsonl").read_text().splitlines()]
     assert [(event["event"], event.get("nodes")) for event in events] == [("go", ["a", "b"]), ("done", None)]
     assert record.trouble == ""
 
 
-def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    record = RunRecord.open("r1", {}, root=tmp_path / "file")
+def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(state: Path) -> None:
+    state.touch()
+    record = RunRecord.open("r1", {})
     record.event("go")
     assert "Not a directory" in record.trouble
 
 
-def test_the_newest_runs_are_kept_and_nothing_that_is_not_ours_goes(tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
+def test_the_newest_runs_are_kept_and_nothing_that_is_not_ours_goes(state: Path) -> None:
+    (state / "runs/notes").mkdir(parents=True)
     for number in range(KEPT + 20):
-        RunRecord.open(f"r{number}", {}, root=tmp_path)
-        os.utime(tmp_path / f"r{number}", (number, number))
-    kept = {path.name for path in tmp_path.iterdir()}
+        RunRecord.open(f"r{number}", {})
+        os.utime(state / f"runs/r{number}", (number, number))
+    kept = {path.name for path in (state / "runs").iterdir()}
     assert kept == {"notes", *(f"r{number}" for number in range(20, KEPT + 20))}

@@ -241,14 +241,8 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as failure:
         listener.close()
-        if isinstance(failure, socket.gaierror):
-            raise InputError(
-                f"{host!r} is no address of this machine",
-                where="command line",
-                fix="use one without a port (`ip -brief address` lists them); the port goes to --port",
-            ) from None
-        fix = f"choose another --port, or stop the listener: ss -ltnp 'sport = :{port}'"
-        if failure.errno == errno.EADDRNOTAVAIL:
+        fix = f"choose another port, or stop the listener: ss -ltnp 'sport = :{port}'"
+        if isinstance(failure, socket.gaierror) or failure.errno == errno.EADDRNOTAVAIL:
             fix = "name an address of this machine: `ip -brief address` lists them"
         raise InputError(f"can't listen: {failure.strerror or failure}", where=f"{host}:{port}", fix=fix) from None
     return listener

@@ -154,19 +154,12 @@ def _nodes(moment: Moment, drawings: Mapping[str, Picture]) -> dict[tuple[str, s
     """By gang and node: lights of its GPUs and ports, and its drawing with them where one is there."""
     nodes = [(view.name, node) for view in moment.seen.views for node in view.nodes]
     drawn = [node.name for _, node in nodes if node.name in drawings][:MOST_DRAWINGS]
-    return {
-        (gang, node.name): _lit(node, moment.nodes.get(node.name), drawings[node.name] if node.name in drawn else None)
-        for gang, node in nodes
-    }
-
-
-def _lit(node: NodeView, load: NodeLoad | None, drawing: Picture | None) -> dict[str, Any]:
-    now = lights(node, load or NodeLoad())
-    return {
-        "gpus_now": now.gpus,
-        "ports_now": list(now.ports.values()),
-        "drawing": lit(drawing, now.gpus, now.ports, old=now.old) if drawing else None,
-    }
+    found = {}
+    for gang, node in nodes:
+        now = lights(node, moment.nodes.get(node.name) or NodeLoad())
+        drawing = lit(drawings[node.name], now.gpus, now.ports, old=now.old) if node.name in drawn else None
+        found[gang, node.name] = {"gpus_now": now.gpus, "ports_now": list(now.ports.values()), "drawing": drawing}
+    return found
 
 
 def _timeline(runs: list[PastRun], now: float) -> list[dict[str, Any]]:

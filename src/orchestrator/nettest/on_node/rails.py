@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.jobs.on_node import job
+from orchestrator.nettest.messages import NOBODY_LISTENS, RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.node import files, kernel
 from orchestrator.node.agent.run import Run
 from orchestrator.node.engine import guardian, helper_process
@@ -29,7 +30,6 @@ from orchestrator.node.failure import os_failures
 from orchestrator.node.requests import request_of
 from orchestrator.node.telling import reader_is_gone, tell
 from orchestrator.node.verbs import lock
-from orchestrator.protocol.rails import NOBODY_LISTENS, RailRun, RailsLine, RailsOrder, RailsRequest, alone
 
 PROGRAM = "ib_write_bw"
 _PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

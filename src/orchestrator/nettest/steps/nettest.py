@@ -30,11 +30,10 @@ from orchestrator.model.topology import Topology
 from orchestrator.nettest import report
 from orchestrator.nettest.expected import NodeHardware, expectations
 from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
-from orchestrator.nettest.report import ModelShape, NettestResult
+from orchestrator.nettest.report import ModelShape, NettestResult, Verification, verified
 from orchestrator.nettest.schedule import Place, schedule, verification
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import HALF, Expectation, NettestVerdict, bisected, judge_links, judge_tests
-from orchestrator.nettest.verification import Verification, verified
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.network import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest

@@ -18,10 +18,10 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.per_node import lost_first
 from orchestrator.model.topology import Topology
+from orchestrator.nettest.messages import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.nettest.rails import PortPair, RailPort, judge, played, times, ways
 from orchestrator.nettest.verdict import LinkResult
 from orchestrator.protocol.network import takes
-from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages

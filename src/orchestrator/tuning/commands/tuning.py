@@ -31,8 +31,7 @@ from orchestrator.model.per_node import PerNode, collected
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.tuning.kernels import BATCHES
 from orchestrator.tuning.pack import DERIVED, INTERPRETED
-from orchestrator.tuning.steps.carry import TuningPushResult, pull, pulled_json, push, push_json
-from orchestrator.tuning.steps.packs import fetch, fetched_json
+from orchestrator.tuning.steps.packs import TuningPushResult, fetch, fetched_json, pull, pulled_json, push, push_json
 from orchestrator.tuning.steps.run import TunedGang, TuneOptions, run_tuning, tuned_json
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU, Kit, status_json, tuning_status
 

@@ -1,7 +1,13 @@
-"""`tuning run`: find the tiles of a model's kernels on all GPUs of a gang, while it is down, and pack them."""
+"""`tuning run`: find the tiles of a model's kernels on all GPUs of a gang, while it is down, and pack them.
+
+What a run finds is kept in $XDG_STATE_HOME/l40s-deploy/tuning/KEY.jsonl, a line for each job once its result is
+proved: a killed run continues where it was.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections import Counter
@@ -26,6 +32,7 @@ from orchestrator.model.profile import Stack
 from orchestrator.planning.plan_file import short_digest
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.staging import StagingRequest
+from orchestrator.records.documents import cant_be_written, state_folder
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session
 from orchestrator.tuning.kernels import BATCHES, candidates, config_text, jobs_of
@@ -33,7 +40,6 @@ from orchestrator.tuning.messages import Tile, TuneJob, TuneLine, TunersOrder
 from orchestrator.tuning.pack import INTERPRETED, MEASURED, Pack, part_name, unusable_for
 from orchestrator.tuning.steps.packs import save_pack
 from orchestrator.tuning.steps.tuning import ASSUMED_GPU, ask_holdings, gpu_of, moe_directory
-from orchestrator.tuning.store import forget_results, keep_result, kept_results
 
 PROGRAM = "tune.py"
 ROUNDS = 2
@@ -350,3 +356,38 @@ class JobQueue:
                 else:
                     self._waiting.append(job)
             self._changed.notify_all()
+
+
+def kept_results(key: str) -> dict[str, Mapping[str, Any]]:
+    """By job, the last one counts; a line that a kill has torn is none."""
+    found: dict[str, Mapping[str, Any]] = {}
+    try:
+        lines = state_folder("tuning").joinpath(f"{key}.jsonl").read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return found
+    for line in lines:
+        try:
+            result = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(result, dict) and isinstance(result.get("job"), str):
+            found[result["job"]] = result
+    return found
+
+
+def keep_result(key: str, result: Mapping[str, Any]) -> None:
+    """Append one. Raises InputError where it can't be written."""
+    file = state_folder("tuning") / f"{key}.jsonl"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write("\n" + json.dumps(result) + "\n")  # a torn line before it stays one line
+            lines.flush()
+            os.fsync(lines.fileno())
+    except OSError as failure:
+        raise cant_be_written(file, failure, f"make {file.parent} writable, or free space on its disk") from None
+
+
+def forget_results(key: str) -> None:
+    """Start again from nothing."""
+    state_folder("tuning").joinpath(f"{key}.jsonl").unlink(missing_ok=True)

@@ -167,17 +167,11 @@ def test_it_ends_at_once_whatever_it_is_asked(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("host", "words", "fix"),
-    [
-        ("127.0.0.1:9940", "no address of this machine", "the port goes to --port"),
-        ("192.0.2.1", "can't listen", "ip -brief address"),
-    ],
-)
-def test_where_it_cannot_listen_is_said_with_the_way_out(host: str, words: str, fix: str) -> None:
-    with pytest.raises(InputError, match=words) as refused, serving(PAGES, host, 9940):
+@pytest.mark.parametrize("host", ["127.0.0.1:9940", "192.0.2.1"])
+def test_where_it_cannot_listen_is_said_with_the_way_out(host: str) -> None:
+    with pytest.raises(InputError, match="can't listen") as refused, serving(PAGES, host, 9940):
         pass
-    assert fix in refused.value.fix
+    assert "ip -brief address" in refused.value.fix
 
 
 def test_a_taken_port_names_the_command_that_finds_its_listener() -> None:

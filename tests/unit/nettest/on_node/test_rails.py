@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.support.waiting import until
 
+from orchestrator.nettest.messages import RailRun, RailsLine, RailsOrder, alone
 from orchestrator.nettest.on_node import rails
 from orchestrator.nettest.rails import average_gbps
 from orchestrator.node import processes
-from orchestrator.protocol.rails import RailRun, RailsLine, RailsOrder, alone
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 ROOT = Path(__file__).parents[4]

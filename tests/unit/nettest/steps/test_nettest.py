@@ -23,16 +23,14 @@ from orchestrator.model.benchmark import Between
 from orchestrator.model.errors import DeployError, Exit, FindingsError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.per_node import PerNode
 from orchestrator.nettest import hooks
-from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RanksOrder
-from orchestrator.nettest.report import NettestResult, as_json
+from orchestrator.nettest.messages import ALL_REDUCE, NettestLine, NettestStep, RailsLine, RanksOrder
+from orchestrator.nettest.report import Corrupt, NettestResult, Verification, as_json
 from orchestrator.nettest.schedule import schedule, verification
 from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import HALF, Expectation, LinkEnd, LinkResult, NettestVerdict
-from orchestrator.nettest.verification import Corrupt, Verification
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.network import NodeNetwork, Transport
-from orchestrator.protocol.rails import RailsLine
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 STACK = "sglang-0.5.23"

@@ -13,10 +13,10 @@ from tests.support.reference_cluster import topology
 
 from orchestrator.model.benchmark import Between
 from orchestrator.model.per_node import PerNode
+from orchestrator.nettest.messages import RailsLine, RailsRequest
 from orchestrator.nettest.rails import RailPort, ways
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.protocol.network import NodeNetwork
-from orchestrator.protocol.rails import RailsLine, RailsRequest
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.topology.distance import Distances
 

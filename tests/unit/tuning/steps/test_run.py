@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.tuning.messages import TuneJob
-from orchestrator.tuning.steps.run import JobQueue
-from orchestrator.tuning.store import forget_results, keep_result, kept_results
+from orchestrator.tuning.steps.run import JobQueue, forget_results, keep_result, kept_results
 
 
 def jobs(number: int) -> tuple[TuneJob, ...]:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from orchestrator.model.finding import Severity
 from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine
+from orchestrator.nettest.report import Corrupt, Verification, data_finding, verified
 from orchestrator.nettest.schedule import LARGE, Place, verification
 from orchestrator.nettest.verdict import LinkEnd
-from orchestrator.nettest.verification import Corrupt, Verification, finding, verified
 
 from .test_schedule import cluster
 
@@ -65,7 +65,7 @@ def test_the_finding_names_pairs_and_what_they_share(
 ) -> None:
     places = cluster(2, 4, switches=2 if gpus else 0)
     found = verified(verification(places, 64), compared(places, wrong), places, 0.5)
-    said = finding("g7", found)
+    said = data_finding("g7", found)
     assert said is not None and (said.id, said.severity, said.node) == ("DATA-CORRUPT", Severity.STOP, node)
     assert all(one in said.title for one in words), said.title
     assert tries in said.fix and said.fix.endswith("l40s-deploy nettest --verify g7")
@@ -77,7 +77,7 @@ def test_right_data_is_no_finding_and_what_nobody_compared_is_not_right() -> Non
     places = cluster(2, 2, switches=1)
     steps, said = verification(places, 64), compared(places, {})
     found = verified(steps, said, places, 0.5)
-    assert (found.as_json()["verdict"], found.least, finding("g", found)) == ("ok", LARGE, None)
+    assert (found.as_json()["verdict"], found.least, data_finding("g", found)) == ("ok", LARGE, None)
     assert found.pairs == 2 * 2 + 2 * 2 * 2
     for missing in range(len(said)):
         with pytest.raises(LookupError):
@@ -87,5 +87,5 @@ def test_right_data_is_no_finding_and_what_nobody_compared_is_not_right() -> Non
 def test_many_pairs_are_counted() -> None:
     ends = [LinkEnd("node0", rank, rank) for rank in range(20)]
     corrupt = tuple(Corrupt(start=one, end=two, bytes=1) for one, two in zip(ends[::2], ends[1::2], strict=True))
-    said = finding("g", Verification(pairs=380, least=1, seconds=1.0, corrupt=corrupt))
+    said = data_finding("g", Verification(pairs=380, least=1, seconds=1.0, corrupt=corrupt))
     assert said is not None and "10 of 380 pairs" in said.title and "and 2 more" in said.title
