@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
 import threading
 import time
 import urllib.request
@@ -334,9 +333,3 @@ def alertmanager(folder: Path, port: int) -> Iterator[str]:
     )
     with running("prometheus-alertmanager", port, *words, log=folder / "alertmanager.log") as url:
         yield url
-
-
-def test_a_taken_port_is_one_message(lab: SmallLab) -> None:
-    with exporter(lab) as address:
-        done: subprocess.CompletedProcess[str] = lab.deploy("exporter", f"--listen={address}", check=False)
-    assert done.returncode == 2 and address in done.stderr and "ss -ltnp" in done.stderr

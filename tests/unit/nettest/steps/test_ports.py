@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.reference_cluster import topology
+from tests.unit.nettest.steps.test_nettest import Fleet
 
 from orchestrator.model.benchmark import Between
-from orchestrator.model.per_node import PerNode
 from orchestrator.nettest.messages import RailsLine, RailsRequest
 from orchestrator.nettest.rails import RailPort, ways
 from orchestrator.nettest.steps import ports as rails
@@ -21,22 +19,6 @@ from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.topology.distance import Distances
 
 NODES = ("node0", "node1", "node2", "node3")
-
-
-class Fleet:
-    """Each node in a separate thread, as in production."""
-
-    def on_every(self, work: Callable[[Any], None], only: Sequence[str]) -> PerNode[None]:
-        threads = [threading.Thread(target=work, args=(SimpleNamespace(spec=node(name)),)) for name in only]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return PerNode({}, {})
-
-
-def node(name: str) -> Any:
-    return SimpleNamespace(name=name)
 
 
 def engine(**network: Any) -> StagingRequest:

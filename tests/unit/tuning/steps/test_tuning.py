@@ -13,7 +13,7 @@ from orchestrator.engines.tuned_validity import State
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Overrides, Reach
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.tuning.steps.tuning import Kit, status_json, tuning_status
+from orchestrator.tuning.steps.tuning import Kit, tuning_status
 
 MODEL = "DeepSeek-V3-0324-Block64x64"
 MOE = "sglang/srt/layers/moe/moe_runner/triton_utils/configs"
@@ -59,20 +59,10 @@ def inventory(*nodes: NodeSpec) -> Inventory:
     return Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=nodes),))
 
 
-def status(*nodes: NodeSpec, offline: bool = False, **words: Any) -> Kit:
+def status(*nodes: NodeSpec, **words: Any) -> Kit:
     asked = PlanRequest(model=MODEL, stack="sglang-0.5.23", **{"pp": 1, "tp": 8 * len(nodes)} | words)
-    (kit,) = tuning_status(inventory(*nodes), asked, offline=offline)
+    (kit,) = tuning_status(inventory(*nodes), asked)
     return kit
-
-
-def test_without_a_cluster_both_stacks_names_are_told() -> None:
-    old, new = tuning_status(None, PlanRequest(model=MODEL))
-    assert [old.stack.name, new.stack.name] == ["sglang-0.4.4-l40s", "sglang-0.5.23"]
-    assert old.wanted[0].words == "E=256, N=64"
-    assert new.wanted[0].words == "E=257, N=64"
-    document = json.loads(json.dumps(status_json(MODEL, (old, new))))
-    assert document["stacks"][1]["files"][2]["shape"] == {"N": 2112, "K": 7168}
-    assert document["stacks"][1]["layout"] == "TP32"
 
 
 def test_a_stack_that_can_not_have_the_layout_is_told_beside_one_that_can() -> None:
@@ -136,13 +126,6 @@ def test_a_node_that_does_not_answer_is_beside_the_others(tmp_path: Path) -> Non
     assert list(kit.rows) == ["node0"]
 
 
-def test_offline_asks_nobody() -> None:
-    away = NodeSpec(name="away", gang="gang0", node_rank=0, reach=Reach(host="127.0.0.9", port=9), gpus=32)
-    kit = status(away, tp=32, offline=True)
-    assert not kit.failures
-    assert kit.gpu_source.startswith("assumed")
-
-
 REFERENCE = str(Path(__file__).resolve().parents[4] / "inventory" / "reference.yml")
 
 
@@ -164,7 +147,10 @@ def test_status_without_a_cluster(
     monkeypatch.setenv("L40S_LAB_ROOT", str(tmp_path))
     assert main(["tuning", "status", "--model", MODEL, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert [stack["name"] for stack in json.loads(out)["stacks"]] == ["sglang-0.4.4-l40s", "sglang-0.5.23"]
+    old, new = json.loads(out)["stacks"]
+    assert (old["name"], new["name"], new["layout"]) == ("sglang-0.4.4-l40s", "sglang-0.5.23", "TP32")
+    assert (old["files"][0]["shape"], new["files"][2]["shape"]) == ({"E": 256, "N": 64}, {"N": 2112, "K": 7168})
+    assert new["gpu_source"].startswith("assumed") and not new["failures"]
     assert "4 nodes with 8 GPUs NVIDIA L40S each are assumed" in err
 
 
