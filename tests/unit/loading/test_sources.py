@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.loading import node_spec as node_spec_module
-from orchestrator.loading.ansible_command import knows_a_vault_password, reading_settings
 from orchestrator.loading.inventory import load_inventory
 from orchestrator.loading.node_spec import ANSIBLES
+from orchestrator.loading.sources import knows_a_vault_password, reading_settings
 from orchestrator.model.errors import InputError
 from orchestrator.model.inventory import Inventory
 

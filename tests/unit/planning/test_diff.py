@@ -10,7 +10,7 @@ from tests.support.reference_cluster import gang
 from tests.support.reference_plan import plan_of, staged
 
 from orchestrator.model.inventory import Overrides
-from orchestrator.planning.diff import SettingChange, changes, words_of
+from orchestrator.planning.plan_file import SettingChange, changes, words_of
 from orchestrator.protocol.staging import StagingRequest
 
 

@@ -38,7 +38,7 @@ from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, FindingsError, InputError
 from orchestrator.model.inventory import GangSpec, Inventory
 from orchestrator.model.plan import Plan
-from orchestrator.planning.diff import GangDiff, summary
+from orchestrator.planning.plan_file import GangDiff, summary
 from orchestrator.planning.steps.changes import compare
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet

@@ -22,8 +22,8 @@ from typing import Any, Literal
 import ansible_runner
 
 from orchestrator.hosts.steps.parts import DIFFERS, HASHES_DIFFER
-from orchestrator.loading.ansible_command import reading_settings
 from orchestrator.loading.resources import data_dir
+from orchestrator.loading.sources import reading_settings
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable
 from orchestrator.model.per_node import PerNode
 

@@ -24,9 +24,8 @@ from orchestrator.planning.commands.plan_options import (
     stacks_of_plan,
     take_names,
 )
-from orchestrator.planning.diff import GangDiff, by_change, side
 from orchestrator.planning.offers import LayoutFit
-from orchestrator.planning.plan_file import plan_json
+from orchestrator.planning.plan_file import GangDiff, by_change, plan_json, side
 from orchestrator.planning.ports import nftables, port_uses
 from orchestrator.planning.roofline import words
 from orchestrator.planning.steps.changes import diff_inventory, diff_json

@@ -21,7 +21,7 @@ from orchestrator.model.inventory import Inventory, Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.commands import plan as verb
 from orchestrator.planning.commands import plan_options
-from orchestrator.planning.diff import GangDiff, SettingChange
+from orchestrator.planning.plan_file import GangDiff, SettingChange
 from orchestrator.planning.steps.plan import PlanRequest, PlanResult
 
 
