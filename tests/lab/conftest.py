@@ -50,6 +50,16 @@ class RunningLab:
         assert done.returncode == 0 or not check, done.stderr
         return done
 
+    def deploy(
+        self, *words: str, code: int | None = 0, inventory: Path | None = None, deadline_s: float = 90.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `l40s-deploy WORDS` on the lab's cluster, or with another inventory. code: the wanted one; None: any"""
+        end = words.index("--") if "--" in words else len(words)
+        words = (*words[:end], "-i", str(inventory or self.directory / "inventory.yml"), *words[end:])
+        done = preloaded.run(words, self.environment(), deadline_s * slack())
+        assert code in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
     def console(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run `l40s-deploy lab WORDS` where the lab's name must come early; with any exit code."""
         return subprocess.run(

@@ -1,4 +1,5 @@
-"""A lab modelled on an operator's own cluster: its gangs and names, its wiring, its machines as recorded."""
+"""A lab modelled on an operator's own cluster: its gangs and names, its wiring, its machines as recorded. And
+rehearsals as an operator types them."""
 
 from __future__ import annotations
 
@@ -9,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support import preloaded
 from tests.support.preloaded import L40S_DEPLOY
-from tests.support.waiting import slack
 
 from .conftest import RunningLab, needs_root
 
@@ -45,16 +44,11 @@ def lab(labs: Callable[[str], RunningLab], mine: Path) -> RunningLab:
     return made
 
 
-def l40s(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
-    words = (*words, "--inventory", str(lab.directory / "inventory.yml"))
-    return preloaded.run(words, lab.environment(), 60 * slack())
-
-
 def looked_at(lab: RunningLab) -> list[dict[str, Any]]:
     """What `discover` finds on the nodes, without the addresses that the lab gives."""
     prefix = lab.hosts()["gpu-1.dc1"]["ansible_host"].rpartition(".")[0]
     nodes: list[dict[str, Any]] = json.loads(
-        l40s(lab, "discover", "--json").stdout.replace(prefix, "10.0.0").replace(hexadecimal(prefix), "0a00:00")
+        lab.deploy("discover", "--json").stdout.replace(prefix, "10.0.0").replace(hexadecimal(prefix), "0a00:00")
     )["nodes"]
     return nodes
 
@@ -92,7 +86,7 @@ def test_machines_that_were_recorded_are_shown_again(
 ) -> None:
     """Recorded by `discover --save` as on a real cluster; a lab of the recording shows the same."""
     saved = tmp_path / "snapshots"
-    assert l40s(lab, "discover", "--save", str(saved)).returncode == 0
+    lab.deploy("discover", "--save", str(saved))
     again = labs("again")
     assert "wiring recorded in" in again.run("up", "--like", str(mine), "--from", str(saved)).stderr
     assert looked_at(again) == looked_at(lab)
@@ -134,3 +128,26 @@ def test_the_wirings_are_listed(lab: RunningLab) -> None:
     wirings = {one["name"]: one["summary"] for one in json.loads(done.stdout)["wirings"]}
     assert {"right", "wrong", "eight-of-four", "l20", "infiniband", "tcp-only", "mixed-names"} <= {*wirings}
     assert all(wirings.values())
+
+
+def test_a_dead_rank_at_night_ends_as_expected(labs: Callable[[str], RunningLab]) -> None:
+    lab = labs("night")
+    done = lab.run("rehearse", "dead-rank")
+    assert "failed: TP19" in done.stdout and "as expected" in done.stdout
+    assert not lab.directory.exists()
+
+
+def test_an_end_that_differs_is_told_with_its_step(labs: Callable[[str], RunningLab], tmp_path: Path) -> None:
+    story = tmp_path / "story.yml"
+    story.write_text(
+        "summary: a fault that doctor is not expected to find\n"
+        "lab: {nodes: 3, level: 1}\n"
+        "steps:\n"
+        "  - break: node1 gpu-lost 0\n"
+        "  - {run: doctor, exit: 0}\n"
+    )
+    lab = labs("differs")
+    done = lab.run("rehearse", str(story), check=False)
+    assert done.returncode == 7, done.stderr
+    assert "steps[1]" in done.stderr and "wanted exit code 0, found 3" in done.stderr
+    assert not lab.directory.exists()

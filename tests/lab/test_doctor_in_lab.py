@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support import preloaded
 from tests.support.waiting import slack
 
 from orchestrator.doctor.netplan import BOND_FILE, RAIL_FILE
@@ -22,9 +21,8 @@ pytestmark = [pytest.mark.lab, needs_root]
 
 
 def doctor(lab: RunningLab, *words: str) -> tuple[int, dict[str, Any], float]:
-    command = ("doctor", "--json", "-i", str(lab.directory / "inventory.yml"), *words)
     began = time.monotonic()
-    done = preloaded.run(command, lab.environment(), 60 * slack())
+    done = lab.deploy("doctor", "--json", *words, code=None)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), time.monotonic() - began
 

@@ -1,17 +1,21 @@
-"""Faults of ranks, agents and their GPUs, with a small running gang."""
+"""Faults of ranks, agents and their GPUs, with a small running gang, and what its operator sees on a terminal."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.support.load import Load
+from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import SmallLab, small_lab
+from tests.support.terminal import COLUMNS, LINES, rendered
 from tests.support.waiting import until
 
 from orchestrator.loading.inventory import load_inventory
@@ -197,6 +201,35 @@ def test_a_port_that_is_dropped_for_a_while_holds_a_guard_back_and_does_not_end_
         assert guard.wait(20) == 130
     gang = lab.gang()
     assert gang["state"] == "ready" and gang["run_id"] != before
+
+
+def test_a_restart_ends_with_the_table_of_ready_nodes(lab: SmallLab) -> None:
+    lab.serve()
+    typed = f"stty cols {COLUMNS} rows {LINES}; {shlex.join([*L40S_DEPLOY, 'restart'])}"
+    done = subprocess.run(
+        ["script", "-qec", typed, "/dev/null"],
+        env={**lab.environment, "TERM": "xterm-256color"},
+        capture_output=True,
+        timeout=180,
+        check=False,
+    )
+    shown = rendered(done.stdout)
+    assert done.returncode == 0, "\n".join(shown)
+    ready = [line.split()[:3] for line in shown if " ready " in line and line[:1].isdigit()]
+    assert ready == [[str(rank), f"node{rank}", "ready"] for rank in range(2)], "\n".join(shown)
+    assert shown[-1].startswith("serves again after "), "\n".join(shown)
+
+
+def test_status_tells_a_script_of_a_killed_rank(lab: SmallLab) -> None:
+    lab.serve()
+    assert lab.deploy("status", check=False).returncode == 0
+    strike(lab, "break", "node1", "kill-rank", "3")
+    try:
+        until(lambda: lab.gang()["state"] == "failed", 30.0, "the gang has failed")
+        assert lab.deploy("status", check=False).returncode == 5
+    finally:
+        lab.deploy("restart")
+    assert lab.deploy("status", check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")

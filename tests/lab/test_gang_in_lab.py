@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support import preloaded
 from tests.support.load import complete
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import small_lab
@@ -44,9 +43,7 @@ class Operator:
         return [*L40S_DEPLOY, *words, "-i", str(self.inventory)]
 
     def type(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        done = preloaded.run((*words, "-i", str(self.inventory)), self.lab.environment(), 90 * slack())
-        assert code in (None, done.returncode), f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done
+        return self.lab.deploy(*words, code=code, inventory=self.inventory)
 
     def gang(self, code: int | None = None) -> dict[str, Any]:
         """The one gang of `status --json`. code: None allows any."""

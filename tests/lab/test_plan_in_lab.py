@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.support import preloaded
-from tests.support.waiting import slack
 
 from .conftest import RunningLab, needs_root
 
@@ -30,11 +28,8 @@ def lab(labs: Callable[[str], RunningLab]) -> RunningLab:
     return made
 
 
-def plan(lab: RunningLab, *words: str, code: int = 0) -> str:
-    words = ("plan", "-i", str(lab.directory / "inventory.yml"), *words)
-    done = preloaded.run(words, lab.environment(), 60 * slack())
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr if code else done.stdout
+def plan(lab: RunningLab, *words: str) -> str:
+    return lab.deploy("plan", *words).stdout
 
 
 def test_the_articles_launch_on_the_articles_cluster(lab: RunningLab) -> None:
@@ -57,7 +52,7 @@ def test_the_same_facts_give_the_same_plan(lab: RunningLab) -> None:
 
 
 def test_stock_blocks_are_refused_with_the_way_out(lab: RunningLab) -> None:
-    said = plan(lab, "--model", "DeepSeek-V3-0324", code=2)
+    said = lab.deploy("plan", "--model", "DeepSeek-V3-0324", code=2).stderr
     assert "18432/32 = 576 is not a multiple" in said
     assert "re-block to 64" in said
 
@@ -122,10 +117,8 @@ def keyed_inventory(lab: RunningLab, folder: Path, key: str) -> Path:
     return inventory
 
 
-def command(lab: RunningLab, inventory: Path, verb: str, *words: str) -> str:
-    done = preloaded.run((verb, "-i", str(inventory), *words), lab.environment(), 120 * slack())
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def command(lab: RunningLab, inventory: Path, *words: str) -> str:
+    return lab.deploy(*words, inventory=inventory, deadline_s=120.0).stdout
 
 
 def status(url: str, authorization: str | None) -> int:

@@ -1,21 +1,28 @@
-"""`bench` against a gang of two emulated nodes: recorded, compared, judged by the profile; leaves nothing behind."""
+"""`bench`, `golden` and `certify` against a gang of two emulated nodes.
+
+A benchmark is recorded, compared, judged by the profile; answers are accepted, the same, one token changed, the same
+again; the stand-in is certified as what it is (with wrong data: tests/engine). None leaves anything behind."""
 
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.support import proven
 from tests.support.small_lab import MODEL, SmallLab, small_lab
 from tests.support.waiting import until
 
+from l40s_lab.standin.answers import NOTICE
+from orchestrator.support.steps.certify import STEPS
+
 from .conftest import needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
 WORDS = [word for name, value in LOAD.items() for word in (f"--{name}", str(value))]
@@ -33,11 +40,15 @@ def lab() -> Iterator[SmallLab]:
         yield made
 
 
-def bench(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
-    done = lab.deploy("bench", *WORDS, "--json", *words, check=False)
+def document(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
+    done = lab.deploy(*words, "--json", check=False)
     assert done.returncode == code, done.stdout + done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def bench(lab: SmallLab, *words: str, code: int = 0) -> dict[str, Any]:
+    return document(lab, "bench", *WORDS, *words, code=code)
 
 
 def test_a_run_is_recorded_and_the_next_one_is_compared_with_it(lab: SmallLab) -> None:
@@ -123,8 +134,66 @@ def clients(lab: SmallLab) -> str:
     return lab.on("node0", "pgrep -af 'standin[.]bench' || true")
 
 
-def test_without_a_gang_that_serves_there_is_nothing_to_measure(lab: SmallLab) -> None:
+def golden(lab: SmallLab, verb: str, code: int) -> dict[str, Any]:
+    return document(lab, "golden", verb, code=code)
+
+
+def test_one_changed_token_is_named_by_prompt_and_position(lab: SmallLab) -> None:
+    assert golden(lab, "check", 2)["verdict"] == "none"
+    accepted = golden(lab, "accept", 0)
+    assert (accepted["verdict"], accepted["gangs"][0]["varies"]) == ("same", [])
+    assert Path(accepted["gangs"][0]["file"]).is_file()
+    checked = golden(lab, "check", 0)
+    assert checked["verdict"] == "same"
+    assert [prompt["same"] for prompt in checked["prompts"]] == [True] * 12
+    lab.deploy("lab", "break", "node0", "wrong-token", "--name", lab.name)
+    found = golden(lab, "check", 7)
+    assert found["verdict"] == "differs"
+    assert [prompt["same"] for prompt in found["prompts"]] == [False] * 12
+    fact = next(prompt for prompt in found["prompts"] if prompt["id"] == "english-fact")
+    assert fact["expected"] == f"{NOTICE} Paris."
+    assert (fact["position"], fact["found"]) == (2, f"{NOTICE} Paris?"), "the third token, and nothing before it"
+    said = lab.deploy("golden", "check", check=False)
+    assert "english-fact: differs from token" in said.stdout
+    watched = lab.deploy("guard", "--once", check=False)
+    assert "GOLDEN-DIFFERS" in watched.stderr and "is now" in watched.stderr
+    again = lab.deploy("restart", "--now", check=False)
+    assert again.returncode == 7, again.stderr
+    assert "english-fact: from token" in again.stderr and lab.gang()["state"] == "ready"
+    assert lab.deploy("restart", "--now", "--no-golden").returncode == 0
+    lab.deploy("lab", "heal", "node0", "wrong-token", "--name", lab.name)
+    assert golden(lab, "check", 0)["verdict"] == "same"
+    assert "gives the 12 accepted answers" in lab.deploy("restart", "--now").stderr
+
+
+def test_without_a_gang_that_serves_there_is_nothing_to_measure_or_ask(lab: SmallLab) -> None:
     lab.deploy("down")
-    done: subprocess.CompletedProcess[str] = lab.deploy("bench", check=False)
-    assert done.returncode == 2
-    assert "serves no requests" in done.stderr
+    for words in (("bench",), ("golden", "accept")):
+        done = lab.deploy(*words, check=False)
+        assert done.returncode == 2 and "serves no requests" in done.stderr
+
+
+def test_the_stand_in_is_certified_as_what_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "certificate.json"
+    with small_lab(f"certify-{os.getpid()}", nodes=2) as lab:
+        words = ("certify", "gang0", "--model", lab.model, "--out", str(out))
+        asked = lab.deploy(*words, check=False)
+        assert asked.returncode == 2 and "kill one of its ranks" in asked.stderr and "use --yes" in asked.stderr
+        assert not out.exists() and lab.gang()["state"] == "absent"
+        done = lab.deploy(*words, "--yes", check=False, timeout=600)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "say nothing about a GPU" in done.stdout
+        document = json.loads(out.read_text())
+        steps = {one["name"]: one for one in document["steps"]}
+        verdicts = {name: one["verdict"] for name, one in steps.items()}
+        untried = {"stack check", "nettest"}  # the stand-in has no torch
+        assert verdicts == {name: "not-run" if name in untried else "ok" for name in STEPS}
+        assert document["complete"] and document["stand_in"] is True and document["verdict"] == "not-run"
+        assert {row["requests"] for row in steps["bench"]["result"]["decode"]} == {1, 4, 32, 128}
+        cause = steps["kill"]["result"]["cause"]
+        assert (cause["node"], cause["tp_rank"], cause["signal"]) == ("machine2", 3, 9)
+        with pytest.raises(ValueError, match="nobody knows that its engine was real"):
+            proven.take(document)
+        for name, address in lab.hosts().items():
+            assert name not in out.read_text() and f'"{address}' not in out.read_text()
+        assert not lab.engine_processes() and lab.gang()["state"] == "absent"
