@@ -131,26 +131,22 @@ def engine_of(stack: Stack) -> Engine:
     return dialect(stack.dialect).engine(stack.engine_version)
 
 
-def unlisted(stack: Stack, *, node: str = "") -> Finding | None:
+def unlisted(stack: Stack) -> Finding | None:
     """The finding about a stack whose engine version its dialect does not list; None where it does."""
     family = dialect(stack.dialect)
     if family.lists(stack.engine_version):
         return None
     near = family.nearest(stack.engine_version)
     other = next((one.name for one in dialects().values() if one.lists(stack.engine_version)), "")
-    fix = (
-        f"set `dialect: {other}` in the stack's file"
-        if other
-        else (f"use one of the versions {', '.join(family.versions)}")
-    )
+    fix = f"use one of the versions {', '.join(family.versions)}, or check the first start with `l40s-deploy logs`"
     return Finding(
         id=UNLISTED,
         severity=Severity.UNKNOWN,
-        node=node,
+        node="",
         title=f"stack {stack.name}: {family.product} {stack.engine_version} is not listed by dialect {family.name};"
         f" it is treated as {near}, the nearest version",
         evidence=(f"dialect {family.name} lists {', '.join(family.versions)}",),
         effect="its flags, health paths, log lines and tuned config folders may differ: a start may fail, and"
         " progress and causes may be missed",
-        fix=fix if other else f"{fix}, or check the first start with `l40s-deploy logs`",
+        fix=f"set `dialect: {other}` in the stack's file" if other else fix,
     )

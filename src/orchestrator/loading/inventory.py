@@ -100,7 +100,7 @@ def _gang(source: AnsibleInventory, name: str, hosts: Sequence[Variables]) -> Ga
             where=str(source.groups[name].origin),
             fix="rename the group",
         )
-    found = [node_spec(variables, gang=name, node_rank=0) for variables in hosts]
+    found = [node_spec(variables, name) for variables in hosts]
     nodes = [node for node in found if not node.spare]
     spares = [node for node in found if node.spare]
     if not nodes:
@@ -124,7 +124,7 @@ def _router(source: AnsibleInventory, gangs: tuple[GangSpec, ...], hosts: Sequen
             where=str(group.origin),
             fix=f"{ROUTER_GROUP}: {{hosts: {{head: }}}} beside {TOP_GROUP}, see inventory/reference.yml",
         )
-    return router_spec(hosts[0], group=ROUTER_GROUP, gangs=gangs)
+    return _router_spec(hosts[0], gangs)
 
 
 def _is_plain(name: str) -> bool:
@@ -182,9 +182,9 @@ _FILE = r"~?/[^\x00-\x1f\x7f]*"
 _FILE_WORDS = "a file's path on the controller, absolute or from ~/"
 
 
-def router_spec(variables: Variables, *, group: str, gangs: Sequence[GangSpec] = ()) -> RouterSpec:
+def _router_spec(variables: Variables, gangs: Sequence[GangSpec]) -> RouterSpec:
     """Read the router's host. Raises InputError as node_spec does."""
-    node = node_spec(variables, gang=group, node_rank=0)
+    node = node_spec(variables, ROUTER_GROUP)
     usual = RouterSpec(node=node)
     port = variables.number("l40s_router_port", 1, 65535) or usual.port
     metrics = variables.number("l40s_router_metrics_port", 1, 65535) or usual.metrics_port

@@ -47,8 +47,9 @@ _GPU = r"[0-9]{1,2}|GPU-[0-9A-Za-z-]{1,64}|(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,252}")
 
 
-def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
-    """Read one node's variables. Raises InputError for an unknown `l40s_` variable and for a wrong value."""
+def node_spec(variables: Variables, gang: str) -> NodeSpec:
+    """Read one node's variables; its rank is the gang's to give. Raises InputError for an unknown `l40s_` variable
+    and for a wrong value."""
     _refuse_odd_name(variables)
     _refuse_unknown(variables)
     named = variables.entries("l40s_gpus", _GPU, "a count, or GPUs by index, UUID or PCI address")
@@ -56,7 +57,7 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
     return NodeSpec(
         name=variables.host,
         gang=gang,
-        node_rank=node_rank,
+        node_rank=0,
         reach=_reach(variables),
         spare=_is_spare(variables),
         address=_address(variables, "l40s_address"),
@@ -68,7 +69,7 @@ def node_spec(variables: Variables, *, gang: str, node_rank: int) -> NodeSpec:
         venv=variables.path("l40s_venv"),
         state_dir=variables.path("l40s_state_dir"),
         engine_user=variables.text("l40s_engine_user", _NAME, "a user name"),
-        transport=_transport(variables),
+        transport=cast(Transport, variables.choice("l40s_transport", get_args(Transport))),
         http_host=_address(variables, "l40s_http_host") or "0.0.0.0",  # noqa: S104 - the model's default
         api_key_file=variables.text("l40s_api_key_file", r"~?/[^\x00-\x1f\x7f]*", "a file's path, absolute or from ~/"),
         ports=_ports(variables),
@@ -96,10 +97,7 @@ def _reach(variables: Variables) -> Reach:
 
 
 def _is_spare(variables: Variables) -> bool:
-    role = variables.text("l40s_role") or MEMBER
-    if role not in (MEMBER, SPARE):
-        raise variables.wrong("l40s_role", f"{MEMBER} or {SPARE}", f"write `l40s_role: {SPARE}`, or remove it")
-    return role == SPARE
+    return variables.choice("l40s_role", (MEMBER, SPARE)) == SPARE
 
 
 def _connection(variables: Variables) -> Literal["ssh", "local"]:
@@ -161,13 +159,6 @@ def _address(variables: Variables, name: str) -> str | None:
         except ValueError:
             raise variables.wrong(name, "an IP address or a host name", "write it as 10.0.0.11") from None
     return text
-
-
-def _transport(variables: Variables) -> Transport:
-    word = variables.text("l40s_transport") or "auto"
-    if word not in get_args(Transport):
-        raise variables.wrong("l40s_transport", "auto, rdma or tcp", "write `l40s_transport: auto`")
-    return cast(Transport, word)
 
 
 def _ports(variables: Variables) -> GangPorts:

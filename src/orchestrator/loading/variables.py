@@ -47,6 +47,13 @@ class Variables:
             raise self.wrong(name, wanted, f"correct {name}")
         return text
 
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of these texts, the first where nothing is said."""
+        text = self.text(name) or choices[0]
+        if text not in choices:
+            raise self.wrong(name, f"{', '.join(choices[:-1])} or {choices[-1]}", f"write `{name}: {choices[0]}`")
+        return text
+
     def first_text(self, *names: str) -> str | None:
         """The text of the last of the names that is set: Ansible's rule for aliases of a variable."""
         found = [text for text in map(self.text, names) if text is not None]

@@ -233,11 +233,10 @@ def side(value: str | None) -> str:
     return "not there" if value is None else value or "set"
 
 
-def summary(changes: Sequence[SettingChange], most: int = 3) -> str:
+def summary(changes: Sequence[SettingChange]) -> str:
     """The first changes in one sentence, and how many more there are."""
     parts = [f"{nodes}: {name}: {side(was)} -> {side(will)}" for (name, was, will), nodes in by_change(changes).items()]
-    more = f"; and {len(parts) - most} more" if len(parts) > most else ""
-    return "; ".join(parts[:most]) + more
+    return "; ".join(parts[:3]) + (f"; and {len(parts) - 3} more" if len(parts) > 3 else "")
 
 
 def _node_changes(

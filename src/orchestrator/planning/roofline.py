@@ -16,7 +16,7 @@ How wrong it is: see `leave_one_out`, which fits three of the four points of rig
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -126,22 +126,16 @@ def speeds(
 ) -> Speeds:
     """Of a case of which `unsaid` says nothing. whole_reduces: as for `bytes_a_token`"""
     facts = facts_of(gpu)
-    bandwidth, rest = MEMORY_GBS[facts.name if facts else gpu], fitted(POINTS)
-    found = {
-        batch: batch
-        / step_s(
-            profile,
-            layout,
-            math.ceil(batch / layout.pipeline_parallel),
-            bandwidth,
-            rest,
-            network,
-            whole_reduces=whole_reduces,
+    bandwidth, rest = MEMORY_GBS[facts.name if facts else gpu], _fitted(POINTS)
+    steps = {
+        batch: _step_s(
+            profile, layout, math.ceil(batch / layout.pipeline_parallel), bandwidth, rest, network, whole_reduces
         )
         for batch in BATCHES
     }
     over_tcp = network.traffic is Traffic.TCP and layout.nnodes > 1 and not layout.inside_nodes
     error = max((leave_one_out_tcp() if over_tcp else leave_one_out()).values())
+    found = {batch: batch / seconds for batch, seconds in steps.items()}
     return Speeds(tokens_per_s=found, basis=_basis(layout, network, bandwidth, error, over_tcp), error=error)
 
 
@@ -160,15 +154,14 @@ def _basis(layout: Layout, network: Network, bandwidth: int, error: float, over_
     )
 
 
-def step_s(
+def _step_s(
     profile: ModelProfile,
     layout: Layout,
     batch: int,
     bandwidth: float,
     rest: Rest,
-    network: Network = RDMA,
-    *,
-    whole_reduces: int = REDUCES_A_LAYER,
+    network: Network,
+    whole_reduces: int,
 ) -> float:
     """One token for each of `batch` requests through all stages: meanwhile every stage has done the same for the other
     micro-batches."""
@@ -176,24 +169,24 @@ def step_s(
     groups = layout.attention_data_parallel
     whole = whole_reduces if groups > 1 else REDUCES_A_LAYER
     filled = groups * math.ceil(batch / groups) if whole < REDUCES_A_LAYER else batch
-    reduce_s = whole * reduces_s(profile.dimensions, layout, filled, network)
+    reduce_s = whole * _reduces_s(profile.dimensions, layout, filled, network)
     if whole < REDUCES_A_LAYER:
         group = replace(layout, tensor_parallel=layout.tensor_parallel // groups, attention_data_parallel=1)
-        reduce_s += (REDUCES_A_LAYER - whole) * reduces_s(profile.dimensions, group, filled // groups, network)
-    handed_s = crossings(layout) * hand_over_s(profile.dimensions, layout, batch, network)
-    return weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest.of(batch)) + handed_s
+        reduce_s += (REDUCES_A_LAYER - whole) * _reduces_s(profile.dimensions, group, filled // groups, network)
+    handed_s = _crossings(layout) * _hand_over_s(profile.dimensions, layout, batch, network)
+    return _weights_s(profile, layout, batch, bandwidth) + layers * (reduce_s + rest.of(batch)) + handed_s
 
 
-def hand_over_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network = RDMA) -> float:
+def _hand_over_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network) -> float:
     """Hidden states and residual from one stage to the next on another node: every rank sends its part, and the
     receivers put them together, which takes no longer than an all-reduce of as much (parallel_state.py,
     send_tensor_dict)."""
     size = batch * HANDED_OVER * dimensions.hidden_size * BYTES_A_NUMBER
-    together = reduces_s(dimensions, layout, batch * HANDED_OVER, network)
+    together = _reduces_s(dimensions, layout, batch * HANDED_OVER, network)
     return _HOP_S[network.traffic] + size / (network.traffic.busbw_gbs * 1e9) + together
 
 
-def weights_s(profile: ModelProfile, layout: Layout, batch: int, bandwidth: float) -> float:
+def _weights_s(profile: ModelProfile, layout: Layout, batch: int, bandwidth: float) -> float:
     """Reading the weights of one GPU of each stage once: experts that no request of the batch asks for are not read."""
     dimensions, flat = profile.dimensions, replace(layout, pipeline_parallel=1)
     share = dimensions.num_experts_per_tok / dimensions.n_routed_experts if dimensions.n_routed_experts else 1.0
@@ -206,12 +199,12 @@ def _read_bytes(whole: float, experts: float, share: float, batch: int) -> float
     return whole - experts * (1 - share) ** batch
 
 
-def reduces_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network = RDMA) -> float:
+def _reduces_s(dimensions: Dimensions, layout: Layout, batch: int, network: Network) -> float:
     """One all-reduce of the TP group: as it was measured, else between nodes where it spans them, and over PCIe where
     it lies in one."""
     if layout.tensor_parallel == 1:
         return 0.0
-    found = between(network.measured(layout), batch)
+    found = _between(network.measured(layout), batch)
     if found is not None:
         return found
     if not layout.inside_nodes:
@@ -225,11 +218,11 @@ def _over_nodes(traffic: Traffic, batch: int) -> float:
     if traffic is Traffic.TCP:
         return all_reduce_s(traffic, batch)
     known = {one: all_reduce_s(traffic, one) for one in BATCHES}
-    found = between(known, batch)
+    found = _between(known, batch)
     return known[BATCHES[-1]] if found is None else found
 
 
-def between(known: Mapping[int, float], batch: int) -> float | None:
+def _between(known: Mapping[int, float], batch: int) -> float | None:
     """Between two known sizes the time is taken as linear; None beyond them."""
     below = max((one for one in known if one <= batch), default=None)
     above = min((one for one in known if one >= batch), default=None)
@@ -240,9 +233,9 @@ def between(known: Mapping[int, float], batch: int) -> float | None:
     return known[below] + (known[above] - known[below]) * (batch - below) / (above - below)
 
 
-def fitted(points: Mapping[int, float]) -> Rest:
+def _fitted(points: Mapping[int, float]) -> Rest:
     """What is left of the measured steps, as a line through the batch sizes by least squares of relative errors."""
-    left = {batch: _left_s(batch, speed) / _LAYERS for batch, speed in points.items()}
+    left = {batch: (batch / speed - _known_s(batch)) / _LAYERS for batch, speed in points.items()}
     weights = {batch: (speed / batch) ** 2 for batch, speed in points.items()}
     return _line(left, weights)
 
@@ -257,10 +250,6 @@ def _line(values: Mapping[int, float], weights: Mapping[int, float]) -> Rest:
     return Rest(step_s=y - slope * x, request_s=slope)
 
 
-def _left_s(batch: int, speed: float) -> float:
-    return batch / speed - _known_s(batch)
-
-
 def _known_s(batch: int) -> float:
     """Weights and all-reduces of a step of the articles' engine."""
     return _read_s(batch) + _LAYERS * REDUCES_A_LAYER * _over_nodes(Traffic.RAILS, batch)
@@ -271,30 +260,28 @@ def _read_s(batch: int) -> float:
     return _read_bytes(_WHOLE, _EXPERTS, _HIT, batch) / (OF_MEMORY * MEMORY_GBS[L40S.name] * 1e9)
 
 
-def leave_one_out(points: Mapping[int, float] = POINTS) -> dict[int, float]:
+def leave_one_out() -> dict[int, float]:
     """By batch: how far the model is off (share of the measured speed) when it was fitted to the other points only."""
     found = {}
-    for batch, speed in points.items():
-        rest = fitted({one: value for one, value in points.items() if one != batch})
+    for batch, speed in POINTS.items():
+        rest = _fitted({one: value for one, value in POINTS.items() if one != batch})
         step = _known_s(batch) + _LAYERS * rest.of(batch)
         found[batch] = abs(batch / step - speed) / speed
     return found
 
 
-def leave_one_out_tcp(
-    points: Mapping[int, float] = POINTS, wrong: Mapping[int, float] = WRONG_POINTS
-) -> dict[int, float]:
+def leave_one_out_tcp() -> dict[int, float]:
     """The same for wrong wiring: nothing of this number of requests, right or wrong, is in the fit.
 
     An all-reduce over TCP is then a line through those that the other wrong points tell of. That one request is
     faster than this line (a message below 16 KB) only its own point tells: its error is the largest.
     """
     found = {}
-    for batch, speed in wrong.items():
-        rest = fitted({one: value for one, value in points.items() if one != batch})
+    for batch, speed in WRONG_POINTS.items():
+        rest = _fitted({one: value for one, value in POINTS.items() if one != batch})
         reduces = {
             one: (one / value - _read_s(one) - _LAYERS * rest.of(one)) / (_LAYERS * REDUCES_A_LAYER)
-            for one, value in wrong.items()
+            for one, value in WRONG_POINTS.items()
             if one not in (batch, 1)
         }
         line = _line(reduces, dict.fromkeys(reduces, 1.0))
@@ -303,10 +290,10 @@ def leave_one_out_tcp(
     return found
 
 
-def words(found: Speeds, batches: Sequence[int] = BATCHES) -> str:
+def words(found: Speeds) -> str:
     """'49 / 154 / 458 / 778 tokens/s at 1 / 4 / 32 / 128 requests'."""
-    figures = " / ".join(f"{found.tokens_per_s[one]:.0f}" for one in batches)
-    return f"{figures} tokens/s at {' / '.join(map(str, batches))} requests ({found.basis})"
+    figures = " / ".join(f"{speed:.0f}" for speed in found.tokens_per_s.values())
+    return f"{figures} tokens/s at {' / '.join(map(str, found.tokens_per_s))} requests ({found.basis})"
 
 
 def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int = REDUCES_A_LAYER) -> int:
@@ -325,10 +312,10 @@ def bytes_a_token(dimensions: Dimensions, layout: Layout, *, whole_reduces: int 
     total = whole * _reduce(tensor, layout.gpus_per_node)
     total += (REDUCES_A_LAYER - whole) * _reduce(tensor // layout.attention_data_parallel, layout.gpus_per_node)
     total *= dimensions.num_hidden_layers * number
-    return int(total) + crossings(layout) * HANDED_OVER * number
+    return int(total) + _crossings(layout) * HANDED_OVER * number
 
 
-def crossings(layout: Layout) -> int:
+def _crossings(layout: Layout) -> int:
     """How often a token goes from a stage on one node to the next stage on another."""
     firsts = [stage * layout.tensor_parallel // layout.gpus_per_node for stage in range(layout.pipeline_parallel)]
     return sum(before != after for before, after in pairwise(firsts))
