@@ -178,8 +178,10 @@ def messages() -> str:
         "",
     ]
     for verb in sorted(VERBS):
-        module = importlib.import_module(VERBS[verb])
-        lines += [f"### {verb}", "", _first(module.__doc__), "", f"Request: `{keys(REQUESTS[verb]) or '-'}`", ""]
+        place, _, name = VERBS[verb].partition(":")
+        module = importlib.import_module(place)
+        meaning = module.__doc__ if name in ("answer", "stream") else getattr(module, name).__doc__
+        lines += [f"### {verb}", "", _first(meaning), "", f"Request: `{keys(REQUESTS[verb]) or '-'}`", ""]
         answer = ANSWERS.get(verb) or LINES.get(verb) or LISTS.get(verb)
         how = " (one a line)" if verb in LINES else " (a list)" if verb in LISTS else ""
         lines += [f"Answer{how}: `{keys(answer)}`" if answer else "Answer: text of its own.", ""]

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from orchestrator.model.plan import GangPlan, NodePlan
 from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import HIDDEN
+from orchestrator.protocol.planned import OF_THE_PLAN
 from orchestrator.protocol.staging import ENDS_WITH_STDIN
-from orchestrator.protocol.variables import OF_THE_PLAN
 
 
 def launch_template(node: NodePlan) -> str:

@@ -23,7 +23,7 @@ from orchestrator.engines.tuned_wanted import Wanted, resolve, wanted_files
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.node.look.reading import LARGEST_TEXT
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 

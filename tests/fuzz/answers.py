@@ -53,10 +53,10 @@ from orchestrator.nettest.verdict import judge_links, judge_tests
 from orchestrator.node.dispatch import VERBS
 from orchestrator.planning.judgement import draft
 from orchestrator.planning.steps import plan
-from orchestrator.protocol import jobs, page_cache, verbs
+from orchestrator.protocol import jobs, staging, verbs
+from orchestrator.protocol.looks import Dialed, Listening
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, PageCache, Refusal
-from orchestrator.protocol.ways import Dialed, Listening
 from orchestrator.remote import node_app
 from orchestrator.remote.commands import lines
 from orchestrator.remote.fleet import Fleet
@@ -370,7 +370,7 @@ def every_verb() -> Mapping[str, Verb]:
                         every(_digests)),
         "reblock": Verb(said(jobs.ReblockLine(doing="proving", progress=progress), jobs.ReblockLine(outcome=block)),
                         every(lambda session: checkpoint.followed(session, ASKED, nothing))),
-        "weights-ahead": Verb(said(*[page_cache.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
+        "weights-ahead": Verb(said(*[staging.WeightsAheadLine(cache=PageCache(state="reading", of=1))] * 2),
                               every(lambda session: restart_sequence._follow(session, ASKED, threading.Event()))),
         "inspect": Verb(value(found), every(_inspect)),
         "download": Verb(said(jobs.HubLine(doing="verifying", total=1), jobs.HubLine(outcome=brought)),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.node import itself
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def gang(tmp_path: Path) -> Iterator[Cluster]:
 
 def use_now() -> GpuUse:
     """GPU 0 as NVML tells it now."""
-    memory = GpuMemory(itself.application(), (0,))
+    memory = GpuMemory((0,))
     try:
         assert memory.wait(20.0) and memory.answer is not None, memory.error
         return memory.answer[0]

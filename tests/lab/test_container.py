@@ -27,8 +27,8 @@ from orchestrator.loading.resources import template
 from orchestrator.model.plan import Container, GangPlan, Memory, NodePlan
 from orchestrator.model.profile import Canary
 from orchestrator.node import supervision
-from orchestrator.node.agent.run import run_of
-from orchestrator.protocol.layout import Layout
+from orchestrator.node.agent.staged_run import run_of
+from orchestrator.protocol.planned import Layout
 from orchestrator.rendering import launch_script, launch_template
 
 pytestmark = [

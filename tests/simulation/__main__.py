@@ -142,7 +142,7 @@ INTRODUCTION = f"""# Simulation
 
 A gang of two or three nodes on a simulated clock, network and disk. The code is what runs in production: the agent
 and its course (`node/agent/`), both sides of the leader link with its wire and handshake (`node/network/`), the
-guardian's conclusions and its report of a dead agent (`node/engine/guardian.py`, `node/network/death_report.py`).
+guardian's conclusions and its report of a dead agent (`node/engine/guardian.py`, `node/network/link.py`).
 Sockets, the state directory, the engine's processes and its HTTP answers are simulated (`tests/simulation/`).
 
 A step is one round of an agent's or a guardian's loop, or the arrival of a message. After each step:

@@ -11,8 +11,7 @@ from itertools import count
 
 from tests.simulation.world import World
 
-from orchestrator.node.network.sockets import Sockets
-from orchestrator.node.network.wire import USER_TIMEOUT_MS
+from orchestrator.node.network.wire import USER_TIMEOUT_MS, Sockets
 from orchestrator.protocol.staging import Endpoint
 
 LATENCY_S = 0.0005

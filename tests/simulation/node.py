@@ -14,18 +14,17 @@ from tests.simulation.network import Net, SimulatedSockets
 from tests.simulation.world import World
 
 from orchestrator.node.agent.agent import Agent
-from orchestrator.node.agent.disk import Job, Now
-from orchestrator.node.agent.record import Record
-from orchestrator.node.agent.run import Run
-from orchestrator.node.engine.deaths import Death
+from orchestrator.node.agent.record import Job, Now, Record
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine.guardian import BEAT, GO, RELEASE, AgentWatch
 from orchestrator.node.engine.service import CanaryResult, Health
 from orchestrator.node.engine.tree import ProcessDeath, Rank
 from orchestrator.node.engine.vitality import Probe
 from orchestrator.node.engine.watch import LogWatch
-from orchestrator.node.network.death_report import REPORT_S, DeathReport
+from orchestrator.node.network.link import REPORT_S, DeathReport
 from orchestrator.node.network.rails import Rails
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.node.supervision import Death
+from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.staging import ServiceOrder

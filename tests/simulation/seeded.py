@@ -14,7 +14,7 @@ from tests.simulation.node import SimulatedAgent
 from orchestrator.gang.steps import down
 from orchestrator.node.agent import agent, lifecycle, membership, verdicts
 from orchestrator.node.engine.guardian import AgentWatch
-from orchestrator.node.network import broken, wire
+from orchestrator.node.network import wire
 from orchestrator.node.network.link_events import Message
 from orchestrator.node.verbs import lock
 
@@ -110,7 +110,7 @@ RULE, EXPIRED = verdicts.LeaderVerdict._rule, membership.Membership._expired
 BUGS = (
     Bug(
         "a reset counts as a death",
-        _attribute(broken, "RECONNECT_S", 0.0),
+        _attribute(membership, "RECONNECT_S", 0.0),
         [(Fault("reset", (0, 1), 3.5, 0.5),)],
         "ended although all agents live",
     ),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from orchestrator.jobs import messages as job
 from orchestrator.nettest import messages
-from orchestrator.protocol import gauges, jobs, looks, page_cache, staging, verbs, ways
+from orchestrator.protocol import gauges, jobs, looks, staging, verbs
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import Watch
 
@@ -23,8 +23,8 @@ REQUESTS: Mapping[str, type[Message]] = {
     "prerequisites": looks.PrerequisitesRequest,
     "labels": looks.LabelsRequest,
     "figures": gauges.FiguresRequest,
-    "listen": ways.ListenRequest,
-    "dial": ways.DialRequest,
+    "listen": looks.ListenRequest,
+    "dial": looks.DialRequest,
     "tune": jobs.TuneRequest,
     "tuned": looks.TunedRequest,
     "job": job.JobRequest,
@@ -32,7 +32,7 @@ REQUESTS: Mapping[str, type[Message]] = {
     "same-root": jobs.SameRootRequest,
     "inspect": jobs.InspectRequest,
     "digests": jobs.DigestsRequest,
-    "weights-ahead": page_cache.WeightsAheadRequest,
+    "weights-ahead": staging.WeightsAheadRequest,
     "reblock": jobs.ReblockRequest,
     "download": jobs.HubRequest,
     "push-offer": jobs.OfferRequest,
@@ -49,14 +49,14 @@ ANSWERS: Mapping[str, type[Message]] = {
     "inspect": jobs.InspectAnswer,
 }
 """Not of `probe`: its answer is a snapshot (model/snapshot.py)."""
-LISTS: Mapping[str, type[Message]] = {"dial": ways.Dialed}
+LISTS: Mapping[str, type[Message]] = {"dial": looks.Dialed}
 """Verbs whose answer is a list of these."""
 LINES: Mapping[str, type[Message]] = {
     "job": job.JobLine,
     "rails": messages.RailsLine,
-    "listen": ways.Listening,
+    "listen": looks.Listening,
     "digests": jobs.DigestsLine,
-    "weights-ahead": page_cache.WeightsAheadLine,
+    "weights-ahead": staging.WeightsAheadLine,
     "reblock": jobs.ReblockLine,
     "download": jobs.HubLine,
 }

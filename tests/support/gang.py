@@ -20,10 +20,10 @@ from typing import Any
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-from orchestrator.node import itself, processes, supervision
-from orchestrator.node.agent.run import Run
+from orchestrator.node import dispatch, processes, supervision
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import scratch
-from orchestrator.node.verbs import go, report, stage, stop
+from orchestrator.node.verbs import orders, report, stage
 from orchestrator.protocol.staging import Endpoint
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -140,12 +140,12 @@ class Cluster:
 
     def stage(self) -> None:
         for rank in range(self.nodes):
-            stage.answer(self.staging(rank))
+            stage.stage(self.staging(rank))
 
     def arm(self, rank: int, deadline_s: float = 15.0) -> dict[str, Any]:
         """Through the application's entry point, as over SSH: the daemon must not be our child."""
         done = subprocess.run(
-            itself.command(itself.application(), "arm"),
+            dispatch.command("arm"),
             input=json.dumps({**self.base(rank), "deadline_s": deadline_s}).encode(),
             capture_output=True,
             timeout=60,
@@ -160,7 +160,7 @@ class Cluster:
 
     def go(self) -> None:
         for rank in range(self.nodes):
-            go.answer(self.base(rank))
+            orders.go(self.base(rank))
 
     def start(self) -> None:
         """Stage, arm, go."""
@@ -187,7 +187,7 @@ class Cluster:
         return [str(self.report(rank).get("state")) for rank in range(self.nodes)]
 
     def stop(self, rank: int, **more: Any) -> dict[str, Any]:
-        return stop.answer({**self.base(rank), "deadline_s": 20, **more})
+        return orders.stop({**self.base(rank), "deadline_s": 20, **more})
 
     def stop_all(self, **more: Any) -> list[dict[str, Any]]:
         with ThreadPoolExecutor(self.nodes) as pool:

@@ -18,7 +18,7 @@ from orchestrator.model.inventory import GangPorts, GangSpec, Inventory, NodeSpe
 from orchestrator.model.plan import GangPlan, Memory, NodePlan, Plan
 from orchestrator.model.profile import Canary
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.remote.fleet import Fleet
 
 

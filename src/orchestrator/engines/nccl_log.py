@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.protocol.layout import Layout
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import Layout, NodeNetwork
 from orchestrator.topology.speed import Traffic, price_of, tcp_severity
 
 _NETWORK = re.compile(r"^Using network (\S.*?)\s*$")

@@ -17,7 +17,7 @@ from typing import Literal
 from orchestrator.engines.engine import Lookup, moe_root
 from orchestrator.model.profile import ModelProfile, Quantisation
 from orchestrator.planning.layout import kept_whole
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 Kernel = Literal["moe", "linear"]
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.engines.nccl_log import findings
 from orchestrator.model.finding import Finding
-from orchestrator.protocol.layout import Layout
-from orchestrator.protocol.network import Transport
+from orchestrator.protocol.planned import Layout, Transport
 from orchestrator.protocol.report import RailChange, RankReport, Report
 from orchestrator.topology.speed import Traffic, price
 

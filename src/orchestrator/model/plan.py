@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.model.finding import Finding
 from orchestrator.model.profile import Canary
-from orchestrator.protocol.layout import Layout
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import Layout, NodeNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus, urlsplit
 
-from orchestrator.protocol.variables import OF_THE_PLAN
+from orchestrator.protocol.planned import OF_THE_PLAN
 
 if TYPE_CHECKING:  # a command line is looked through without any plan
     from orchestrator.model.plan import NodePlan, Plan

@@ -14,7 +14,7 @@ from orchestrator.nettest.messages import ALL_REDUCE, PAIRS, NettestLine, Nettes
 from orchestrator.nettest.rails import RailResult, rails
 from orchestrator.nettest.schedule import TOKENS, Place
 from orchestrator.nettest.verdict import Expectation, LinkEnd, LinkResult, NettestVerdict, Odd, Test, ends, odd, overall
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import NodeNetwork
 
 AGAIN = "then test again: l40s-deploy nettest"
 _REDUCES_A_LAYER = 2

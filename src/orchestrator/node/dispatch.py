@@ -1,69 +1,79 @@
-"""Finds the verb, reads its request from stdin, writes its answer to stdout.
+"""Finds the verb, reads its request from stdin, writes its answer to stdout; and starts this application again.
 
-A verb is a module with `answer(request) -> JSON-able` or `stream(request) -> None` (writes stdout itself);
-only the module of the verb that was asked for is imported, since a report must not wait for the rest.
+A verb is a function `answer(request) -> JSON-able`, or `stream(request) -> None`, which writes to stdout itself. Only
+the module of the verb that was asked for is imported, since a report must not wait for the rest. Role `stay` answers
+verbs, one request a line, in the order in which they come: `{"id": ..., "verb": ..., "request": {...}}` in, the verb's
+answer with that id out. It ends with its input, or when nobody has asked for long.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from orchestrator.node import requests
 from orchestrator.node.failure import Failure
-from orchestrator.node.telling import tell
+from orchestrator.node.requests import tell
 
 VERBS = {
-    "probe": "orchestrator.node.look.probe",
-    "figures": "orchestrator.node.verbs.figures",
-    "labels": "orchestrator.node.look.labels",
-    "prerequisites": "orchestrator.node.look.prerequisites",
-    "tune": "orchestrator.tuning.on_node.tune",
-    "tuned": "orchestrator.tuning.on_node.tuned",
-    "stage": "orchestrator.node.verbs.stage",
-    "check": "orchestrator.node.verbs.check",
-    "arm": "orchestrator.node.verbs.arm",
-    "go": "orchestrator.node.verbs.go",
-    "stop": "orchestrator.node.verbs.stop",
-    "report": "orchestrator.node.verbs.report",
-    "logs": "orchestrator.node.verbs.logs",
-    "lock": "orchestrator.node.verbs.lock",
-    "history": "orchestrator.node.verbs.history",
-    "excerpt": "orchestrator.node.verbs.excerpt",
-    "staged": "orchestrator.node.verbs.staged",
-    "ask": "orchestrator.node.verbs.ask",
-    "job": "orchestrator.jobs.on_node.job",
-    "rails": "orchestrator.nettest.on_node.rails",
-    "listen": "orchestrator.node.network.listen",
-    "dial": "orchestrator.node.network.dial",
-    "push-offer": "orchestrator.checkpoint.on_node.push.offer",
-    "push-receive": "orchestrator.checkpoint.on_node.push.receive",
-    "same-root": "orchestrator.node.verbs.same_root",
-    "digests": "orchestrator.checkpoint.on_node.digests",
-    "weights-ahead": "orchestrator.node.cache.ahead",
-    "reblock": "orchestrator.checkpoint.on_node.prove",
-    "inspect": "orchestrator.checkpoint.on_node.directory",
-    "download": "orchestrator.checkpoint.on_node.download",
+    "probe": "orchestrator.node.look.probe:answer",
+    "figures": "orchestrator.node.verbs.figures:answer",
+    "labels": "orchestrator.node.look.labels:answer",
+    "prerequisites": "orchestrator.node.look.environment:answer",
+    "tune": "orchestrator.tuning.on_node.tune:answer",
+    "tuned": "orchestrator.tuning.on_node.tuned:answer",
+    "stage": "orchestrator.node.verbs.stage:stage",
+    "check": "orchestrator.node.verbs.stage:check",
+    "arm": "orchestrator.node.verbs.arm:answer",
+    "go": "orchestrator.node.verbs.orders:go",
+    "stop": "orchestrator.node.verbs.orders:stop",
+    "report": "orchestrator.node.verbs.report:answer",
+    "logs": "orchestrator.node.verbs.logs:stream",
+    "lock": "orchestrator.node.verbs.lock:answer",
+    "history": "orchestrator.node.verbs.report:history",
+    "excerpt": "orchestrator.node.verbs.logs:excerpt",
+    "staged": "orchestrator.node.verbs.stage:staged",
+    "ask": "orchestrator.node.verbs.figures:ask",
+    "job": "orchestrator.jobs.on_node.job:stream",
+    "rails": "orchestrator.nettest.on_node.rails:stream",
+    "listen": "orchestrator.node.network.reach:stream",
+    "dial": "orchestrator.node.network.reach:dial",
+    "push-offer": "orchestrator.checkpoint.on_node.push.offer:stream",
+    "push-receive": "orchestrator.checkpoint.on_node.push.receive:stream",
+    "same-root": "orchestrator.node.verbs.same_root:answer",
+    "digests": "orchestrator.checkpoint.on_node.digests:stream",
+    "weights-ahead": "orchestrator.node.engine.read_ahead:stream",
+    "reblock": "orchestrator.checkpoint.on_node.prove:stream",
+    "inspect": "orchestrator.checkpoint.on_node.directory:answer",
+    "download": "orchestrator.checkpoint.on_node.download:stream",
 }
+"""What answers each verb. The functions named `stream` give more than one answer."""
 
 PROCESSES = {
-    "agent": "orchestrator.node.agent.agent",
-    "gpus": "orchestrator.node.engine.gpus",
-    "gpu-gauges": "orchestrator.node.look.gauges",
-    "hub-client": "orchestrator.checkpoint.on_node.hub_client",
-    "read-ahead": "orchestrator.node.cache.reader",
-    "stay": "orchestrator.node.verbs.stay",
+    "agent": "orchestrator.node.agent.agent:run",
+    "gpus": "orchestrator.node.engine.gpus:run",
+    "gpu-gauges": "orchestrator.node.look.gauges:run",
+    "hub-client": "orchestrator.checkpoint.on_node.hub_client:run",
+    "read-ahead": "orchestrator.node.engine.read_ahead:run",
+    "stay": "orchestrator.node.dispatch:stay",
 }
-"""Roles that live on: a module with `run(arguments) -> exit status`; no request, no answer."""
+"""Roles that live on: functions from arguments to an exit status; no request, no answer."""
+IDLE_S = 60.0
+"""Whoever still watches asks every second; a connection that was cut may stay open for hours."""
+READ_OR_WRITE_A_FEW_FILES = ("report", "lock", "go", "figures")
+"""They are soon done, and change nothing of the process that answers; the others get one of their own."""
 
 
 def serve(argv: Sequence[str]) -> int:
     """Run one verb. Told failures are answers, so the exit status is 0 for them; 2 for an unknown verb."""
     name = argv[0] if argv else ""
     if name in PROCESSES:
-        return int(importlib.import_module(PROCESSES[name]).run(argv[1:]))
+        return int(_found(PROCESSES[name])(argv[1:]))
     if name not in VERBS:
         tell(answer_of(name, {}))
         return 2
@@ -78,7 +88,7 @@ def _run(name: str) -> None:
     try:
         request = _request()
         if streams(name):
-            importlib.import_module(VERBS[name]).stream(request)
+            _found(VERBS[name])(request)
         else:
             tell(answer_of(name, request))
     except BrokenPipeError:
@@ -90,8 +100,14 @@ def _run(name: str) -> None:
 
 
 def streams(name: str) -> bool:
-    """Whether a verb writes its answers itself; its module is loaded by this."""
-    return name in VERBS and hasattr(importlib.import_module(VERBS[name]), "stream")
+    """Whether a verb writes its answers itself."""
+    return VERBS.get(name, "").endswith(":stream")
+
+
+def _found(place: str) -> Callable[[Any], Any]:
+    module, _, name = place.partition(":")
+    function: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    return function
 
 
 def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +115,7 @@ def answer_of(name: str, request: dict[str, Any]) -> dict[str, Any]:
     if name not in VERBS:
         return refusal(Failure("unknown-verb", f"no verb {name!r}; known: {', '.join(VERBS)}", "node application"))
     try:
-        return {"ok": True, "value": importlib.import_module(VERBS[name]).answer(request)}
+        return {"ok": True, "value": _found(VERBS[name])(request)}
     except Failure as failure:
         return refusal(failure)
     except Exception as defect:
@@ -133,3 +149,100 @@ def _defect(verb: str, defect: Exception) -> dict[str, Any]:
     )
     trace = "".join(traceback.format_exception(defect))
     return {"ok": False, "error": {**failure.as_json(), "trace": trace}}
+
+
+def stay(_arguments: Sequence[str]) -> int:
+    """Answer until the reader is gone."""
+    for line in _lines_of_stdin():
+        requests.begins()
+        _answer_line(line)
+    return 0
+
+
+def _answer_line(line: bytes) -> None:
+    try:
+        document = json.loads(line)
+        which, verb, request = document["id"], str(document["verb"]), dict(document["request"])
+    except (ValueError, KeyError, TypeError) as wrong:
+        tell(refusal(Failure("bad-request", f"not a request: {wrong}", "stdin")))
+        return
+    if verb in READ_OR_WRITE_A_FEW_FILES:
+        _say(which, answer_of(verb, request))
+    elif streams(verb):
+        _say(which, refusal(Failure("unknown-verb", f"{verb!r} has more than one answer", "role stay")))
+    else:
+        _answer_in_a_child(which, verb, request)
+
+
+def _answer_in_a_child(which: object, verb: str, request: dict[str, object]) -> None:
+    """Forked from here, where Python and the verb's modules are loaded already. Its end without an answer is one."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the next request is not for programs that it starts
+            _say(which, answer_of(verb, request))
+            status = 0
+        finally:
+            os._exit(status)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended:
+        how = f"a signal ({-ended})" if ended < 0 else f"status {ended}"
+        fix = "check `dmesg` on the node for the out-of-memory killer"
+        _say(which, refusal(Failure("no-answer", f"it ended with {how} and no answer", f"verb {verb}", fix)))
+
+
+def _say(which: object, answer: dict[str, object]) -> None:
+    tell({"id": which, **answer})
+
+
+def _lines_of_stdin() -> Iterator[bytes]:
+    parts: list[bytes] = []
+    while select.select([0], [], [], IDLE_S)[0]:
+        more = os.read(0, 1 << 16)
+        if not more:
+            return
+        first, *others = more.split(b"\n")
+        parts.append(first)
+        for other in others:
+            yield b"".join(parts)
+            parts = [other]
+
+
+def application() -> str:
+    """The zip file we run from, or the folder that holds the package."""
+    package = os.path.dirname(os.path.dirname(__file__))
+    return os.path.dirname(package)
+
+
+def command(*words: str, at: str = "") -> list[str]:
+    """argv that runs a verb or role with this interpreter. at: a copy of the application, this one by default.
+
+    -EsS: the zip needs the standard library only, and starts quicker without anybody's site packages.
+    """
+    path = at or application()
+    if os.path.isdir(path):
+        start = (
+            f"import sys; sys.path.insert(0, {path!r}); "
+            "from orchestrator.node import dispatch; sys.exit(dispatch.serve(sys.argv[1:]))"
+        )
+        return [sys.executable, "-c", start, *words]
+    return [sys.executable, "-EsS", path, *words]
+
+
+def copy_beside(folder: str) -> str:
+    """Put a copy of the zip application into a run's folder, so that cleaning a cache can't hurt a running agent.
+
+    A checkout's folder is used in place.
+    """
+    source = application()
+    if os.path.isdir(source):
+        return source
+    target = f"{folder}/agent.pyz"
+    if not os.path.exists(target):
+        import shutil  # brings the compressors, which no other process of a run needs
+
+        temporary = f"{target}.{os.getpid()}.new"
+        shutil.copyfile(source, temporary)
+        os.rename(temporary, target)
+    return target

@@ -53,6 +53,11 @@ def os_failure(wrong: OSError, where: str) -> Failure:
     return Failure("io", words, place, fix)
 
 
+def errno_name(wrong: OSError) -> str:
+    """As messages have it: `ETIMEDOUT`; EIO for an error without a number."""
+    return errno.errorcode.get(wrong.errno or 0, "EIO")
+
+
 def disk_full(words: str, where: str) -> Failure:
     """words: the operating system's own."""
     fix = f"free space (`df -h {shlex.quote(where)}`), then run the same command again; it resumes where it stopped"

@@ -16,8 +16,7 @@ from orchestrator.model.inventory import GangSpec, NodeSpec
 from orchestrator.model.plan import GangPlan
 from orchestrator.model.profile import ModelProfile
 from orchestrator.model.topology import NETWORKS, RAILS, Interface, NotRead, RdmaPort, Topology
-from orchestrator.protocol.layout import Layout
-from orchestrator.protocol.network import Transport
+from orchestrator.protocol.planned import Layout, Transport
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import (
     GidChoice,

@@ -18,7 +18,7 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.model.secret_text import is_hidden
 from orchestrator.planning.choices import RdmaChoice
 from orchestrator.planning.host import HostFacts, older, vocabularies
-from orchestrator.protocol.network import NodeNetwork, Transport, names_ports
+from orchestrator.protocol.planned import NodeNetwork, Transport, names_ports
 from orchestrator.topology.network import TcpChoice
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

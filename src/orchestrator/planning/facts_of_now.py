@@ -16,7 +16,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.topology import RAILS, Area, RdmaPort, Topology
 from orchestrator.planning.choices import RdmaChoice, rdma_choice
 from orchestrator.planning.environment import exactly, set_by_hand
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice

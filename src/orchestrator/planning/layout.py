@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from orchestrator.engines.engine import Engine
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Dimensions, ModelProfile, NamedLayout, Part
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 
 @dataclass(frozen=True, slots=True)

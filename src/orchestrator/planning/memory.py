@@ -20,7 +20,7 @@ from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.plan import Memory
 from orchestrator.model.profile import ModelProfile, Part, Stack
 from orchestrator.planning.layout import kept_whole
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 GIB = 1 << 30
 _MIB = 1 << 20

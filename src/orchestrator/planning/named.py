@@ -10,7 +10,7 @@ from orchestrator.model.gpu_facts import L40S
 from orchestrator.model.profile import ModelProfile, ModelRefusal, NamedLayout, Stack
 from orchestrator.model.topology import Gpu
 from orchestrator.planning.layout import Abilities, layout_of, reasons, usual, working
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import capability
 
 

@@ -12,7 +12,7 @@ from orchestrator.model.profile import ModelProfile, Stack
 from orchestrator.planning import engine_command as commands
 from orchestrator.planning import layout, memory, named, page_cache
 from orchestrator.planning.roofline import RDMA, REDUCES_A_LAYER, Network, Speeds, bytes_a_token, speeds, unsaid
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 L40S_BYTES = L40S.nvml_mib << 20
 """What NVML says a 48 GB L40S has."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import GangSpec
 from orchestrator.model.topology import Topology
-from orchestrator.protocol import page_cache
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol import staging
+from orchestrator.protocol.planned import Layout
 
 ID = "PAGE-CACHE-SMALL"
 GIB = 1 << 30
@@ -21,7 +21,7 @@ def rooms(gang: GangSpec, layout: Layout, topologies: Mapping[str, Topology]) ->
     """Bytes that the page cache of each node may hold beside the engine, of nodes whose memory was read."""
     ranks = layout.tensor_parallel * layout.pipeline_parallel // layout.nnodes
     seen = {node.name: _memory(topologies[node.name]) for node in gang.nodes if node.name in topologies}
-    return {name: page_cache.room(total, total, ranks) for name, total in seen.items() if total}
+    return {name: staging.room(total, total, ranks) for name, total in seen.items() if total}
 
 
 def to_read(model_bytes: int, layout: Layout) -> int:
@@ -73,7 +73,7 @@ def findings(nodes: Fits) -> Iterator[Finding]:
             node=name,
             title=f"{_gib(one.needed)} GiB of weight files do not fit into the page cache: room for {_gib(one.room)}"
             " GiB beside the engine",
-            evidence=(f"MemTotal less {page_cache.KEPT}, an allowance",),
+            evidence=(f"MemTotal less {staging.KEPT}, an allowance",),
             effect=_price(one.needed - one.room),
             fix="add memory, or use a layout with pipeline stages, whose nodes read their own layers only",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import NodeNetwork
 
 FORMAT = 1
 SILENT_S = 10.0

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import Layout, NodeNetwork
+from orchestrator.protocol.report import PageCache
 
 LOG_LIMIT = 64 * 1024 * 1024
 ARMED_FOR_S = 120.0
@@ -327,3 +327,37 @@ def launch_digest(script: str) -> str:
 def repair(folder: object, node: str = "NODE", good: str = "GOOD_NODE") -> str:
     """The command that copies files that differ or are missing, and only those, from a node whose copy is good."""
     return f"l40s-deploy checkpoint push {shlex.quote(f'{good}:{folder}')} --node {shlex.quote(node)} --repair"
+
+
+GIB = 1 << 30
+SYSTEM_BYTES = 8 * GIB
+A_RANK_BYTES = 4 * GIB
+"""Host memory of one rank's process with its libraries and pinned buffers: an allowance, not measured on L40S."""
+KEPT = f"{SYSTEM_BYTES // GIB} GiB and {A_RANK_BYTES // GIB} GiB per rank"
+"""In words."""
+
+
+def room(total: int, available: int, ranks: int) -> int:
+    """Bytes that may be filled with weight files: what is available, less what the system and the ranks need.
+
+    total, available: MemTotal and MemAvailable in bytes (proc_meminfo(5); the latter counts what is cached already)
+    ranks: engine processes of the node. At most a quarter of the memory is kept for them, so that small nodes have
+    room too.
+    """
+    kept = min(SYSTEM_BYTES + A_RANK_BYTES * ranks, total // 4)
+    return max(0, available - kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsAheadRequest(Message):
+    """Weight files to read into the page cache beside a running engine. ranks: of the next one on this node."""
+
+    order: CacheOrder
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsAheadLine(Message):
+    """How far that is."""
+
+    cache: PageCache

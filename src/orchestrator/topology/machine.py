@@ -7,7 +7,7 @@ from functools import cached_property
 
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.topology import Gpu, RdmaPort, Topology
-from orchestrator.protocol.network import takes
+from orchestrator.protocol.planned import takes
 from orchestrator.topology.gpus import usable_gpus
 
 

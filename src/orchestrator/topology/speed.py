@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from orchestrator.model.finding import Severity
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 BATCHES = (1, 4, 32, 128)
 RANKS = 32

@@ -14,7 +14,7 @@ from orchestrator.engines.engine import Lookup
 from orchestrator.engines.tuned_validity import read_name, unusable
 from orchestrator.engines.tuned_wanted import Wanted, linears, wanted_files
 from orchestrator.model.profile import ModelProfile
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.tuning.messages import KernelCase, KernelLine, KernelShape, Tile, TuneJob
 

@@ -20,7 +20,7 @@ from orchestrator.engines.tuned_wanted import (
 )
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 L40S = "NVIDIA L40S"
 OLD = dialect("sglang-0.4.4").engine("0.4.4.post1").tuned

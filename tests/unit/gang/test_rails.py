@@ -10,7 +10,7 @@ from orchestrator.gang.steps.up import refusal
 from orchestrator.gang.view import GangView, view
 from orchestrator.model.finding import Severity
 from orchestrator.model.gang_state import GangState
-from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import AgentState, RailChange, RankReport, Report, TransportLines
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON
 

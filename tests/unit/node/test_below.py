@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.below import LONGEST, plain_path, refuse_clashes, refuse_links
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import LONGEST, plain_path, refuse_clashes, refuse_links
 
 ODD = [
     "", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "./a", "a//b", "a/", "nul\0", "new\nline", "\udc80",

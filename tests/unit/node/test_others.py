@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 from orchestrator.node import others, processes
 from orchestrator.node.agent import preflight
-from orchestrator.node.agent.run import run_of
+from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 from orchestrator.protocol.verbs import OtherAgent
 
@@ -106,7 +106,7 @@ def test_nobody_is_told_to_kill_what_belongs_to_a_gang(
         def wait(self, deadline_s: float) -> bool:
             return True
 
-    failures = preflight.check(run, Memory("", (0,)))
+    failures = preflight.check(run, Memory((0,)))
     assert sorted(failure.kind for failure in failures) == ["gpu-busy", "port-taken"]
     for failure in failures:
         assert "gang1" in failure.what and "stop that process" not in failure.fix
@@ -119,7 +119,7 @@ def test_the_same_part_of_a_gang_is_recognised_before_anything_else(
     one = Cluster(tmp_path / "gang", nodes=1)
     start(str(tmp_path / "there"), "gang0", one.name(0), str(one.agent_port))
     run = run_of(one.staging(0), run_folder(Path(one.state_dir(0))))
-    first = preflight.check(run, GpuMemory("", ()))[0]
+    first = preflight.check(run, GpuMemory(()))[0]
     assert first.kind == "runs-elsewhere" and str(tmp_path / "there") in first.fix
 
 

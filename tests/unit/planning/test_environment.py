@@ -10,7 +10,7 @@ from orchestrator.model.inventory import Overrides
 from orchestrator.model.plan import Plan
 from orchestrator.planning.environment import network
 from orchestrator.planning.ports import port_uses
-from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.planned import NodeNetwork, Transport
 
 RDMA, TCP, NONE = Transport.RDMA, Transport.TCP, Transport.NONE
 FAILOVER = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1"}

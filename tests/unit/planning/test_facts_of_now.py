@@ -13,7 +13,7 @@ from orchestrator.gang.steps.replay import resolved_on
 from orchestrator.model.inventory import NodeSpec, Overrides
 from orchestrator.model.topology import RAILS, Area, NotRead, Topology
 from orchestrator.planning.facts_of_now import Moved, gone, moved, off_the_rails
-from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.rendering import exported_anew
 from orchestrator.topology.machine import Machine

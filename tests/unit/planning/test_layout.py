@@ -14,7 +14,7 @@ from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Dimensions, ModelProfile
 from orchestrator.planning.dimensions import dimensions
 from orchestrator.planning.layout import Abilities, degrees, kept_whole, obstacles, refuse, tensor_ranks, usual, working
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 STOCK = load_profile("DeepSeek-V3-0324")
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")

@@ -15,7 +15,7 @@ from orchestrator.loading.stacks import load_stack
 from orchestrator.model.errors import InputError
 from orchestrator.model.profile import Stack
 from orchestrator.planning.memory import GIB, budget, checkpoint_bytes, kv_bytes_per_token, weights_per_gpu
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)
 PP4 = Layout(tensor_parallel=8, pipeline_parallel=4, nnodes=4, gpus_per_node=8)

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.model.finding import Severity
 from orchestrator.planning import page_cache
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 GIB = 1 << 30
 

@@ -28,7 +28,7 @@ from orchestrator.planning.roofline import (
     words,
 )  # fmt: skip
 from orchestrator.planning.steps.models import fit_words, layouts_json
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.topology.speed import Traffic
 
 ARTICLES = load_profile("DeepSeek-R1-Channel-INT8")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS, keys
 
+from orchestrator.node import dispatch
 from orchestrator.node.dispatch import VERBS
-from orchestrator.node.verbs import stay
 from orchestrator.protocol.report import AgentState, RankReport, Report
 
 PAGE = (Path(__file__).parents[3] / "docs" / "agent.md").read_text("utf-8")
@@ -27,7 +27,7 @@ def test_the_page_has_every_state() -> None:
 
 def test_the_page_has_the_verbs_of_a_running_application() -> None:
     sentence = re.search(r"`python3 APP stay` .*?: ", PAGE, re.DOTALL)
-    assert sentence is not None and set(stay.READ_OR_WRITE_A_FEW_FILES) <= set(
+    assert sentence is not None and set(dispatch.READ_OR_WRITE_A_FEW_FILES) <= set(
         re.findall(r"`([a-z-]+)`", sentence.group())
     )
 

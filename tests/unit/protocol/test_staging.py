@@ -15,7 +15,7 @@ from tests.support.messages import message
 from orchestrator.gang.steps.replay import staged_request
 from orchestrator.model.errors import InputError, NodeError
 from orchestrator.model.inventory import NodeSpec, Reach
-from orchestrator.node.agent.run import run_of
+from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.message import unknown_keys
 from orchestrator.protocol.staging import APART, Endpoint, StagingRequest

@@ -20,8 +20,8 @@ from orchestrator.engines.tuned_wanted import wanted_files
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.finding import Severity
-from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.message import parsed
+from orchestrator.protocol.planned import Layout
 from orchestrator.tuning.kernels import (
     BATCHES,
     KernelVerdict,

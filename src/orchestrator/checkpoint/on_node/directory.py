@@ -28,9 +28,8 @@ from orchestrator.checkpoint.on_node.tensors import (
     misfits,
     parse_header,
 )
-from orchestrator.node.below import plain_path
 from orchestrator.node.failure import Failure, os_failures
-from orchestrator.node.files import opened
+from orchestrator.node.files import opened, plain_path
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import Fault, Gravity, InspectRequest
 from orchestrator.protocol.staging import repair

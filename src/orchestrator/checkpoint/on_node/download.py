@@ -25,10 +25,9 @@ from typing import Any
 
 from orchestrator.checkpoint.on_node.digests import Reading
 from orchestrator.checkpoint.on_node.target import lock
-from orchestrator.node import itself
+from orchestrator.node import dispatch
 from orchestrator.node.failure import Failure, os_failures
-from orchestrator.node.requests import request_of
-from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
 from orchestrator.protocol.jobs import Downloaded, HubLine, HubRequest, WouldDownload
 
 PARTIAL = ".l40s-download"
@@ -157,7 +156,7 @@ class _Client:
 
 @contextlib.contextmanager
 def _client(asked: HubRequest, python: str, partial: Path) -> Iterator[_Client]:
-    application = itself.application()
+    application = dispatch.application()
     start = f"import sys; sys.path.insert(0, {application!r}); from orchestrator.node import dispatch; "
     quiet = {
         "HF_HOME": str(partial / ".cache" / "hub"),

@@ -34,8 +34,7 @@ from orchestrator.checkpoint.on_node.target import TargetState, standing
 from orchestrator.checkpoint.on_node.tensors import CODES, Tensor, is_scale, scale_shape
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import opened
-from orchestrator.node.requests import request_of
-from orchestrator.node.telling import TICK_S, reader_is_gone, tell
+from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
 from orchestrator.protocol.jobs import Gravity, Progress, Proof, Reblocked, ReblockLine, ReblockRequest
 
 _CHUNK_BYTES = 2 * 1024 * 1024

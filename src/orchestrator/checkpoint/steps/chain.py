@@ -13,7 +13,7 @@ from orchestrator.checkpoint.on_node.push.target import MOST_FILES, FileEntry, e
 from orchestrator.model.deadlines import FIRST_LINE_S, SILENT_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
 from orchestrator.model.inventory import NodeSpec
-from orchestrator.node.below import FIX
+from orchestrator.node.files import FIX
 from orchestrator.protocol.jobs import Giving, PushLine, ReceiveRequest
 from orchestrator.protocol.message import Message
 from orchestrator.remote import node_app

@@ -11,8 +11,8 @@ from orchestrator.model.deadlines import DIAL_S, DIAL_TRY_S, LISTEN_S, LISTENER_
 from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import NodeSpec
 from orchestrator.model.reach import Outcome, Trial
+from orchestrator.protocol.looks import DialAnswer, Dialed, DialRequest, DialTarget, Listening, ListenRequest
 from orchestrator.protocol.message import parsed
-from orchestrator.protocol.ways import DialAnswer, Dialed, DialRequest, DialTarget, Listening, ListenRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

@@ -23,7 +23,7 @@ from orchestrator.model.snapshot import Snapshot
 from orchestrator.model.topology import Topology
 from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build

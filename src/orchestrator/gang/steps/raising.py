@@ -37,9 +37,8 @@ from orchestrator.planning.plan_file import plan_json
 from orchestrator.planning.steps.examined import examined
 from orchestrator.planning.steps.plan import PlanRequest, launch_scripts, make_plan
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.page_cache import WeightsAheadRequest
 from orchestrator.protocol.report import AgentState, Cause
-from orchestrator.protocol.staging import Asked, StagingRequest
+from orchestrator.protocol.staging import Asked, StagingRequest, WeightsAheadRequest
 from orchestrator.protocol.verbs import ANSWERS, ArmRequest, GangRequest, StateAnswer, StopRequest
 from orchestrator.records.audit import RunRecord
 from orchestrator.remote.deadline import ahead

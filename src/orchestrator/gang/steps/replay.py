@@ -21,8 +21,7 @@ from orchestrator.model.topology import NETWORKS, Topology
 from orchestrator.planning.environment import moved_variables
 from orchestrator.planning.facts_of_now import moved
 from orchestrator.protocol.message import Unreadable, unknown_keys
-from orchestrator.protocol.page_cache import WeightsAheadRequest
-from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
+from orchestrator.protocol.staging import Secrets, StagingRequest, WeightsAheadRequest, launch_digest
 from orchestrator.protocol.verbs import GangRequest, StagedAnswer
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal, ask_staged

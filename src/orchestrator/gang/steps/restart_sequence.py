@@ -23,7 +23,7 @@ from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import DeployError, Detached, Undone
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.protocol.page_cache import WeightsAheadLine, WeightsAheadRequest
+from orchestrator.protocol.staging import WeightsAheadLine, WeightsAheadRequest
 from orchestrator.remote import node_app
 from orchestrator.remote.deadline import ahead
 from orchestrator.remote.fleet import Fleet, StragglerWait

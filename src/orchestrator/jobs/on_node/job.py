@@ -25,22 +25,21 @@ from functools import partial
 from typing import Any
 
 from orchestrator.jobs.messages import NEVER, RESULTS, JobOrder, JobRequest
-from orchestrator.node import files, itself, kernel, processes
+from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent import preflight
-from orchestrator.node.agent.run import Run, run_of, staged_in
-from orchestrator.node.engine import engine_container, guardian, helper_process
+from orchestrator.node.agent.staged_run import Run, run_of, staged_in
+from orchestrator.node.engine import engine_container, guardian
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.logfile import LogSince
 from orchestrator.node.engine.watch import shown
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.files import ENGINE_LOG, REPORT_FILE
-from orchestrator.node.requests import request_of
-from orchestrator.node.telling import PART_BYTES, TICK_S, reader_is_gone, tell
+from orchestrator.node.requests import PART_BYTES, TICK_S, reader_is_gone, request_of, tell
 from orchestrator.node.verbs import lock, report, stage
 from orchestrator.protocol.message import parsed
+from orchestrator.protocol.planned import OF_THE_PLAN
 from orchestrator.protocol.report import AgentState, Report
 from orchestrator.protocol.staging import ENDS_WITH_STDIN, ContainerOrder
-from orchestrator.protocol.variables import OF_THE_PLAN
 
 MOST_BYTES = 64 << 20
 """Of a result, and of a program's lines; 256 answers of 200 tokens take about a megabyte."""
@@ -71,11 +70,11 @@ def stream(request: dict[str, Any]) -> None:
     else:
         run = in_place(order.run.as_json(), state, asked.gang, order.word, order.beside)
     with os_failures(state):
-        kernel.adopt_orphans()
+        supervision.adopt_orphans()
         if order.run is not None:
             _refuse_unready(run)
             if run.container is not None:
-                stage.make_cache(state, run, helper_process.owner(run))
+                stage.make_cache(state, run, run.owner())
         with _folder(state, run) as folder, LogSince(run.path(ENGINE_LOG)) as engine_log:
             _put(order, run, folder)
             _carry_out(order, run, folder, engine_log)
@@ -95,11 +94,8 @@ def in_place(staged: Mapping[str, Any], state: str, gang: str, word: str, fix: s
 
 
 def _refuse_unready(run: Run) -> None:
-    memory = GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
-    try:
+    with contextlib.closing(GpuMemory(run.gpus if run.device == "cuda" else ())) as memory:
         failures = preflight.check(run, memory, serves=False)
-    finally:
-        memory.close()
     if failures:
         raise failures[0]
     for name, least in run.limits.items():
@@ -117,7 +113,7 @@ def _folder(state: str, run: Run) -> Iterator[pathlib.Path]:
     folder = above / f"job-{os.getpid()}-{processes.start_of(os.getpid())}"
     folder.mkdir(mode=0o700)
     try:
-        if (owner := helper_process.owner(run)) is not None:
+        if (owner := run.owner()) is not None:
             os.chown(folder, *owner)
         yield folder
     finally:
@@ -132,7 +128,7 @@ def _put(order: JobOrder, run: Run, folder: pathlib.Path) -> None:
         if run.container is not None or not any(below.glob(f"lib/python*/site-packages/{name}")):
             texts[f"{name}.py"] = text
     for name, text in texts.items():
-        files.write(str(folder / name), text, owner=helper_process.owner(run))
+        files.write(str(folder / name), text, owner=run.owner())
 
 
 def _carry_out(order: JobOrder, run: Run, folder: pathlib.Path, engine_log: LogSince) -> None:
@@ -145,7 +141,7 @@ def _carry_out(order: JobOrder, run: Run, folder: pathlib.Path, engine_log: LogS
     finally:
         if child.poll() is None:
             remove()
-        helper_process.end(child)
+        guardian.end(child)
     for word in sorted(run.hidden_words(), key=len, reverse=True):
         log.hide(word)
     if child.returncode == 0:
@@ -155,7 +151,7 @@ def _carry_out(order: JobOrder, run: Run, folder: pathlib.Path, engine_log: LogS
         for place in range(0, len(decoded), ROWS_AT_ONCE):
             tell({"decoded": decoded[place : place + ROWS_AT_ONCE]})
     _tell_parts("log", log.nccl)
-    tell({"ended": child.returncode, "what": "" if child.returncode == 0 else helper_process.last_words(log.last)})
+    tell({"ended": child.returncode, "what": "" if child.returncode == 0 else guardian.last_words(log.last)})
 
 
 def _tell_parts(name: str, text: str) -> None:
@@ -174,10 +170,10 @@ def _begin(order: JobOrder, run: Run, folder: pathlib.Path) -> tuple[subprocess.
         remove = partial(engine_container.remove_named, run.container.program, name)
         inside = {**engine_container.of_the_image(run.env), **environment}
         words = [*_container(order, run, run.container, name, folder, inside), *words]
-        return _popen(words, "/", {**os.environ, **inside}, partial(helper_process.die_with, os.getpid())), remove
+        return _popen(words, "/", {**os.environ, **inside}, partial(guardian.die_with, os.getpid())), remove
     session, foreign = guardian.engine_environment(run), (*OF_THE_PLAN, "LD_PRELOAD")
     kept = {name: value for name, value in session.items() if name in run.env or not name.startswith(foreign)}
-    become = partial(helper_process.become, run, os.getpid())
+    become = partial(guardian.become, run, os.getpid())
     return _popen([*_SHELL, run.venv_python, *words], str(folder), {**kept, **environment}, become), lambda: None
 
 
@@ -202,7 +198,7 @@ def _container(
     In the engine's place, limits, devices and mounts are those of templates/launch_container.sh.j2.
     """
     shows, home = [f"src={folder},dst={folder}"], str(folder)
-    words = [*engine_container.run_words(wanted, name, helper_process.owner(run)), "--workdir", str(folder)]
+    words = [*engine_container.run_words(wanted, name, run.owner()), "--workdir", str(folder)]
     if order.run is None:
         shows += [f"src={run.model_path},dst={run.model_path},readonly"] if run.model_path else []
     else:

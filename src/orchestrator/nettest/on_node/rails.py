@@ -23,12 +23,11 @@ from typing import Any
 
 from orchestrator.jobs.on_node import job
 from orchestrator.nettest.messages import NOBODY_LISTENS, RailRun, RailsLine, RailsOrder, RailsRequest, alone
-from orchestrator.node import files, kernel
-from orchestrator.node.agent.run import Run
-from orchestrator.node.engine import guardian, helper_process
+from orchestrator.node import files, supervision
+from orchestrator.node.agent.staged_run import Run
+from orchestrator.node.engine import guardian
 from orchestrator.node.failure import os_failures
-from orchestrator.node.requests import request_of
-from orchestrator.node.telling import reader_is_gone, tell
+from orchestrator.node.requests import reader_is_gone, request_of, tell
 from orchestrator.node.verbs import lock
 
 PROGRAM = "ib_write_bw"
@@ -56,7 +55,7 @@ def stream(request: dict[str, Any]) -> None:
         tell(RailsLine(missing=PROGRAM, ended=True).as_json())
         return
     with os_failures(state):
-        kernel.adopt_orphans()
+        supervision.adopt_orphans()
         for name, least in run.limits.items():
             guardian.raise_limit(name, least)
         _all(run, order, program)
@@ -123,13 +122,13 @@ def _program(run: Run, words: list[str], until: float) -> tuple[int, str]:
         stderr=subprocess.PIPE,
         cwd="/",
         env={"PATH": _PLACES, "LANG": "C.UTF-8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-        preexec_fn=partial(helper_process.become, run, os.getpid()),  # noqa: PLW1509 - one thread
+        preexec_fn=partial(guardian.become, run, os.getpid()),  # noqa: PLW1509 - one thread
     )
     output = job.Output()
     try:
         over = job.follow(child, output, until, results=False)
     finally:
-        helper_process.end(child)
+        guardian.end(child)
     return STOPPED if not over or child.returncode is None else child.returncode, output.last
 
 

@@ -35,7 +35,7 @@ from orchestrator.nettest.schedule import Place, schedule, verification
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import HALF, Expectation, NettestVerdict, bisected, judge_links, judge_tests
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.network import takes
+from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import Endpoint, Ports, StagingRequest
 from orchestrator.records.nettests import addresses_of, last_good, write_nettest
 from orchestrator.remote.fleet import Fleet

@@ -21,7 +21,7 @@ from orchestrator.model.topology import Topology
 from orchestrator.nettest.messages import RailRun, RailsLine, RailsOrder, RailsRequest, alone
 from orchestrator.nettest.rails import PortPair, RailPort, judge, played, times, ways
 from orchestrator.nettest.verdict import LinkResult
-from orchestrator.protocol.network import takes
+from orchestrator.protocol.planned import takes
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import messages

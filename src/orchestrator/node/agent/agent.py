@@ -18,35 +18,33 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.node import files, itself, kernel, others, processes, supervision
+from orchestrator.node import files, others, processes, supervision
 from orchestrator.node.agent import causes, clock, lifecycle, preflight, verdicts
-from orchestrator.node.agent.disk import Disk, Now
+from orchestrator.node.agent.causes import Statement
 from orchestrator.node.agent.ending import end
 from orchestrator.node.agent.engine_log import EngineLog
 from orchestrator.node.agent.lifecycle import Effect, Event, Facts, Lifecycle, LinkFacts
-from orchestrator.node.agent.record import Record
-from orchestrator.node.agent.run import Run, staged_in
-from orchestrator.node.agent.statements import Statement
+from orchestrator.node.agent.record import Disk, Now, Record
+from orchestrator.node.agent.staged_run import Run, staged_in
 from orchestrator.node.agent.verdicts import PlainEffect, PlainEvent
-from orchestrator.node.cache.ahead import ReadAhead
-from orchestrator.node.engine import devices, gpus, guardian, kernel_words, nccl_lines
-from orchestrator.node.engine.deaths import UNKNOWN, Death
+from orchestrator.node.engine import devices, gpus, guardian, kernel_words
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.guardian import Guardian
 from orchestrator.node.engine.kernel_words import DeadProcess
-from orchestrator.node.engine.logfile import LogFile
+from orchestrator.node.engine.logfile import LogFile, Redactor
 from orchestrator.node.engine.ras import Inquiry
-from orchestrator.node.engine.redact import Redactor
+from orchestrator.node.engine.read_ahead import ReadAhead
 from orchestrator.node.engine.tree import SEARCH_EVERY_S, ProcessDeath, ProcessTree
 from orchestrator.node.engine.vitality import HUNG, ProbeTimes, Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_FILE, ENGINE_LOG, GOAL_FILE
 from orchestrator.node.look import kernel_log
-from orchestrator.node.network import death_report
+from orchestrator.node.network import link, rails
 from orchestrator.node.network.link import RETRY_S, Hub, Spoke
 from orchestrator.node.network.rails import Rails
-from orchestrator.node.network.sockets import Sockets
+from orchestrator.node.network.wire import Sockets
+from orchestrator.node.supervision import UNKNOWN, Death
 from orchestrator.protocol.link import Digest, Pulse
 from orchestrator.protocol.report import AgentState, Refusal
 from orchestrator.protocol.run_files import AgentProcess, GoalOrder
@@ -93,15 +91,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _begin(run: Run) -> Agent:
-    kernel.adopt_orphans()
-    kernel.name_process("l40s-agent")
+    supervision.adopt_orphans()
+    supervision.name_process("l40s-agent")
     files.write_json(
         run.path(AGENT_FILE),
         AgentProcess(pid=os.getpid(), start=processes.start_of(os.getpid()), run_id=run.run_id).as_json(),
     )
-    parent = guardian.fork(run, partial(death_report.report, run))  # before any thread
+    parent = guardian.fork(run, partial(link.report_death, run))  # before any thread
     disk = Disk()
-    memory = gpus.GpuMemory(itself.application(), run.gpus if run.device == "cuda" else ())
+    memory = gpus.GpuMemory(run.gpus if run.device == "cuda" else ())
     record, vitality = Record(run, disk), Vitality(ProbeTimes.of(run.watch.probe, run.env, run.network.notice_s))
     log = EngineLog(
         pipe=parent.log,
@@ -309,7 +307,7 @@ class Agent:
             self.ahead.start()
         if state is AgentState.READY:
             self.log.watch.finish(clock.now())  # a worker's log does not say that the engine is ready
-            self.disk.put(partial(nccl_lines.note, self.run))
+            self.disk.put(partial(rails.note, self.run))
         self.record.event("state", state=state.value)
         self._pulsed = 0.0
         self.flush()
@@ -338,10 +336,9 @@ class Agent:
                 return ready
 
     def _descriptors(self) -> Iterator[tuple[int, int]]:
-        memory = self.memory.fileno()
         service = self.service.wake if self.service is not None else -1
-        ahead = self.ahead.fileno()
-        for descriptor in (self._wake, self.guardian.channel.fileno(), self.log.pipe, service, memory or -1, ahead):
+        children = (self.memory.fileno(), self.ahead.fileno())
+        for descriptor in (self._wake, self.guardian.channel.fileno(), self.log.pipe, service, *children):
             if descriptor >= 0:
                 yield descriptor, select.POLLIN
         yield from self.tree.descriptors()

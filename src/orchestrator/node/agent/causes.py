@@ -1,7 +1,8 @@
-"""Text for why a node's part of a gang ended: the report's `cause`."""
+"""Why a node's part of a gang ended: the text (the report's `cause`), and how close that is to the first failure."""
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 import signal
@@ -9,16 +10,58 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.node.agent.statements import Statement, Weight
 from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.ras_words import RasVerdict
 from orchestrator.node.engine.watch import EXCEPTION, SUSPECT_FOR_S, LogWatch, Suspicion
+from orchestrator.protocol.link import Account
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.verbs import Because
 
 if TYPE_CHECKING:
-    from orchestrator.node.engine.deaths import Death
     from orchestrator.node.engine.tree import ProcessDeath
+    from orchestrator.node.supervision import Death
+
+
+class Weight(enum.IntEnum):
+    """How near an account is to the first failure. FOLLOWED: caused by another node's end. UNSURE: may have been (an
+    exit with code 0, a signal after the errors of others). SEEN: nothing on that node came before it."""
+
+    FOLLOWED = 1
+    UNSURE = 2
+    SEEN = 3
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One node's account of why its part ends. blames: nodes whose addresses appear in its errors."""
+
+    cause: Cause
+    weight: Weight
+    blames: tuple[str, ...] = ()
+
+    @property
+    def node(self) -> str:
+        """The node that ended."""
+        return self.cause.node
+
+    def account(self) -> Account:
+        """In the form that the leader link carries."""
+        return Account(cause=self.cause, weight=int(self.weight), blames=self.blames)
+
+    @classmethod
+    def of(cls, account: Account) -> Statement | None:
+        """From a message; None if it carries no cause."""
+        if account.cause is None:
+            return None
+        return cls(cause=account.cause, weight=_weight_of(account.weight, account.cause), blames=account.blames)
+
+
+def _weight_of(weight: int | None, cause: Cause) -> Weight:
+    """If the agent sent no weight, it knows only primary and secondary."""
+    if weight in list(Weight):
+        return Weight(weight)
+    return Weight.FOLLOWED if cause.secondary else Weight.SEEN
+
 
 LINES_SHOWN = 3
 """Lines to keep of a log that does not explain the end: just enough to see how far it got."""
@@ -64,8 +107,7 @@ def follows(died: ProcessDeath, parents: Death, watch: LogWatch, now: float) -> 
 def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes: Mapping[str, str]) -> Statement:
     """A process of the engine ended: the log's reason if it gives one, else how it died. nodes: name by address."""
     part, death = died.part, died.death
-    was = "was " if death.signal is not None else ""
-    plain = f"{part.name} {was}{death.words()}"
+    plain = f"{part.name} {death.clause()}"
     since = now - SUSPECT_FOR_S
     suspicion = watch.suspect(since, part.number)
     own = suspicion is not None and part.number is not None and suspicion.tp_rank == part.number
@@ -81,8 +123,7 @@ def rank_died(node: str, died: ProcessDeath, watch: LogWatch, now: float, nodes:
 
 def guardian_ended(node: str, pid: int, death: Death, now: float) -> Cause:
     """The process that starts and ends the engine for the agent is gone, and the engine with it."""
-    was = "was " if death.signal is not None else ""
-    text = f"the engine's guardian process (pid {pid}) {was}{death.words()}"
+    text = f"the engine's guardian process (pid {pid}) {death.clause()}"
     return Cause(node=node, text=text, fix=_fix(death), at=now, signal=death.signal, exit_code=death.exit_code, pid=pid)
 
 
@@ -111,9 +152,8 @@ def engine_ended(
 
     leads: on the leader; its engine is told to end by nobody but this product and, past it, the operator
     """
-    was = "was " if death.signal is not None else ""
     suspicion = watch.suspect(now - SUSPECT_FOR_S, until=now)
-    plain = f"the engine's parent process {was}{death.words()}"
+    plain = f"the engine's parent process {death.clause()}"
     cause = _with_suspicion(node, plain, death, None, suspicion, watch, now)
     weight = Weight.SEEN if leads and suspicion is None else _weight(suspicion, death)
     return Statement(cause, weight, blames(watch, now - SUSPECT_FOR_S, nodes, now))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from orchestrator.node.agent.membership import RECONNECT_S
 from orchestrator.node.engine import scratch
 from orchestrator.node.engine.engine_container import REMOVE_S
-from orchestrator.node.network.broken import RECONNECT_S
 from orchestrator.protocol.link import Ended
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.node.agent import clock
-from orchestrator.node.agent.disk import Now
-from orchestrator.node.agent.record import Record
-from orchestrator.node.engine.logfile import LineCutter, LogFile
-from orchestrator.node.engine.redact import Redactor
+from orchestrator.node.agent.record import Now, Record
+from orchestrator.node.engine.logfile import LineCutter, LogFile, Redactor
 from orchestrator.node.engine.vitality import Vitality
 from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.rails import Rails
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import NodeNetwork
 
 MOST_REMARKS = 20
 READ_BYTES = 16 * 1024

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.node.agent import causes, membership, verdicts
-from orchestrator.node.agent.membership import AgentGone, LeaseOver, Membership
+from orchestrator.node.agent import causes, verdicts
+from orchestrator.node.agent.causes import Statement
+from orchestrator.node.agent.membership import Membership
 from orchestrator.node.agent.moments import Anchor, at
-from orchestrator.node.agent.statements import Statement
 from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount, PlainEffect, PlainEvent
 from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import (
@@ -36,7 +36,7 @@ from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import GoalOrder
 
 if TYPE_CHECKING:
-    from orchestrator.node.agent.run import Run
+    from orchestrator.node.agent.staged_run import Run
 
 LINK_S = 30.0
 """A node that has not reached the leader's agent this long after its own checks fails instead of being armed."""
@@ -187,21 +187,17 @@ class Lifecycle:
     # events of the link
 
     def _hear(self, now: float, event: LinkOpened | MessageReceived | LinkClosed, facts: Facts) -> list[Effect]:
-        effects = self._follow_loss(self.members.step(now, event))
+        self.members.hear(now, event)
         match event:
             case LinkOpened(node):
                 again = self._say_again(node)
-                return [*effects, Note("joined", {"node": node}), *again, *self._judge(now, PlainEvent.TICK)]
+                return [Note("joined", {"node": node}), *again, *self._judge(now, PlainEvent.TICK)]
             case LinkClosed(node, reason):
-                return [
-                    *effects,
-                    Note("left", {"node": node, "reason": reason}),
-                    *self._judge(now, verdicts.MemberGone(node)),
-                ]
+                return [Note("left", {"node": node, "reason": reason}), *self._judge(now, verdicts.MemberGone(node))]
             case MessageReceived(node, message) if self.run.leads:
-                return [*effects, *self._hear_member(now, node, from_member(message))]
+                return self._hear_member(now, node, from_member(message))
             case MessageReceived(_, message):
-                return [*effects, *self._hear_leader(now, from_leader(message), facts)]
+                return self._hear_leader(now, from_leader(message), facts)
 
     def _say_again(self, node: str) -> list[Effect]:
         """Repeat messages to a node that connects for the first time or again: it may have missed them."""
@@ -217,10 +213,10 @@ class Lifecycle:
     def _hear_member(self, now: float, node: str, message: Message | None) -> list[Effect]:
         match message:
             case Ended() as ended:
-                self.members.step(now, membership.HasEnded(node))
+                self.members.ended.add(node)
                 return self._hear_end(now, node, ended)
             case AgentEnded():
-                return self._follow_loss(self.members.step(now, membership.GuardianReported(node)))
+                return self._follow_loss([self.members.guardian_reported(node, now)])
             case Account() as account if self.state.unwanted:
                 self._hear_late(account)
             case Account() as account:
@@ -262,7 +258,7 @@ class Lifecycle:
             case End() as end_of_all:
                 return self._end_with_leader(now, end_of_all)
             case AgentEnded():
-                return self._follow_loss(self.members.step(now, membership.GuardianReported(self.run.leader_name)))
+                return self._follow_loss([self.members.guardian_reported(self.run.leader_name, now)])
             case _:
                 return []
 
@@ -286,17 +282,14 @@ class Lifecycle:
         self._deadline = now + min(self.run.watch.stop.shutdown_s, FOLLOW_LEADER_S)
         return self._enter(AgentState.DRAINING)
 
-    def _follow_loss(self, found: list[membership.Effect]) -> list[Effect]:
-        """An agent can't be heard any more."""
+    def _follow_loss(self, found: list[Cause]) -> list[Effect]:
+        """Agents can't be heard any more."""
         effects: list[Effect] = []
-        for one in found:
-            match one:
-                case _ if self.state is AgentState.DRAINING:
-                    effects += self._stop_now()  # an incomplete gang answers no requests: there is nothing to wait for
-                case AgentGone(cause) | LeaseOver(cause) if not self.state.ends:
-                    effects += self._fail(cause)
-                case _:
-                    pass
+        for cause in found:
+            if self.state is AgentState.DRAINING:
+                effects += self._stop_now()  # an incomplete gang answers no requests: there is nothing to wait for
+            elif not self.state.ends:
+                effects += self._fail(cause)
         return effects
 
     # who failed first
@@ -381,7 +374,7 @@ class Lifecycle:
     # what follows from the states of all nodes
 
     def _tick(self, now: float, facts: Facts) -> list[Effect]:
-        gone = self._follow_loss(self.members.step(now, membership.Tick(facts.link.refused)))
+        gone = self._follow_loss(self.members.lost(now, refused=facts.link.refused))
         return [*gone, *self._judge(now, PlainEvent.TICK), *self._advance(now, facts)]
 
     def _advance(self, now: float, facts: Facts) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""Which agents of its gang an agent still hears, and since when it does not. Pure: link messages in, lost agents out.
+"""Which agents of its gang an agent still hears, and since when it does not. Pure: link messages in, causes out.
 
 A closed or reset connection has a moment to come back; a silent one has the lease. The leader's agent is connected to
 every other agent; the other agents are connected only to the leader's.
@@ -10,53 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.node.agent.moments import Anchor, at
-from orchestrator.node.network.broken import RECONNECT_S, BrokenLinks
-from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
+from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.report import SILENT_S, Cause
 
+RECONNECT_S = 2.0
+"""A member that missed the reset learns of it with its next digest, a second later, and tries every 0.1 s."""
 QUIET_S = 2.0
 """Two messages missed: `status` no longer reports that this node's agent is heard."""
-
-
-@dataclass(frozen=True, slots=True)
-class HasEnded:
-    """A node reported that no process of its part runs any more."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class GuardianReported:
-    """A node's guardian reported that its agent is gone, and the engine with it."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed. refused: nothing listens on the leader's port (member)."""
-
-    refused: bool = False
-
-
-Event = LinkOpened | MessageReceived | LinkClosed | HasEnded | GuardianReported | Tick
-
-
-@dataclass(frozen=True, slots=True)
-class AgentGone:
-    """An agent has ended without reporting it."""
-
-    cause: Cause
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseOver:
-    """A node was silent for a lease, or all were: then this node is cut off."""
-
-    cause: Cause
-
-
-Effect = AgentGone | LeaseOver
 
 
 @dataclass
@@ -75,33 +35,40 @@ class Membership:
     """Nodes that are connected now."""
     ended: set[str] = field(default_factory=set)
     """Nodes that have reported their end, or whose agent is gone: they have no lease."""
-    broken: BrokenLinks = field(default_factory=BrokenLinks)
+    _broke: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """When and why each connection was closed or reset that may still come back.
 
-    def step(self, now: float, event: Event) -> list[Effect]:
-        """The effects of an event on the link."""
+    A reset shows that something on the path ended the connection: the other agent's end, or a firewall. So it is what
+    follows that counts: a live agent connects again.
+    """
+
+    def hear(self, now: float, event: Event) -> None:
+        """Take an event of the link."""
         match event:
             case LinkOpened(node):
                 self.joined |= {node}
                 self.heard[node] = now
                 self.ended.discard(node)
-                self.broken.back(node)
+                self._broke.pop(node, None)
             case MessageReceived(node):
                 self.heard[node] = now
             case LinkClosed(node, reason, broken):
                 self.joined -= {node}
                 if broken and node not in self.ended:  # a node that has ended has reported it, with the reason
-                    self.broken.broke(node, reason, now)  # a connection that the network lost has its lease
-            case HasEnded(node):
-                self.ended.add(node)
-            case GuardianReported(node):
-                return [self._gone(node, "ended (reported by its guardian process), and its engine with it", now)]
-            case Tick(refused):
-                return [*self._not_back(now, refused=refused), *self._expired(now)]
-        return []
+                    self._broke.setdefault(node, (now, reason))  # a connection that the network lost has its lease
+
+    def guardian_reported(self, node: str, now: float) -> Cause:
+        """A node's guardian reported that its agent is gone, and the engine with it."""
+        return self._gone(node, "ended (reported by its guardian process), and its engine with it", now)
+
+    def lost(self, now: float, *, refused: bool = False) -> list[Cause]:
+        """Agents that have ended without reporting it, and nodes that were silent for a lease, or all: then this node
+        is cut off. refused: nothing listens on the leader's port (member)."""
+        return [*self._not_back(now, refused=refused), *self._expired(now)]
 
     def may_come_back(self) -> bool:
         """A connection broke a moment ago, and may be made again."""
-        return any(node not in self.ended for node in self.broken.waited_for)
+        return any(node not in self.ended for node in self._broke)
 
     def ending(self, now: float) -> set[str]:
         """Nodes that are still connected and have not reported their end; one whose lease is over may never do so."""
@@ -129,41 +96,40 @@ class Membership:
     def _silences(self, now: float) -> dict[str, float]:
         return {node: now - heard for node, heard in self.heard.items() if not self.leads or node not in self.ended}
 
-    def _not_back(self, now: float, *, refused: bool) -> list[Effect]:
+    def _not_back(self, now: float, *, refused: bool) -> list[Cause]:
         """Nodes whose connection did not come back in time. A member waits for its lease instead if the leader's
         agent may still listen there, or if no packets get through."""
         again = "no new connection was made" if self.leads else "every new connection was refused"
-        late = [(node, reason) for node, reason in self.broken.overdue(now) if node not in self.ended]
+        late = {node: reason for node, (since, reason) in self._broke.items() if now - since >= RECONNECT_S}
+        self._broke = {node: broke for node, broke in self._broke.items() if node not in late}
         return [
             self._gone(node, f"ended ({reason}), and {again} for {RECONNECT_S:g} s", now, what="the connection to ")
-            for node, reason in late
-            if self.leads or refused
+            for node, reason in late.items()
+            if node not in self.ended and (self.leads or refused)
         ]
 
-    def _gone(self, node: str, how: str, now: float, what: str = "") -> AgentGone:
+    def _gone(self, node: str, how: str, now: float, what: str = "") -> Cause:
         self.ended.add(node)
         fix = f"check on {node} whether it rebooted or the agent was killed: `last -x reboot`, `journalctl -k`"
         text = f"{what}the agent on {node} {how}"
-        return AgentGone(Cause(node=node, text=text, at=self._at(now), fix=fix))
+        return self._cause(node, text, fix, now)
 
-    def _expired(self, now: float) -> list[Effect]:
+    def _expired(self, now: float) -> list[Cause]:
         silences = self._silences(now)
         expired = {node: silence for node, silence in silences.items() if silence > self.lease_s}
         if expired and len(silences) > 1 and len(self.silent(now)) == len(silences):
             return [self._cut_off(max(expired.values()), now)]
         return [self._lease_over(node, silence, now) for node, silence in expired.items()]
 
-    def _lease_over(self, node: str, silence: float, now: float) -> LeaseOver:
+    def _lease_over(self, node: str, silence: float, now: float) -> Cause:
         text = f"no heartbeat from {node} for {silence:.0f} s"
         fix = f"check that {node} is running, and the network between it and {self.node}"
-        return LeaseOver(Cause(node=node, text=text, at=self._at(now), fix=fix))
+        return self._cause(node, text, fix, now)
 
-    def _cut_off(self, silence: float, now: float) -> LeaseOver:
+    def _cut_off(self, silence: float, now: float) -> Cause:
         """All other nodes fell silent: then it is our own network that is broken."""
         text = f"no heartbeat from any other node for {silence:.0f} s: {self.node} is disconnected"
-        return LeaseOver(
-            Cause(node=self.node, text=text, at=self._at(now), fix=f"check {self.node}'s own network link and firewall")
-        )
+        return self._cause(self.node, text, f"check {self.node}'s own network link and firewall", now)
 
-    def _at(self, now: float) -> float:
-        return at(now, self.anchor)
+    def _cause(self, node: str, text: str, fix: str, now: float) -> Cause:
+        return Cause(node=node, text=text, at=at(now, self.anchor), fix=fix)

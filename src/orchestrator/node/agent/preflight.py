@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from orchestrator.node import others, processes, supervision
 from orchestrator.node.agent import weights
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
 from orchestrator.node.failure import Failure
-from orchestrator.node.look import installed
+from orchestrator.node.look import environment
 from orchestrator.protocol.staging import repair
 from orchestrator.protocol.verbs import OtherAgent
 
@@ -114,7 +114,7 @@ def _image(run: Run) -> Iterator[Failure]:
 
 
 def _packages(run: Run) -> Iterator[Failure]:
-    for name, found in installed.differing(run.venv_python, run.packages).items():
+    for name, found in environment.differing(run.venv_python, run.packages).items():
         yield Failure(
             "wrong-stack",
             f"{name} {found} is installed, but the stack {run.stack} has {run.packages[name]}",

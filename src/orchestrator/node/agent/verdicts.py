@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from orchestrator.node.agent import causes
-from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.agent.causes import Statement, Weight
 from orchestrator.protocol.report import Cause
 
 ANSWER_S = 0.5

@@ -13,7 +13,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from orchestrator.node import below, files
+from orchestrator.node import files
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.staging import repair
 
@@ -50,7 +50,7 @@ def check(folder: pathlib.Path, fix: str = "") -> Iterator[Failure]:
         return
     try:
         weight_map = files.json_of(index)["weight_map"]
-        named = sorted({below.plain_path(name, hidden=True) for name in weight_map.values()})
+        named = sorted({files.plain_path(name, hidden=True) for name in weight_map.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
         yield Failure("no-model", f"the weights' index can't be used: {wrong!r:.200}", str(index), fix)
         return

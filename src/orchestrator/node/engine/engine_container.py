@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.processes import Process
 from orchestrator.protocol.staging import ContainerOrder
 

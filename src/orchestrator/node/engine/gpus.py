@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import select
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
-from orchestrator.node import itself, supervision
+from orchestrator.node import supervision
+from orchestrator.node.line_child import LineChild, serve
 
 FIRST_ANSWER_S = 20.0
 """Without persistence mode the driver initializes every GPU at the first query."""
@@ -61,7 +59,6 @@ class GpuUse:
 class GpuMemory:
     """Keeps one child and queries it; the answer comes later, or never if the driver hangs."""
 
-    application: str
     indices: Sequence[int]
     answer: dict[int, GpuUse] | None = None
     """Newest answer; None before the first one and after NVML failed."""
@@ -71,74 +68,51 @@ class GpuMemory:
     uuids: dict[str, int] = field(default_factory=dict)
     """Indices by UUID of all GPUs of the machine that answered a child's first query."""
     answered_at: float = 0.0
-    _child: subprocess.Popen[bytes] | None = None
-    _asked_at: float = 0.0
-    _rest: bytes = b""
-    _answers: int = field(default=0)
-    _dropped: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Children that SIGKILL has not ended yet, because the driver blocks them (state D, proc(5))."""
+    _answered: bool = False
+    """The child that runs has answered once."""
+    _child: LineChild = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._child = LineChild(("gpus", *map(str, self.indices)))
 
     @property
     def helpers(self) -> set[int]:
         """Process ids of the children that may still exist; they don't belong to the engine."""
-        return {child.pid for child in (self._child, *self._dropped) if child is not None}
+        return self._child.helpers
 
-    def fileno(self) -> int | None:
-        """Readable when an answer has arrived."""
-        return self._child.stdout.fileno() if self._child and self._child.stdout else None
+    def fileno(self) -> int:
+        """Readable when an answer has arrived; -1 where no child runs."""
+        return self._child.fileno()
 
     def ask(self, now: float) -> None:
         """Send a query unless one is open. A child past its deadline is replaced once it has ended."""
-        if self._asked_at:
-            if now - self._asked_at < (ANSWER_S if self._answers else FIRST_ANSWER_S):
+        if (asked := self._child.asked_at) is not None:
+            if now - asked < (ANSWER_S if self._answered else FIRST_ANSWER_S):
                 return
             self.close()
             self.answer, self.error = None, "NVML does not respond; the driver may hang"
-        self._dropped = [child for child in self._dropped if child.poll() is None]
-        if self._dropped:
-            return
-        if self._child is None:
-            self._child = subprocess.Popen(
-                itself.command(self.application, "gpus", *map(str, self.indices)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            assert self._child.stdout is not None
-            os.set_blocking(self._child.stdout.fileno(), False)
-        assert self._child.stdin is not None
-        with contextlib.suppress(OSError):
-            self._child.stdin.write(b"?\n")
-            self._child.stdin.flush()
-        self._asked_at = now
+        if self._child.start():
+            self._child.ask(now)
 
     def take(self, now: float) -> bool:
         """Read the child's answers; True if there is a new one."""
-        if self._child is None or self._child.stdout is None:
+        if not self._child.runs:
             return False
-        try:
-            data = os.read(self._child.stdout.fileno(), 1 << 20)
-        except BlockingIOError:
-            return False
-        if not data:
+        told = self._child.read()
+        if told is None:
             self.close()
             self.answer, self.error = None, "the process that queries NVML ended"
             return True
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._understand(json.loads(line), now)
-        return bool(lines)
+        for raw in told:
+            self._understand(raw, now)
+        return bool(told)
 
     def wait(self, deadline_s: float) -> bool:
         """Query and wait for the answer; False if none came in time."""
         end = time.monotonic() + deadline_s
         self.ask(time.monotonic())
-        while time.monotonic() < end:
-            descriptor = self.fileno()
-            if descriptor is None:
-                return False
-            select.select([descriptor], [], [], 0.1)
+        while self._child.runs and time.monotonic() < end:
+            select.select([self._child], [], [], 0.1)
             if self.take(time.monotonic()):
                 return True
         return False
@@ -166,23 +140,11 @@ class GpuMemory:
 
     def close(self) -> None:
         """End the child."""
-        child, self._child = self._child, None
-        self._asked_at, self._rest, self._answers = 0.0, b"", 0
-        if child is None:
-            return
-        for pipe in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):
-                if pipe:
-                    pipe.close()
-        child.kill()
-        try:
-            child.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            self._dropped.append(child)
+        self._child.close()
+        self._answered = False
 
     def _understand(self, raw: dict[str, Any], now: float) -> None:
-        self._asked_at, self.answered_at = 0.0, now
-        self._answers += 1
+        self._answered, self.answered_at = True, now
         self.error = str(raw.get("error") or "")
         self.answer, self.uuids = None, raw.get("uuids", self.uuids)
         if not self.error:
@@ -209,13 +171,15 @@ def _holders(use: GpuUse) -> str:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The child: one JSON line for every line on stdin, until stdin ends."""
+    """The child: what NVML tells, for every question; with the first answer the indices by UUID."""
     indices = [int(word) for word in arguments]
-    for place, _ in enumerate(sys.stdin):
+    questions = count()
+
+    def reply() -> dict[str, Any]:
         told = _ask_nvml(indices)
-        sys.stdout.write(json.dumps(told if place else {**told, "uuids": _uuids()}) + "\n")
-        sys.stdout.flush()
-    return 0
+        return told if next(questions) else {**told, "uuids": _uuids()}
+
+    return serve(reply)
 
 
 def _ask_nvml(indices: Sequence[int]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ given up by the other agents: the guardian kills it together with the engine.
 
 If the guardian itself is killed, the engine gets SIGKILL by PR_SET_PDEATHSIG, and its orphans go to the agent, which is
 a subreaper as well.
+
+At the end: a program beside the engine or in its place. It runs as the engine's user too, and is killed when we exit.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import resource
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -26,17 +30,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node import kernel, processes, supervision
-from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import Run
+from orchestrator.node import processes, supervision
+from orchestrator.node.agent import staged_run
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, scratch
 from orchestrator.node.failure import Failure
 
-KILL_FOR_S = 60.0
+KILL_FOR_S, HELPER_KILL_FOR_S = 60.0, 10.0
+"""For an engine, and for a program beside it or in its place."""
 CLOSE_S = 2.0
 REPORT_S = 3.0
 """A little longer than a report takes if nobody receives it."""
-_KILL_EVERY_S = 0.05
 _OF_THE_ENGINE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that the guardian ignores and its engine obeys."""
 _DROPPED = ("SSH_", "SUDO_", "PYTHON")
@@ -61,7 +65,7 @@ class Guardian:
         self.channel.close()
         end = time.monotonic() + CLOSE_S
         while processes.alive(self.pid, self.start) and time.monotonic() < end:
-            time.sleep(_KILL_EVERY_S / 5)
+            time.sleep(0.01)
 
     def go(self) -> None:
         """Start the engine; `started` comes back as a message."""
@@ -128,8 +132,8 @@ class _Parent:
         self.vigil = AgentWatch(time.monotonic(), patience_s, self.run.lease_s)
 
     def live(self) -> None:
-        kernel.adopt_orphans()
-        kernel.name_process("l40s-guardian")
+        supervision.adopt_orphans()
+        supervision.name_process("l40s-guardian")
         for number in _OF_THE_ENGINE:
             signal.signal(number, signal.SIG_IGN)
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -144,7 +148,7 @@ class _Parent:
             if self.channel.fileno() in ready:
                 self._obey()
         reporting = self._report_death()
-        self._kill_everything()
+        supervision.kill_below(KILL_FOR_S, self._reap)
         engine_container.remove(self.run)
         if reporting is not None:
             reporting.join(REPORT_S)
@@ -199,23 +203,11 @@ class _Parent:
         with contextlib.suppress(OSError):
             self.channel.sendall(json.dumps(message).encode() + b"\n")
 
-    def _kill_everything(self) -> None:
-        deadline = time.monotonic() + KILL_FOR_S
-        while time.monotonic() < deadline:
-            below = supervision.descendants([os.getpid()], supervision.everything())
-            if not below:
-                return
-            for process in below:
-                if not process.gone:
-                    supervision.send(process.pid, process.start, signal.SIGKILL)
-            self._reap()
-            time.sleep(_KILL_EVERY_S)
-
 
 def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
     """In the child: new session, the engine's user, limits and environment, then the launch script. Never returns."""
     try:
-        script = staged_files.in_memory(staged_files.script(run))  # as the agent's user: the engine's may not read it
+        script = staged_run.in_memory(staged_run.script_of(run))  # as the agent's user: the engine's may not read it
         os.setsid()
         for number in (*_OF_THE_ENGINE, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
@@ -231,7 +223,7 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         else:
             environment |= {name: run.env.get(name, path) for name, path in scratch.make(run).items()}
             change_user(run)
-        kernel.die_with_parent(signal.SIGKILL)
+        supervision.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         os.chdir(run.working_dir)
@@ -282,12 +274,12 @@ def engine_environment(run: Run) -> dict[str, str]:
 
 def change_user(run: Run) -> None:
     """Become the engine's user, if one is named and we may."""
-    if run.engine_user is None or os.geteuid() != 0:
-        return
-    user = pwd.getpwnam(run.engine_user)
-    os.initgroups(run.engine_user, user.pw_gid)
-    os.setgid(user.pw_gid)
-    os.setuid(user.pw_uid)
+    owner = run.owner()
+    if owner is not None and run.engine_user is not None:
+        uid, gid = owner
+        os.initgroups(run.engine_user, gid)
+        os.setgid(gid)
+        os.setuid(uid)
 
 
 BEAT = b"beat\n"
@@ -330,3 +322,33 @@ class AgentWatch:
     def reports_death(self, now: float) -> bool:
         """Whether the other agents must be told. If the agent was silent, they have already given it up."""
         return not (self.released or self.is_silent(now))
+
+
+def become(run: Run, parent: int) -> None:
+    """In the child, before exec: become the engine's user, then `die_with`, which a change of user would undo."""
+    change_user(run)
+    die_with(parent)
+
+
+def die_with(parent: int) -> None:
+    """In the child of a program that runs as our own user: a new session, and death with the parent."""
+    os.setsid()
+    supervision.die_with_parent(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child and all that it started. We must be the parent of orphans: `supervision.adopt_orphans`."""
+    supervision.kill_below(HELPER_KILL_FOR_S, child.poll)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(1.0)
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def last_words(log: str) -> str:
+    """The last line that is not blank."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", log) if line.strip()]
+    return (lines[-1] if lines else "it printed nothing")[:300]

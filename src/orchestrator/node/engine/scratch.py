@@ -19,7 +19,7 @@ import stat
 from collections.abc import Collection
 
 from orchestrator.node import processes
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.files import RUN_FILE
 
 LONGEST = 74
@@ -45,9 +45,8 @@ def make(run: Run) -> dict[str, str]:
             path.parent.mkdir()
             path.parent.chmod(0o711)  # the engine's user must be able to pass through
         path.mkdir(mode=0o700)
-        if run.engine_user is not None and os.geteuid() == 0:
-            user = pwd.getpwnam(run.engine_user)
-            os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+        if (owner := run.owner()) is not None:
+            os.chown(path, *owner, follow_symlinks=False)
     except (OSError, KeyError):
         return {}
     return {"TMPDIR": str(path)}

@@ -14,15 +14,14 @@ from functools import partial
 
 from orchestrator.node import files, processes, supervision
 from orchestrator.node.agent import clock
-from orchestrator.node.agent.disk import Now
-from orchestrator.node.agent.run import Run
-from orchestrator.node.cache.ahead import ReadAhead
-from orchestrator.node.engine import deaths
-from orchestrator.node.engine.deaths import Death
+from orchestrator.node.agent.record import Now
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine.engine_container import EngineContainer
 from orchestrator.node.engine.gpus import GpuMemory
+from orchestrator.node.engine.read_ahead import ReadAhead
 from orchestrator.node.engine.watch import rank_of_title
 from orchestrator.node.files import PROCESSES_FILE
+from orchestrator.node.supervision import Death
 from orchestrator.protocol.report import RankReport, RankState
 
 SEARCH_EVERY_S = 0.25
@@ -254,7 +253,7 @@ class ProcessTree:
         """How the uppermost process above the ranks dies, if it does and the kernel shows it; None otherwise."""
         for part in self.above:  # a parent comes before its children
             if supervision.doomed(part.pid, part.start):
-                return deaths.death_of(part.pid, part.start, part.pidfd)
+                return supervision.death_of(part.pid, part.start, part.pidfd)
         return None
 
     def note_memory(self) -> None:
@@ -352,7 +351,7 @@ class ProcessTree:
 
     def _reap(self, part: EngineProcess, *, over: bool) -> ProcessDeath | None:
         """over: the process has ended; else only its main thread has, which counts only if it was killed."""
-        death = deaths.death_of(part.pid, part.start, part.pidfd)
+        death = supervision.death_of(part.pid, part.start, part.pidfd)
         failed = bool(death.signal or death.exit_code)
         if not over and not failed:
             part.forget_thread()

@@ -6,14 +6,14 @@ stays (role `stay`) keeps the first one: starting NVML costs more than all quest
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from orchestrator.node import itself
+from orchestrator.node.line_child import LineChild, serve
 from orchestrator.node.look.hardware import HardwarePart
-from orchestrator.node.look.kept_child import KeptChild, serve
 from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, started
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import SnapshotReader
@@ -23,19 +23,20 @@ _RDMA = "/sys/class/infiniband"
 _KINDS = ("counters", "hw_counters")
 
 
-_kept: list[KeptChild] = []
+_nvml = LineChild(("gpu-gauges",))
 _hung: dict[str, str] = {}
 """Files that hung in this process: not touched again, since each try leaves a child behind."""
 
 
 def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:
     """One reading; the GPUs are asked while the counters are read."""
-    if not _kept:
-        _kept.append(KeptChild(itself.command(itself.application(), "gpu-gauges"), "NVML"))
-    _kept[0].ask({})
+    if _nvml.runs:
+        _nvml.read()  # a late answer is to another question
+    if _nvml.asked_at is None and _nvml.start():
+        _nvml.ask(time.monotonic())
     files = read_hardware(fs_root, parts=(HardwarePart("RDMA counters", _read_ports),), hung=_hung)
     now = time.time()
-    told = _kept[0].answer(nvml_deadline_s)
+    told = _answer(nvml_deadline_s)
     return GaugesAnswer(
         now=now,
         gpus=tuple(GpuGauges(**one) for one in told.get("gpus", ())),
@@ -45,11 +46,22 @@ def read(fs_root: str, nvml_deadline_s: float) -> GaugesAnswer:
     )
 
 
+def _answer(deadline_s: float) -> dict[str, Any]:
+    """What NVML tells; {"error": ...} if it told nothing in time (seconds from now)."""
+    end = time.monotonic() + deadline_s
+    while (asked := _nvml.asked_at) is not None:
+        if not select.select([_nvml], [], [], max(0.0, end - time.monotonic()))[0]:
+            return {"error": f"NVML did not respond within {time.monotonic() - asked:.0f} s"}
+        if told := _nvml.read():
+            return told[-1]
+    return {"error": "the process that queries NVML exited without an answer"}
+
+
 def run(_: Sequence[str]) -> int:
     """The child that asks NVML; where that can't be started, each question tries again."""
     nvml: ModuleType | None = None
 
-    def reply(_question: dict[str, Any]) -> dict[str, Any]:
+    def reply() -> dict[str, Any]:
         nonlocal nvml
         error = ""
         if nvml is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.node.failure import errno_name
 from orchestrator.protocol.gauges import XidCount
 
 _MARK = "NVRM: Xid"
@@ -22,7 +22,7 @@ def driver_errors(root: str = "/") -> dict[str, Any]:
     try:
         found = [line for line in records(root) if _MARK in line]
     except OSError as error:
-        return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+        return {"error": errno_name(error)}
     return {"xid": found[-_MOST_LINES:]}
 
 
@@ -70,7 +70,7 @@ class Xids:
         try:
             self._read()
         except OSError as error:
-            self.error = errno.errorcode.get(error.errno or 0, "EIO")
+            self.error = errno_name(error)
         return tuple(
             XidCount(pci_bus_id=address, xid=xid, count=count) for (address, xid), count in sorted(self._counts.items())
         )

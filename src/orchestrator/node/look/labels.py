@@ -1,18 +1,18 @@
 """Verb `labels`: serial numbers, the BMC's address and the switch's ports, for the page that goes to the data centre.
 
-Serial numbers and the BMC are root's to read; ipmitool and
-lldpcli are asked where they are installed, each with a deadline. Of ipmitool's answer only addresses are kept: it shows
-the SNMP community too.
+Serial numbers and the BMC are root's to read; ipmitool and lldpcli are asked where they are installed, each with a
+deadline. Of ipmitool's answer only addresses are kept: it shows the SNMP community too.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from orchestrator.node import files
+from orchestrator.node.failure import errno_name
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import LabelsAnswer, LabelsRequest
 
@@ -28,7 +28,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Everything at once; what is not there is said and costs nothing."""
     root = request_of(LabelsRequest, request).fs_root.rstrip("/")
     unread: dict[str, str] = {}
-    serials = {name: text for name in SERIALS if (text := _text(f"{root}/sys/class/dmi/id/{name}", name, unread))}
+    serials = {name: text for name in SERIALS if (text := _serial(f"{root}/sys/class/dmi/id/{name}", name, unread))}
     with ThreadPoolExecutor(len(_COMMANDS)) as pool:
         asked = {name: pool.submit(_printed, command) for name, command in _COMMANDS.items()}
         said = {name: each.result() for name, each in asked.items()}
@@ -39,14 +39,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     ).as_json()
 
 
-def _text(path: str, name: str, unread: dict[str, str]) -> str:
+def _serial(path: str, name: str, unread: dict[str, str]) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(200).strip()
     except FileNotFoundError:
         return ""
     except OSError as wrong:
-        unread[name] = errno.errorcode.get(wrong.errno or 0, "EIO")
+        unread[name] = errno_name(wrong)
         return ""
 
 
@@ -63,7 +63,7 @@ def _printed(command: tuple[str, ...]) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         return "", f"{command[0]} gave no answer within {_DEADLINE_S:g} s"
     except OSError as wrong:
-        return "", f"{command[0]}: {errno.errorcode.get(wrong.errno or 0, 'EIO')}"
+        return "", f"{command[0]}: {errno_name(wrong)}"
     if done.returncode:
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return "", f"{command[0]}: {words[-1][:160] if words else f'exit code {done.returncode}'}"
@@ -76,18 +76,10 @@ def _burnt_in(root: str) -> dict[str, str]:
     folder = f"{root}/proc/net/bonding"
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         port = ""
-        for line in _text_of(f"{folder}/{name}").splitlines():
+        for line in (files.read_text(f"{folder}/{name}") or "").splitlines():
             key, _, value = line.partition(": ")
             if key == "Slave Interface":
                 port = value.strip()
             elif key == "Permanent HW addr" and port:
                 found[port] = value.strip()
     return found
-
-
-def _text_of(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_BYTES)
-    except OSError:
-        return ""

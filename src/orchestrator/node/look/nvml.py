@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from orchestrator.node import supervision
-from orchestrator.node.look.patience import POLL_S, StallTimer
+from orchestrator.node.look.patience import POLL_S, StallTimer, forked
 
 _P2P_READ, _P2P_WRITE = 0, 1  # nvml.h nvmlGpuP2PCapsIndex_t; pynvml's own names hold tuples by a stray comma
 
@@ -31,11 +31,7 @@ class NvmlChild:
     """A query in a process that is forked from this one: start it first, do other work, then take the answer."""
 
     def __init__(self, query: Callable[[], object] | None = None) -> None:
-        self._descriptor, writing = os.pipe()
-        self._child = os.fork()
-        if self._child == 0:
-            _reply(writing, query or ask)
-        os.close(writing)
+        self._child, self._descriptor = forked(lambda file: file.write(json.dumps((query or ask)()).encode("ascii")))
 
     def answer(self, deadline_s: float) -> dict[str, Any]:
         """The child's answer; {'error': ...} if there was none in time (seconds from now) or nonsense, with 'unread'
@@ -75,23 +71,6 @@ class NvmlChild:
         os.close(self._descriptor)
         status = supervision.exit_code(self._child, END_S)
         return supervision.kill_child(self._child) if status is None else status
-
-
-def _reply(writing: int, query: Callable[[], object]) -> None:
-    """The child: one JSON object, then the end, whatever happens."""
-    status = 1
-    try:
-        os.setsid()
-        quiet = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(quiet, descriptor)
-        os.closerange(3, writing)
-        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
-        with open(writing, "w", encoding="ascii") as file:
-            json.dump(query(), file)
-        status = 0
-    finally:
-        os._exit(status)
 
 
 def ask() -> dict[str, Any]:

@@ -15,8 +15,9 @@ import mmap
 import os
 import select
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, BinaryIO
 
 from orchestrator.node import processes, supervision
 from orchestrator.node.look.hardware import PARTS, HardwarePart
@@ -58,8 +59,8 @@ class StallTimer:
     used. One that is runnable and waits for its turn gets no older.
     """
 
-    def __init__(self, pid: int, pause_s: float = POLL_S) -> None:
-        self._pid, self._pause_s = pid, pause_s
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._place: object = None
         self.begin(None)
 
@@ -75,32 +76,25 @@ class StallTimer:
             return 0.0
         now, process = time.monotonic(), processes.read(self._pid)
         if process is None or process.state in "DST":
-            self._asleep_s += min(now - self._last, 2 * self._pause_s)
+            self._asleep_s += min(now - self._last, 2 * POLL_S)
         self._last = now
         return self._asleep_s + supervision.processor_s(self._pid) - self._used
 
 
 def read_hardware(
-    root: str,
-    *,
-    mount: str = "",
-    parts: Sequence[HardwarePart] = PARTS,
-    file_deadline_s: float = FILE_DEADLINE_S,
-    deadline_s: float = DEADLINE_S,
-    hung: dict[str, str] | None = None,
+    root: str, *, parts: Sequence[HardwarePart] = PARTS, hung: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """{'files', 'links', 'errors'} of all parts.
 
-    file_deadline_s: see Patience; deadline_s: by the wall clock
     A path that hangs is an error of its own (ETIMEDOUT); parts that were not read before the deadline are named in
     errors under their own names. hung: paths that are known to hang, and those that are found to, for the next time.
     """
     gathered: dict[str, dict[str, str]] = {"files": {}, "links": {}, "errors": {}}
     skip: dict[str, str] = {} if hung is None else hung
     left = list(parts)
-    end = time.monotonic() + deadline_s
+    end = time.monotonic() + DEADLINE_S
     while left and time.monotonic() < end:
-        done, stuck = _one_child(root, mount, left, skip, gathered, min(file_deadline_s, deadline_s), end)
+        done, stuck = _one_child(root, left, skip, gathered, end)
         left = left[done:]
         if stuck and left:
             skip[stuck] = "ETIMEDOUT"
@@ -113,21 +107,12 @@ def read_hardware(
 
 
 def _one_child(
-    root: str,
-    mount: str,
-    parts: Sequence[HardwarePart],
-    skip: dict[str, str],
-    gathered: dict[str, dict[str, str]],
-    file_deadline_s: float,
-    end: float,
+    root: str, parts: Sequence[HardwarePart], skip: dict[str, str], gathered: dict[str, dict[str, str]], end: float
 ) -> tuple[int, str]:
     """How many parts came back, and the path that a child hung at ('' where it did not)."""
     heartbeat = ProgressPage()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _read_parts(writing, SnapshotReader(root=root, mount=mount, begin=heartbeat.begin, skip=skip), parts)
-    os.close(writing)
+    reader = SnapshotReader(root=root, begin=heartbeat.begin, skip=skip)
+    child, reading = forked(partial(_read_parts, reader, parts))
     stuck = ""
     buffer = bytearray()
     patience = StallTimer(child)
@@ -141,7 +126,7 @@ def _one_child(
                 patience.begin(heartbeat.now())
                 continue
             place = heartbeat.now()
-            if patience.spent_s(place) > file_deadline_s:
+            if patience.spent_s(place) > FILE_DEADLINE_S:
                 stuck = place[1]
                 break
             if time.monotonic() > end:
@@ -156,23 +141,34 @@ def _one_child(
     return len(lines), stuck
 
 
-def _read_parts(writing: int, reader: SnapshotReader, parts: Sequence[HardwarePart]) -> None:
-    """The child: one line of JSON for each part, then the end, whatever happens."""
+def _read_parts(reader: SnapshotReader, parts: Sequence[HardwarePart], file: BinaryIO) -> None:
+    """The child: one line of JSON for each part."""
+    for part in parts:
+        part.read(reader)
+        file.write(json.dumps(reader.take(), separators=(",", ":")).encode("ascii") + b"\n")
+        file.flush()
+
+
+def forked(work: Callable[[BinaryIO], object]) -> tuple[int, int]:
+    """(process id, descriptor to read) of a child of this process that does its work, then ends, whatever happens.
+
+    It holds no other descriptor of ours: whoever waits for our output must not wait for a child that hangs.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(writing)
+        return child, reading
     status = 1
     try:
-        # whoever waits for our parent's output must not wait for a child that hangs
+        os.setsid()
         quiet = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(quiet, descriptor)
-        for part in parts:
-            part.read(reader)
-            _write(writing, json.dumps(reader.take(), separators=(",", ":")).encode("ascii") + b"\n")
+        os.closerange(3, writing)
+        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+        with open(writing, "wb") as file:
+            work(file)
         status = 0
     finally:
         os._exit(status)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import pwd
@@ -19,14 +18,14 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files, requests
-from orchestrator.node.look import stack_files
+from orchestrator.node.failure import errno_name
+from orchestrator.node.look import environment
 from orchestrator.node.look.hardware import HardwarePart
 from orchestrator.node.look.kernel_log import driver_errors
 from orchestrator.node.look.nvml import NvmlChild
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import SnapshotReader
-from orchestrator.node.network.addresses import addresses
-from orchestrator.node.network.flow_control import flow_control
+from orchestrator.node.network.netlink import addresses, flow_control
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import ProbeRequest, StackQuestion
 
@@ -102,7 +101,7 @@ def _stack(asked: StackQuestion, nvml: dict[str, Any], hardware: dict[str, Any])
     devices = nvml.get("devices")
     first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     device = str(first.get("name") or "").strip().replace(" ", "_")
-    part = stack_files.part(replace(asked, tuned=replace(asked.tuned, device=device)))
+    part = environment.part(replace(asked, tuned=replace(asked.tuned, device=device)))
     read = read_hardware("/", parts=(part,))
     for kind, found in read.items():
         hardware[kind].update(found)
@@ -201,7 +200,7 @@ def _devices(root: str) -> dict[str, Any]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            unread["devices_error"] = f"{folder}: {errno.errorcode.get(error.errno or 0, 'EIO')}"
+            unread["devices_error"] = f"{folder}: {errno_name(error)}"
             continue
         found += [f"{folder}/{name}" for name in names if folder != "/dev" or name.startswith(("nvidia", "gdrdrv"))]
     return {"devices": sorted(found), **unread}
@@ -234,6 +233,6 @@ def _room(path: str) -> dict[str, Any]:
             path = os.path.dirname(path.rstrip("/")) or "/"
             continue
         except OSError as error:
-            return {"error": errno.errorcode.get(error.errno or 0, "EIO")}
+            return {"error": errno_name(error)}
         unit = size.f_frsize
         return {"device": device, "bytes": unit * size.f_blocks, "free_bytes": unit * size.f_bavail}

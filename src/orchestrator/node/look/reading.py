@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.node.failure import errno_name
+
 LARGEST_TEXT = 64 * 1024
 """Bytes kept of one file; nothing that is asked for is longer."""
 _MAX_LINKS = 40  # as Linux: MAXSYMLINKS in include/linux/namei.h
@@ -201,7 +203,7 @@ class SnapshotReader:
 
     def _failed(self, path: str, error: OSError) -> None:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
-            self.errors[path] = errno.errorcode.get(error.errno or 0, "EIO")
+            self.errors[path] = errno_name(error)
 
 
 def _whole(descriptor: int, most: int) -> bytes:

@@ -1,7 +1,8 @@
 """The leader link: every other agent of a gang holds one connection to the leader's agent.
 
 Both sides are driven by the agent's loop: `step` does whatever can be done without waiting and returns what
-happened. Silence is counted on both sides; what follows from it is the agent's decision.
+happened. Silence is counted on both sides; what follows from it is the agent's decision. A guardian whose agent has
+died says so over the same link, as that agent would have spoken (`DeathReport`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import contextlib
 import errno
 import select
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from orchestrator import __version__
 from orchestrator.node.agent.preflight import port_failure
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
 from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
-from orchestrator.node.network.sockets import Sockets
-from orchestrator.node.network.wire import ConnectionClosed, Wire
-from orchestrator.protocol.link import FORMAT, Challenge, Hello, Welcome, greeting, misfit
+from orchestrator.node.network.wire import ConnectionClosed, Sockets, Wire
+from orchestrator.protocol.link import FORMAT, AgentEnded, Challenge, Hello, Welcome, greeting, misfit
 from orchestrator.protocol.message import Message as LinkMessage
 
 HANDSHAKE_S = 5.0
@@ -306,3 +307,67 @@ class Spoke:
         if self._wire is not None:
             self._wire.close()
         self._connecting, self._wire, self._nonces, self._welcome = None, None, None, False
+
+
+REPORT_S = 2.0
+"""By then an agent that has not heard it has drawn its own conclusion (RECONNECT_S in node/agent/membership.py)."""
+_TRY_EVERY_S = 0.02
+
+
+def report_death(run: Run) -> None:
+    """Report that this node's agent ended: a member's guardian to the leader's agent, the leader's to the members.
+
+    Returns once everybody has heard it, or after REPORT_S.
+    """
+    obituary = DeathReport(run, time.monotonic() + REPORT_S)
+    while not obituary.step(time.monotonic()):
+        poll = select.poll()
+        for descriptor, mask in obituary.side.descriptors():
+            poll.register(descriptor, mask)
+        poll.poll(_TRY_EVERY_S * 1000)
+
+
+@dataclass
+class DeathReport:
+    """One guardian's side of the link, in its agent's place. until: then it is given up, monotonic seconds."""
+
+    run: Run
+    until: float
+    sockets: Sockets = field(default_factory=Sockets)
+    side: Hub | Spoke = field(init=False)
+    _unaware: set[str] = field(default_factory=set)
+    _listens: bool = False
+
+    def __post_init__(self) -> None:
+        run, key = self.run, self.run.link_key()
+        self._unaware = set(run.members[1:])
+        self.side = Hub(run, key, self.sockets) if run.leads else Spoke(run, key, run.leader_name, self.sockets)
+
+    def step(self, now: float) -> bool:
+        """Whatever can be done without waiting; True once it is over."""
+        over = self._tell(now) or now >= self.until
+        if over:
+            self.side.close()
+        return over
+
+    def _tell(self, now: float) -> bool:
+        """True once everybody has heard it."""
+        if isinstance(self.side, Spoke):
+            self.side.step(now)
+            self.side.send(AgentEnded())
+            return self.side.joined
+        if not self._unaware or not self._at_the_port(self.side):
+            return not self._unaware
+        for event in self.side.step(now):
+            if isinstance(event, LinkOpened):
+                self.side.send(AgentEnded(), only=event.node)
+                self._unaware.discard(event.node)
+        return not self._unaware
+
+    def _at_the_port(self, hub: Hub) -> bool:
+        """That its agent has left: there they look for it."""
+        if not self._listens:
+            with contextlib.suppress(Failure):
+                hub.listen()
+                self._listens = True
+        return self._listens

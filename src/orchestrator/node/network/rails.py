@@ -1,4 +1,4 @@
-"""RDMA ports that NCCL no longer uses while the engine runs, by its own log lines and the ports' states.
+"""What NCCL logs of its transport: the lines of a start, and RDMA ports that it has left behind since.
 
 With NCCL_IB_RESILIENCY_PORT_FAILOVER a connection continues over the other port of the same card, and stays there until
 the engine is started anew. NCCL names no port (its device number counts within a card, on either side of a broken
@@ -7,12 +7,17 @@ path), so the ports of the plan are asked for their state.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from orchestrator.protocol.network import NodeNetwork, takes
-from orchestrator.protocol.report import RailChange
+from orchestrator.node import files
+from orchestrator.node.agent.staged_run import Run
+from orchestrator.node.files import ENGINE_LOG
+from orchestrator.protocol.planned import NodeNetwork, takes
+from orchestrator.protocol.report import RailChange, TransportLines
 
 _FAILED = re.compile(r"NET/IB.{0,96}\bDevice \d{1,4} marked as failed\b")
 """NCCL src/transport/net_ib/p2p_resiliency.cc, ncclIbResiliencyHandleDeviceFailure: once a connection and side."""
@@ -79,3 +84,35 @@ def _listed(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+MOST_LINES = 300
+
+_SAYS = re.compile(
+    rb"NCCL INFO (NET/\w+ : (?:Using|GPU Direct|Made virtual)|Using network|comm 0x\w+ rank \d+ nRanks|"
+    rb"\d+ coll channels|Channel \d+/\d+ : .{0,128} via NET/|NCCL version|NET/\w+ : No device)"
+)
+_WHO = re.compile(rb"^.*NCCL INFO ")
+_COMM = re.compile(rb"comm 0x\w+ rank \d+")
+_CHANNEL = re.compile(rb"Channel \d+/\d+ : .{0,128} via NET/")
+
+
+def note(run: Run) -> None:
+    """Extract the lines from the engine's log and save them. Reads the log once."""
+    found: dict[str, None] = {}
+    for name in (f"{ENGINE_LOG}.1", ENGINE_LOG):
+        with contextlib.suppress(OSError), open(run.path(name), "rb") as file:
+            _pick(file, found)
+    with contextlib.suppress(OSError):
+        said = TransportLines(network=run.network, lines=tuple(found))
+        files.write_json(run.path(files.TRANSPORT_FILE), said.as_json())
+
+
+def _pick(lines: Iterable[bytes], found: dict[str, None]) -> None:
+    for line in lines:
+        if len(found) >= MOST_LINES:
+            return
+        if _SAYS.search(line):
+            words = _COMM.sub(b"comm", _WHO.sub(b"", line.rstrip()))
+            words = _CHANNEL.sub(b"Channel 00/0 : any via NET/", words)
+            found.setdefault(words.decode("utf-8", "replace")[:500])

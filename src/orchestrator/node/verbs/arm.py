@@ -13,9 +13,9 @@ import sys
 import time
 from typing import Any
 
-from orchestrator.node import files, itself, processes, supervision
-from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import Run, staged_in
+from orchestrator.node import dispatch, files, processes, supervision
+from orchestrator.node.agent import staged_run
+from orchestrator.node.agent.staged_run import Run, staged_in
 from orchestrator.node.failure import Failure
 from orchestrator.node.files import AGENT_LOG, GOAL_FILE
 from orchestrator.node.requests import request_of
@@ -48,7 +48,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     with files.state_failures(folder):
         if not processes.alive(*report.agent(folder)):
             run = staged_in(folder)
-            staged_files.check(run)
+            staged_run.refuse_changed(run)
             _start(run)
         return _wait(folder, asked.deadline_s)
 
@@ -56,7 +56,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def _start(run: Run) -> None:
     with contextlib.suppress(FileNotFoundError):
         pathlib.Path(run.path(GOAL_FILE)).unlink()
-    command = itself.command(itself.copy_beside(run.folder), "agent", run.folder)
+    command = dispatch.command("agent", run.folder, at=dispatch.copy_beside(run.folder))
     if os.geteuid() == 0 and SYSTEMD.is_dir():
         _start_unit(run, command)
     else:

@@ -1,20 +1,25 @@
-"""Verb `logs`: the engine's newest lines as they are, and on request the ones to come."""
+"""Verbs `logs` and `excerpt`: the engine's newest lines as they are, on request those to come, or those around one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import select
 import sys
 import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from io import FileIO
+from itertools import chain
 from typing import Any, BinaryIO
 
 from orchestrator.node import files, processes
-from orchestrator.node.requests import request_of
+from orchestrator.node.engine.logfile import lines_at
+from orchestrator.node.engine.watch import shown
+from orchestrator.node.files import ENGINE_LOG
+from orchestrator.node.requests import reader_is_gone, request_of
 from orchestrator.node.verbs import report
-from orchestrator.protocol.verbs import LogsRequest
+from orchestrator.protocol.verbs import ExcerptAnswer, ExcerptRequest, LogsRequest
 
 CHUNK = 64 * 1024
 MOST_AT_ONCE = 1 << 20
@@ -27,7 +32,7 @@ def stream(request: dict[str, Any]) -> None:
     """Write the last `lines` lines; with follow=true continue until the agent or the reader is gone."""
     asked = request_of(LogsRequest, request)
     folder = files.wanted_run(asked)
-    path = f"{folder}/engine.log"
+    path = f"{folder}/{ENGINE_LOG}"
     out = sys.stdout.buffer
     with contextlib.ExitStack() as stack:
         file = _tail(path, max(0, asked.lines), out, asked.since_s)
@@ -37,7 +42,7 @@ def stream(request: dict[str, Any]) -> None:
             file, wrote = _follow(path, file, out)
             if not alive and not wrote:
                 return
-            if not wrote and _reader_is_gone(out):
+            if not wrote and reader_is_gone(POLL_S):
                 return
 
 
@@ -112,8 +117,28 @@ def _is_at(path: str, file: FileIO | None) -> bool:
         return False
 
 
-def _reader_is_gone(out: BinaryIO) -> bool:
-    """Wait a little for the reader of our pipe to close its end."""
-    poll = select.poll()
-    poll.register(out.fileno(), 0)  # errors and hang-ups are always told
-    return bool(poll.poll(POLL_S * 1000))
+def excerpt(request: dict[str, Any]) -> dict[str, Any]:
+    """{"found", "lines", "marked"}: `before` lines, the line itself, and `after` lines.
+
+    lines:  texts of the log in their order; the place of the last of them is looked for, after all the others
+    marked: the place of that line in the answer, -1 where it is not in the log: then these are the last lines
+    """
+    asked = request_of(ExcerptRequest, request)
+    path = f"{files.wanted_run(asked)}/{ENGINE_LOG}"
+    with files.state_failures(path):
+        return cut(
+            chain(lines_at(f"{path}.1"), lines_at(path)), asked.lines, max(0, asked.before), max(0, asked.after)
+        ).as_json()
+
+
+def cut(lines: Iterator[str], wanted: Sequence[str], before: int, after: int) -> ExcerptAnswer:
+    """The excerpt out of a log's lines."""
+    kept: deque[str] = deque(maxlen=max(before + 1, 1))
+    seen = 0
+    for line in lines:
+        kept.append(line)
+        seen += seen < len(wanted) and wanted[seen] == shown(line)
+        if wanted and seen == len(wanted):
+            tail = [line for line, _ in zip(lines, range(after), strict=False)]
+            return ExcerptAnswer(found=True, lines=(*kept, *tail), marked=len(kept) - 1)
+    return ExcerptAnswer(lines=tuple(kept)[-max(before, 1) :])

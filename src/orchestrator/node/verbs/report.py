@@ -1,4 +1,7 @@
-"""Verb `report`: the last report of every gang's agent on this node, and whether it is alive. Reads only files."""
+"""Verbs `report` and `history`: what every gang's agent wrote down on this node, and whether it is alive.
+
+They read only files.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from typing import Any
 
 from orchestrator.node import files, others, processes
 from orchestrator.node.agent import clock
-from orchestrator.node.files import AGENT_FILE, PROCESSES_FILE, REPORT_FILE, RUN_FILE, TRANSPORT_FILE
+from orchestrator.node.files import AGENT_FILE, EVENTS_LOG, PROCESSES_FILE, REPORT_FILE, RUN_FILE, TRANSPORT_FILE
 from orchestrator.node.requests import request_of
-from orchestrator.protocol.message import Unreadable
+from orchestrator.node.verbs.lock import AUDIT
+from orchestrator.protocol.message import Unreadable, parsed
 from orchestrator.protocol.report import AgentState, RankReport, RankState, Report, TransportLines
 from orchestrator.protocol.run_files import AgentProcess, KnownProcesses, StagedFor
-from orchestrator.protocol.verbs import ReportAnswer, ReportRequest
+from orchestrator.protocol.verbs import HistoryAnswer, HistoryRequest, ReportAnswer, ReportRequest
 
 LONGEST_WAIT_S = 10.0
 WAIT_POLL_S = 0.05
@@ -31,20 +35,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic() + min(asked.wait_s, LONGEST_WAIT_S)
     while True:
         before = _signs(state, asked.gang)
-        reports = [report for report in (of_gang(state, name) for name in _names(state, asked.gang)) if report]
+        reports = list(filter(None, (of_gang(state, name) for name in _names(state, asked.gang))))
         seen = ";".join(map(_where, reports))
         if seen != asked.seen or time.monotonic() >= end:
-            begun = tuple(name for name in _names(state, asked.gang) if _has_begun(files.gang_dir(state, name)))
-            answer = ReportAnswer(
+            unfinished = (f"{files.gang_dir(state, name)}/{files.BEGUN_FILE}" for name in _names(state, asked.gang))
+            return ReportAnswer(
                 now=time.time(),
                 state_dir=state,
                 reports=tuple(reports),
                 seen=seen,
-                begun=begun,
+                begun=tuple(os.path.basename(os.path.dirname(path)) for path in unfinished if os.path.exists(path)),
                 others=() if asked.gang and any(one.get("alive") for one in reports) else others.other_agents(state),
                 user=others.user_name(os.geteuid()),
-            )
-            return answer.as_json()
+            ).as_json()
         while time.monotonic() < end and _signs(state, asked.gang) == before:
             time.sleep(WAIT_POLL_S)
 
@@ -53,20 +56,13 @@ def _names(state: str, gang: str) -> list[str]:
     return [gang] if gang else files.gangs(state)
 
 
-def _has_begun(gang: str) -> bool:
-    return os.path.exists(f"{gang}/{files.BEGUN_FILE}")
-
-
 def _signs(state: str, gang: str) -> list[object]:
-    """What no report changes without: looking at it costs a twentieth of reading the reports."""
-    return [_sign(files.current_run(state, name)) for name in _names(state, gang)]
+    """What no report changes without: looking at it costs a twentieth of reading the reports.
 
-
-def _sign(folder: str | None) -> object:
-    """A report is replaced by name; an agent that is killed writes none."""
-    if folder is None:
-        return None
-    return folder, files.identity(f"{folder}/{REPORT_FILE}"), processes.alive(*agent(folder))
+    A report is replaced by name; an agent that is killed writes none.
+    """
+    folders = filter(None, (files.current_run(state, name) for name in _names(state, gang)))
+    return [(one, files.identity(f"{one}/{REPORT_FILE}"), processes.alive(*agent(one))) for one in folders]
 
 
 def _where(raw: dict[str, Any]) -> str:
@@ -170,3 +166,36 @@ def _whose(folder: str) -> dict[str, Any]:
     staged = files.read_as(StagedFor, f"{folder}/{RUN_FILE}") or StagedFor()
     gang = os.path.basename(os.path.dirname(os.path.dirname(folder)))
     return {"run_id": os.path.basename(folder), "gang": gang, "node": staged.node, "node_rank": 0}
+
+
+MOST_EVENTS = 400
+
+
+def history(request: dict[str, Any]) -> dict[str, Any]:
+    """One report a kept run, the newest last; with events or audit where they are asked for."""
+    asked = request_of(HistoryRequest, request)
+    state = files.state_dir(asked.state_dir)
+    gang = files.gang_dir(state, asked.gang)
+    return HistoryAnswer(
+        reports=tuple(filter(None, (raw_of(f"{gang}/runs/{name}") for name in _kept(gang)))),
+        events=_lines(f"{files.run_dir(state, asked.gang, asked.run_id)}/{EVENTS_LOG}") if asked.run_id else (),
+        audit=_lines(f"{gang}/{AUDIT}") if asked.audit else (),
+        now=time.time(),
+    ).as_json()
+
+
+def _kept(gang: str) -> list[str]:
+    try:
+        return sorted(os.listdir(f"{gang}/runs"))
+    except FileNotFoundError:
+        return []
+
+
+def _lines(path: str) -> tuple[dict[str, Any], ...]:
+    """The newest lines, oldest first; one that a crash cut short is passed over."""
+    found: list[dict[str, Any]] = []
+    for line in (files.read_text(path) or "").splitlines()[-MOST_EVENTS:]:
+        event = parsed(line)
+        if isinstance(event, dict):
+            found.append(event)
+    return tuple(found)

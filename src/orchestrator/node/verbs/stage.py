@@ -1,4 +1,4 @@
-"""Verb `stage`: put a run's files on the node. Starts nothing."""
+"""Verbs `check`, `stage` and `staged`: a run before it is armed, and what was staged last. They start nothing."""
 
 from __future__ import annotations
 
@@ -7,27 +7,64 @@ import pathlib
 import pwd
 import shutil
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from orchestrator.node import files, processes
-from orchestrator.node.agent import record, secret_files, staged_files, weights
-from orchestrator.node.agent import run as runs
+from orchestrator.node import files, processes, supervision
+from orchestrator.node.agent import preflight, record, staged_run, weights
+from orchestrator.node.agent.preflight import NOTHING, OwnRun
+from orchestrator.node.agent.staged_run import Run, run_of
 from orchestrator.node.engine import scratch
+from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.failure import Failure
+from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.node.requests import request_of
 from orchestrator.node.verbs import lock, report
-from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import GangRequest, StageAnswer
+from orchestrator.protocol.report import Refusal, Report
+from orchestrator.protocol.staging import Ports, StagingRequest
+from orchestrator.protocol.verbs import CheckAnswer, GangRequest, StageAnswer, StagedAnswer
 
 RUNS_KEPT = 5
 FAILED_KEPT, FAILED_BYTES = 100, 1 << 30
 """Runs that failed, beside these: so many at most, and no more than they take together."""
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Write run.json, the key, the launch script and a first report; make the run the gang's current one.
+def check(request: dict[str, Any]) -> dict[str, Any]:
+    """What `arm` would refuse of a run, before anything of it is staged and while the gang's last one serves.
+
+    The request needs no key and no script; nothing is written. Ports and GPUs that the gang's own last run holds are
+    free by then, and do not count as taken.
+    """
+    asked = request_of(GangRequest, request)
+    state = files.state_dir(asked.state_dir)
+    run = run_of(request, f"{files.gang_dir(state, asked.gang)}/runs/next")
+    ports = (
+        *run.ports.check_free,
+        *([run.leader] if run.leads else []),
+    )  # the leader's agent binds it when it is armed
+    run, _ = with_owner(replace(run, ports=Ports(check_free=ports)))
+    last = files.current_run(state, run.gang)
+    with closing(GpuMemory(run.gpus)) as memory:
+        failures = preflight.check(run, memory, _own(last) if last else NOTHING)
+    refusals = tuple(Refusal(**failure.as_json()) for failure in failures)
+    return CheckAnswer(refusals=refusals, checkpoint=weights.told_apart(run.model_path)).as_json()
+
+
+def _own(folder: str) -> OwnRun:
+    everything = supervision.everything()
+    known = [pid for pid, start in (report.agent(folder), *report.left_over(folder)) if processes.alive(pid, start)]
+    pids = {*known, *(one.pid for one in supervision.descendants(known, everything))}
+    run = files.read_as(StagingRequest, f"{folder}/{files.RUN_FILE}")
+    if run is None:
+        return OwnRun(pids=frozenset(pids))
+    ports = {endpoint.port for endpoint in (*run.ports.check_free, run.leader)}
+    return OwnRun(pids=frozenset(pids), ports=frozenset(ports), gpus=frozenset(run.gpus))
+
+
+def stage(request: dict[str, Any]) -> dict[str, Any]:
+    """Put a run's files on the node: run.json, the key, the launch script, a first report. It is the current one then.
 
     The launch script stays ours: the engine's user gets its text when it starts, and can't change it.
     """
@@ -35,20 +72,20 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     lock.refuse_a_former_holder(asked)
     state = files.state_dir(asked.state_dir)
     folder = files.run_dir(state, asked.gang, asked.run_id)
-    run = runs.run_of(request, folder)
+    run = run_of(request, folder)
     if run.token:
         lock.refuse_anothers_mark(files.gang_dir(state, run.gang), run.token, run.node, run.others)
     with files.state_failures(state):
-        staged_files.refuse_others_folder(folder)
+        staged_run.refuse_others_folder(folder)
         make_folders(state, folder)
         _refuse_beside_a_living_run(state, asked.gang)
-        run, owner = with_owner(replace(run, launch_sha256=staged_files.digest_of(run)))
+        run, owner = with_owner(replace(run, launch_sha256=staged_run.digest_of(run)))
         make_cache(state, run, owner)
         files.write_json(run.path(files.RUN_FILE), run.kept())
         files.write(run.path(files.KEY_FILE), run.key)
         before = os.path.basename(files.current_run(state, run.gang) or "")
         if run.secrets is not None:
-            secret_files.keep(files.gang_dir(state, run.gang), run.secrets, owner, before=before)
+            staged_run.keep_secrets(files.gang_dir(state, run.gang), run.secrets, owner, before=before)
         files.write(run.path(files.LAUNCH_FILE), run.launch_script, mode=0o700)
         files.write_json(run.path(files.REPORT_FILE), record.staged(run, time.time()).as_json())
         files.write(f"{files.gang_dir(state, run.gang)}/current", run.run_id + "\n")
@@ -69,7 +106,7 @@ def make_folders(state: str, folder: str) -> None:
             break
 
 
-def make_cache(state: str, run: runs.Run, owner: tuple[int, int] | None) -> None:
+def make_cache(state: str, run: Run, owner: tuple[int, int] | None) -> None:
     """The plan's cache folder belongs to whom the engine runs as: it keeps compiled kernels there."""
     cache = run.env.get("XDG_CACHE_HOME", "")
     if not cache.startswith(f"{state}/") or ".." in cache.split("/"):
@@ -84,16 +121,9 @@ def make_cache(state: str, run: runs.Run, owner: tuple[int, int] | None) -> None
 
 def _refuse_beside_a_living_run(state: str, gang: str) -> None:
     folder = files.current_run(state, gang)
-    if folder is None:
-        return
-    pid, start = report.agent(folder)
-    if processes.alive(pid, start):
-        raise Failure(
-            "running",
-            f"an agent of this gang is already running (pid {pid}, run {os.path.basename(folder)})",
-            folder,
-            f"l40s-deploy down {gang}",
-        )
+    if folder is not None and processes.alive(*(agent := report.agent(folder))):
+        what = f"an agent of this gang is already running (pid {agent[0]}, run {os.path.basename(folder)})"
+        raise Failure("running", what, folder, f"l40s-deploy down {gang}")
 
 
 def engine_user(asked: str | None) -> str | None:
@@ -104,7 +134,7 @@ def engine_user(asked: str | None) -> str | None:
     return caller if os.geteuid() == 0 and caller not in ("", "root") else None
 
 
-def with_owner(run: runs.Run) -> tuple[runs.Run, tuple[int, int] | None]:
+def with_owner(run: Run) -> tuple[Run, tuple[int, int] | None]:
     """The run with whom its engine runs as; (user, group) of that one where files have to be given to him.
 
     Raises Failure where the node has no such user, or we can't become him.
@@ -113,25 +143,18 @@ def with_owner(run: runs.Run) -> tuple[runs.Run, tuple[int, int] | None]:
     return run, _owner(run)
 
 
-def _owner(run: runs.Run) -> tuple[int, int] | None:
+def _owner(run: Run) -> tuple[int, int] | None:
     if run.engine_user is None:
         return None
     try:
         user = pwd.getpwnam(run.engine_user)
     except KeyError:
-        raise Failure(
-            "no-user",
-            f"the user {run.engine_user!r} does not exist on this node",
-            "/etc/passwd",
-            "create it with `l40s-deploy prepare --tags engine_user`, or set another l40s_engine_user",
-        ) from None
+        what = f"the user {run.engine_user!r} does not exist on this node"
+        fix = "create it with `l40s-deploy prepare --tags engine_user`, or set another l40s_engine_user"
+        raise Failure("no-user", what, "/etc/passwd", fix) from None
     if os.geteuid() not in (0, user.pw_uid):
-        raise Failure(
-            "no-root",
-            f"the engine must run as {run.engine_user!r}, which only root can do",
-            "l40s_engine_user",
-            "set `ansible_become: true`, or remove l40s_engine_user",
-        )
+        what = f"the engine must run as {run.engine_user!r}, which only root can do"
+        raise Failure("no-root", what, "l40s_engine_user", "set `ansible_become: true`, or remove l40s_engine_user")
     return (user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None
 
 
@@ -158,3 +181,16 @@ def _failed(folder: pathlib.Path) -> bool:
     """Something in it has ended for a reason: an agent writes down the first cause, its own or the gang's."""
     kept = files.read_as(Report, str(folder / files.REPORT_FILE))
     return kept is not None and (kept.cause or kept.verdict) is not None
+
+
+def staged(request: dict[str, Any]) -> dict[str, Any]:
+    """What was staged here last, so that the same plan can be started again by anybody: the request without its key and
+    script, and the script.
+
+    Raises Failure if they were changed since, or could have been.
+    """
+    folder = files.wanted_run(request_of(GangRequest, request))
+    staged, script = files.read_json(f"{folder}/{RUN_FILE}"), ""
+    if staged and os.path.lexists(f"{folder}/{LAUNCH_FILE}"):
+        script = staged_run.script_of(run_of(staged, folder)).decode("utf-8", "surrogateescape")
+    return StagedAnswer(request=staged, launch_script=script).as_json()

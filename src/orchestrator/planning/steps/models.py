@@ -23,7 +23,7 @@ from orchestrator.planning.offers import L40S_BYTES, LayoutFit, ModelOffer, offe
 from orchestrator.planning.page_cache import FAST_DISK, SLOW_DISK
 from orchestrator.planning.roofline import Network
 from orchestrator.planning.steps.plan import PlanResult, chosen_stack, who_can
-from orchestrator.protocol.network import Transport
+from orchestrator.protocol.planned import Transport
 from orchestrator.records.documents import write_whole
 from orchestrator.records.nettests import newest
 from orchestrator.rendering import profile_file

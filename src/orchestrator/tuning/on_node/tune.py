@@ -17,9 +17,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.node import below, files
+from orchestrator.node import files
 from orchestrator.node.failure import Failure
-from orchestrator.node.look import installed
+from orchestrator.node.look import environment
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
 from orchestrator.tuning.on_node import tuned
@@ -37,7 +37,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if root is None:
         fix = "install the stack with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
         raise Failure("no-stack", "no engine is installed in this environment", str(venv), fix)
-    versions = installed.versions(venv)
+    versions = environment.versions(venv)
     with files.state_failures(str(venv)), _Keeping(venv, dry=asked.check) as kept:
         if asked.remove:
             _take_back(kept)
@@ -126,13 +126,13 @@ def _release(version: str) -> str:
 def _refuse_elsewhere(root: pathlib.Path, path: pathlib.Path) -> None:
     """A config's name, in a folder that is what it is called. Raises Failure."""
     try:
-        below.plain_path(str(path).lstrip("/"), hidden=True)
+        files.plain_path(str(path).lstrip("/"), hidden=True)
     except ValueError as wrong:
-        raise Failure("bad-request", str(wrong), "request", below.FIX) from None
+        raise Failure("bad-request", str(wrong), "request", files.FIX) from None
     if not _NAME.fullmatch(path.name):
-        raise Failure("bad-request", f"{str(path)!r} is not a path for a tuned config", "request", below.FIX)
+        raise Failure("bad-request", f"{str(path)!r} is not a path for a tuned config", "request", files.FIX)
     if root in path.parents:
-        below.refuse_links(root, path.relative_to(root).as_posix())
+        files.refuse_links(root, path.relative_to(root).as_posix())
     if path.is_symlink():
         what, fix = "is a symbolic link that `tuning push` did not make", "remove the link, then push again"
         raise Failure("outside", what, str(path), fix)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node import files
-from orchestrator.node.look import installed
+from orchestrator.node.look import environment
 from orchestrator.node.requests import request_of
 from orchestrator.protocol.looks import Holdings, TunedRequest
 
@@ -32,7 +32,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         look.folder(folders.linear)
     return Holdings(
         root=str(root) if root else "",
-        versions=installed.versions(venv),
+        versions=environment.versions(venv),
         folders=look.folders,
         absent=tuple(look.absent),
         errors=look.errors,
@@ -41,7 +41,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def engine_root(venv: pathlib.Path) -> pathlib.Path | None:
     """The folder that holds the package `sglang`: site-packages, or what a .pth file of a source install names."""
-    for site in installed.site_packages(venv):
+    for site in environment.site_packages(venv):
         for candidate in (site, *_named_by_pth(site)):
             if (candidate / PACKAGE / "srt").is_dir():
                 return candidate

@@ -25,8 +25,8 @@ from orchestrator.planning.engine_command import asked
 from orchestrator.planning.host import venv
 from orchestrator.planning.named import laid_out
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.looks import Holdings, TunedFolders, TunedRequest
+from orchestrator.protocol.planned import Layout
 from orchestrator.remote import node_app
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.session import Session

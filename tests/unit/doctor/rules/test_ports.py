@@ -29,7 +29,7 @@ from orchestrator.model.topology import RdmaPort
 from orchestrator.monitoring.steps.pages import lights
 from orchestrator.planning.build import PlanOptions, build_plan
 from orchestrator.protocol.gauges import GaugesAnswer, PortGauges
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.topology.draw import TreeLine, tree
 from orchestrator.topology.network import PortFault, port_fault
 from orchestrator.topology.picture import Picture, lit

@@ -23,7 +23,7 @@ from orchestrator.doctor.rules.support.registry import grouped, run_rules
 from orchestrator.loading.profiles import load_profile
 from orchestrator.loading.stacks import load_stack
 from orchestrator.model.finding import Finding, Severity
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 
 FINE = load_profile("DeepSeek-V3-0324-Block64x64")
 TP32 = Layout(tensor_parallel=32, nnodes=4, gpus_per_node=8)

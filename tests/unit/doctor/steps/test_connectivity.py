@@ -23,19 +23,19 @@ from orchestrator.model.errors import NodeError
 from orchestrator.model.inventory import GangPorts, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
 from orchestrator.model.reach import Trial
+from orchestrator.protocol.looks import Listening
 from orchestrator.protocol.message import Message
-from orchestrator.protocol.ways import Listening
 from orchestrator.remote import node_app
 
 HERE = "127.0.0.1"
 LISTEN = (
-    "import json, sys, time; from orchestrator.node.network import listen\n"
-    "serve = listen._serve\n"
+    "import json, sys, time; from orchestrator.node.network import reach\n"
+    "serve = reach._serve\n"
     "def late(selector, until):\n"
     "    serve(selector, until)\n"
     "    time.sleep(0.5)  # a busy machine\n"
-    "listen._serve = late\n"
-    "listen.stream(json.loads(sys.argv[1]))"
+    "reach._serve = late\n"
+    "reach.stream(json.loads(sys.argv[1]))"
 )
 
 

@@ -29,7 +29,7 @@ from orchestrator.planning import page_cache
 from orchestrator.planning.memory import checkpoint_bytes
 from orchestrator.planning.steps.examined import examined
 from orchestrator.planning.steps.plan import PlanResult
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.report import PageCache, RankReport
 from orchestrator.topology.nccl_xml import nccl_xml
 from orchestrator.topology.speed import HANDED_OVER, PRICED_ON, tcp_severity

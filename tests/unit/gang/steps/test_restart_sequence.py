@@ -16,8 +16,7 @@ from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequenc
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
-from orchestrator.protocol.page_cache import WeightsAheadRequest
-from orchestrator.protocol.staging import CacheOrder
+from orchestrator.protocol.staging import CacheOrder, WeightsAheadRequest
 
 GANG = GangSpec(name="g", nodes=(NodeSpec(name="node0", gang="g", node_rank=0, reach=Reach(host="node0")),))
 READS = {"node0": WeightsAheadRequest(order=CacheOrder(folder="/model"), ranks=8)}

@@ -15,7 +15,7 @@ from orchestrator.gang.steps.checks import against_on_nodes, against_starts, say
 from orchestrator.gang.steps.replay import Staged
 from orchestrator.model.inventory import GangSpec, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
-from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.protocol.verbs import CheckAnswer
 

@@ -334,7 +334,7 @@ def test_what_a_killed_up_left_half_staged_makes_room_for_the_next(local: Local)
     from orchestrator.node.verbs import stage
 
     gang = local()
-    stage.answer(gang.staging(0))
+    stage.stage(gang.staging(0))
     assert gang.arm(0)["ok"]
     gang.up()
     assert gang.view().state is GangState.READY

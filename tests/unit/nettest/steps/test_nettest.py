@@ -30,7 +30,7 @@ from orchestrator.nettest.steps import nettest
 from orchestrator.nettest.steps import ports as rails
 from orchestrator.nettest.verdict import HALF, Expectation, LinkEnd, LinkResult, NettestVerdict
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 
 STACK = "sglang-0.5.23"

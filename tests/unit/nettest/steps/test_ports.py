@@ -14,7 +14,7 @@ from orchestrator.model.benchmark import Between
 from orchestrator.nettest.messages import RailsLine, RailsRequest
 from orchestrator.nettest.rails import RailPort, ways
 from orchestrator.nettest.steps import ports as rails
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.topology.distance import Distances
 

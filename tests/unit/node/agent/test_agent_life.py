@@ -250,11 +250,11 @@ def test_armed_and_forgotten_ends_by_itself(gang: Gang) -> None:
 
 
 def test_go_to_the_leader_alone_reaches_everybody(gang: Gang) -> None:
-    from orchestrator.node.verbs import go
+    from orchestrator.node.verbs import orders
 
     cluster = gang(nodes=2)
     cluster.armed()
-    go.answer(cluster.base(0))
+    orders.go(cluster.base(0))
     until(lambda: cluster.states() == ["ready", "ready"], 10.0)
     cluster.stop_all(now=True)
     cluster.nothing_left()
@@ -406,7 +406,7 @@ def test_what_the_log_proves_is_reported_and_what_it_does_not_is_remarked_on(gan
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT], ids=["full", "read-only", "quota"])
 def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     from orchestrator.node import files
-    from orchestrator.node.verbs import go
+    from orchestrator.node.verbs import orders
 
     def full(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -416,7 +416,7 @@ def test_an_order_to_stop_needs_no_room_on_the_disk(gang: Gang, monkeypatch: pyt
     assert folder is not None
     with monkeypatch.context() as on_a_full_disk:
         on_a_full_disk.setattr(files, "write_json", full)
-        assert go.tell(folder, "stop-now")
+        assert orders.tell(folder, "stop-now")
     until(lambda: not cluster.report(0)["alive"], 10.0)
     assert cluster.report(0)["state"] == "stopped"
     cluster.nothing_left()

@@ -14,7 +14,7 @@ from tests.support.ports import free_port
 from tests.support.resetting import ResettingWay
 from tests.support.waiting import until
 
-from orchestrator.node.network.broken import RECONNECT_S
+from orchestrator.node.agent.membership import RECONNECT_S
 
 
 def guardian_of(cluster: Cluster, node: int) -> int:

@@ -8,11 +8,11 @@ import pytest
 
 from orchestrator.engines.registry import dialect
 from orchestrator.node.agent import causes
-from orchestrator.node.agent.statements import Weight
-from orchestrator.node.engine.deaths import Death
+from orchestrator.node.agent.causes import Weight
 from orchestrator.node.engine.kernel_words import KernelWord
 from orchestrator.node.engine.tree import EngineProcess, ProcessDeath, Rank
 from orchestrator.node.engine.watch import LogWatch
+from orchestrator.node.supervision import Death
 from orchestrator.protocol.report import Cause
 
 NODES = {"10.77.0.11": "node1", "10.77.0.13": "node3", "fd00::1": "node4"}

@@ -15,7 +15,7 @@ import pytest
 from tests.support.gang import Gang
 from tests.support.waiting import until
 
-from orchestrator.node.agent.disk import MOST_BYTES, Disk
+from orchestrator.node.agent.record import MOST_BYTES, Disk
 
 LEASE_S = 3.0
 

@@ -1,11 +1,9 @@
-"""The child that asks NVML: while the driver blocks it, the agent waits for it and starts no second one."""
+"""GPU memory as the agent knows it: what NVML's child tells, and what is waited for."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -13,43 +11,6 @@ from typing import Any
 import pytest
 
 from orchestrator.node.engine import gpus
-
-
-class Held:
-    """A child blocked by the driver: it says nothing, and SIGKILL does not end it before the driver returns."""
-
-    made: list[Held]
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.pid, self.ended = 1000 + len(self.made), False
-        self.stdin, self.stdout = io.BytesIO(), io.BytesIO()
-        self.stdout.fileno = lambda: -1  # type: ignore[method-assign]
-        self.made.append(self)
-
-    def kill(self) -> None:
-        pass
-
-    def poll(self) -> int | None:
-        return -9 if self.ended else None
-
-    def wait(self, timeout: float) -> int:
-        if not self.ended:
-            raise subprocess.TimeoutExpired("nvml", timeout)
-        return -9
-
-
-def test_a_wedged_child_is_the_only_one_and_none_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Held, "made", [], raising=False)
-    monkeypatch.setattr(subprocess, "Popen", Held)
-    monkeypatch.setattr(os, "set_blocking", lambda *_: None)
-    memory = gpus.GpuMemory("app", [0])
-    for turn in range(20):
-        memory.ask(1.0 + turn * 30.0)
-    assert len(Held.made) == 1 and memory.helpers == {1000}
-    assert "NVML does not respond" in memory.error
-    Held.made[0].ended = True
-    memory.ask(1000.0)
-    assert len(Held.made) == 2 and memory.helpers == {1001}
 
 
 def use(used_mib: int, *pids: int) -> dict[int, gpus.GpuUse]:
@@ -67,7 +28,7 @@ def use(used_mib: int, *pids: int) -> dict[int, gpus.GpuUse]:
 def test_memory_is_waited_for_until_it_is_free_or_nvml_does_not_tell(
     answers: list[dict[int, gpus.GpuUse]], error: str, left: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = gpus.GpuMemory("app", [0])
+    memory = gpus.GpuMemory([0])
 
     def wait(_: float) -> bool:
         memory.answer, memory.error = answers.pop(0), error
@@ -118,7 +79,7 @@ def test_the_first_answer_tells_which_gpu_has_which_number(
     monkeypatch.setitem(sys.modules, "pynvml", driver(uuids))
     monkeypatch.setattr(sys, "stdin", io.StringIO("?\n?\n"))
     gpus.run(["0", "1"])
-    memory = gpus.GpuMemory("app", [0, 1])
+    memory = gpus.GpuMemory([0, 1])
     for line in capsys.readouterr().out.splitlines():
         memory._understand(json.loads(line), 1.0)
         assert (memory.error, memory.uuids, memory.answer is None) == (error, there, bool(error))

@@ -11,6 +11,7 @@ import pytest
 from tests.support.gang import linked_run
 
 from orchestrator.node.agent import lifecycle, verdicts
+from orchestrator.node.agent.causes import Statement, Weight
 from orchestrator.node.agent.lifecycle import (
     FOLLOW_LEADER_S,
     LEADERS_CHECKS_S,
@@ -22,9 +23,8 @@ from orchestrator.node.agent.lifecycle import (
     LinkFacts,
     Send,
 )
-from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.agent.membership import RECONNECT_S
 from orchestrator.node.agent.verdicts import PlainEffect, PlainEvent
-from orchestrator.node.network.broken import RECONNECT_S
 from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
 from orchestrator.protocol.message import Message

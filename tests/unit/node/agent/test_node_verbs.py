@@ -16,10 +16,9 @@ from tests.support.gang import Cluster, Gang
 from tests.support.waiting import slack
 
 from orchestrator.node import processes, supervision
-from orchestrator.node.agent.run import run_of
-from orchestrator.node.engine import deaths
+from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import lock, report, stage, stop
+from orchestrator.node.verbs import lock, orders, report, stage
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
 from orchestrator.protocol.verbs import GangRequest, StopAnswer
@@ -27,7 +26,7 @@ from orchestrator.protocol.verbs import GangRequest, StopAnswer
 
 def test_staged_files_keep_their_secret(gang: Gang) -> None:
     cluster = gang()
-    folder = Path(stage.answer(cluster.staging(0))["folder"])
+    folder = Path(stage.stage(cluster.staging(0))["folder"])
     assert (folder / "key").read_text().strip() == cluster.key
     assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
     assert cluster.key not in (folder / "run.json").read_text()
@@ -43,7 +42,7 @@ def test_staged_files_keep_their_secret(gang: Gang) -> None:
 )
 def test_a_request_that_is_none_is_refused_in_words(gang: Gang, change: dict[str, object]) -> None:
     with pytest.raises(Failure) as refused:
-        stage.answer({**gang().staging(0), **change})
+        stage.stage({**gang().staging(0), **change})
     assert refused.value.kind == "bad-request"
 
 
@@ -56,7 +55,7 @@ def test_an_older_controller_may_leave_keys_out(gang: Gang) -> None:
 def test_old_runs_are_forgotten(gang: Gang) -> None:
     cluster = gang()
     for number in range(9):
-        stage.answer({**cluster.staging(0), "run_id": f"run{number}"})
+        stage.stage({**cluster.staging(0), "run_id": f"run{number}"})
     runs = sorted(path.name for path in Path(cluster.state_dir(0), "gangs/gang0/runs").iterdir())
     assert runs == [f"run{number}" for number in range(4, 9)]
 
@@ -64,13 +63,13 @@ def test_old_runs_are_forgotten(gang: Gang) -> None:
 def test_nothing_there_is_an_answer(tmp_path: Path) -> None:
     here = {"state_dir": str(tmp_path / "none"), "gang": "g"}
     assert report.answer(here)["reports"] == []
-    assert stop.answer(here) == StopAnswer(state="absent").as_json()
+    assert orders.stop(here) == StopAnswer(state="absent").as_json()
     assert lock.answer({**here, "op": "show"})["held"] is None
 
 
 def test_a_state_folder_that_may_not_be_written_is_told(gang: Gang) -> None:
     with pytest.raises(Failure, match=r"Not a directory|File exists|Permission"):
-        stage.answer({**gang().staging(0), "state_dir": "/dev/null/x"})
+        stage.stage({**gang().staging(0), "state_dir": "/dev/null/x"})
 
 
 def hold(folder: Path, token: str, **more: object) -> dict[str, object]:
@@ -165,17 +164,17 @@ def _hold_in_a_process(folder: Path, token: str) -> bool:
 
 
 def log_lines(cluster: Cluster, lines: int) -> bytes:
-    from orchestrator.node import itself
+    from orchestrator.node import dispatch
 
     request = f'{{"state_dir": "{cluster.state_dir(0)}", "gang": "gang0", "lines": {lines}}}'
-    command = itself.command(itself.application(), "logs")
+    command = dispatch.command("logs")
     return subprocess.run(command, input=request.encode(), capture_output=True, check=True, timeout=30).stdout
 
 
 @pytest.mark.parametrize("lines", [0, 1, 3, 50_000, 200_000])
 def test_the_last_lines_of_a_log(gang: Gang, lines: int) -> None:
     cluster = gang()
-    folder = Path(stage.answer(cluster.staging(0))["folder"])
+    folder = Path(stage.stage(cluster.staging(0))["folder"])
     assert log_lines(cluster, lines) == b""
     text = [b"%06d" % number for number in range(100_000)]
     (folder / "engine.log").write_bytes(b"\n".join(text))
@@ -203,11 +202,11 @@ def test_how_a_process_died(reaped: bool, number: int, words: str) -> None:
     assert select.select([pidfd], [], [], 10)[0]
     if reaped:
         child.wait()
-    death = deaths.death_of(child.pid, start, pidfd)
+    death = supervision.death_of(child.pid, start, pidfd)
     child.wait()
     child.stdin.close()
     os.close(pidfd)
-    if death != deaths.UNKNOWN or not reaped:  # before Linux 6.15 the status of a reaped process is lost
+    if death != supervision.UNKNOWN or not reaped:  # before Linux 6.15 the status of a reaped process is lost
         assert death.words().startswith(words)
     assert not processes.alive(child.pid, start)
     assert not supervision.send(child.pid, start, signal.SIGTERM)
@@ -217,14 +216,14 @@ def test_a_report_waits_for_news_and_no_longer_than_asked(gang: Gang) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     cluster = gang()
-    stage.answer(cluster.staging(0))
+    stage.stage(cluster.staging(0))
     mark = report.answer(cluster.base(0))["seen"]
     begin = time.monotonic()
     assert report.answer({**cluster.base(0), "seen": mark, "wait_s": 0.3})["seen"] == mark
     assert 0.3 <= time.monotonic() - begin < 5.0 * slack()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(report.answer, {**cluster.base(0), "seen": mark, "wait_s": 10.0})
-        stage.answer({**cluster.staging(0), "run_id": "another"})
+        stage.stage({**cluster.staging(0), "run_id": "another"})
         told = waiting.result(timeout=5.0)
     assert told["seen"] != mark and told["reports"][0]["run_id"] == "another"
     assert report.answer({**cluster.base(0), "seen": mark, "wait_s": 10.0})["seen"] == told["seen"]

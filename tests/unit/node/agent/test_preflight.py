@@ -15,7 +15,7 @@ from tests.support.gang import Cluster, Gang
 from orchestrator.engines import router
 from orchestrator.node.agent import preflight
 from orchestrator.node.agent.preflight import OwnRun
-from orchestrator.node.agent.run import run_of
+from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.engine.gpus import GpuMemory, GpuUse
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ class Memory(GpuMemory):
 
 def check(cluster: Cluster, memory: GpuMemory | None = None, **changes: Any) -> list[tuple[str, str, str]]:
     run = run_of({**cluster.staging(0), **changes}, str(cluster.folder))
-    return [(f.kind, f.where, f.what) for f in preflight.check(run, memory or Memory("", ()))]
+    return [(f.kind, f.where, f.what) for f in preflight.check(run, memory or Memory(()))]
 
 
 def test_all_is_well(gang: Gang) -> None:
@@ -169,7 +169,7 @@ def test_a_stack_that_is_not_installed(gang: Gang) -> None:
 def test_a_missing_router_environment_names_the_routers_own_setting(gang: Gang) -> None:
     missing = {"venv_python": "/nowhere/bin/python3", "python_fix": router.PYTHON_FIX}
     run = run_of({**gang().staging(0), **missing}, "/nowhere")
-    (failure,) = preflight.check(run, Memory("", ()))
+    (failure,) = preflight.check(run, Memory(()))
     assert "l40s_router_venv" in failure.fix and "l40s_venv" not in failure.fix
 
 
@@ -184,7 +184,7 @@ def test_a_missing_router_environment_names_the_routers_own_setting(gang: Gang) 
     ids=["idle with the driver's own memory", "busy", "barely busy", "busy by a stranger"],
 )
 def test_a_gpu_that_somebody_uses(gang: Gang, use: GpuUse, kinds: list[str], word: str) -> None:
-    memory = Memory("", (0,), answer={0: use})
+    memory = Memory((0,), answer={0: use})
     found = check(gang(), memory, device="cuda", gpus=[0], tp_ranks=[0])
     assert [kind for kind, _, _ in found] == kinds
     assert all(where == "GPU 0" and word in what for _, where, what in found)
@@ -207,7 +207,7 @@ def test_a_rank_never_moves_to_another_gpu(
     gang: Gang, there: dict[str, int], told: list[tuple[str, str, str]], answers: bool
 ) -> None:
     """Also where NVML refuses an index that it no longer has."""
-    memory = Memory("", (1, 3), answer={1: GpuUse(1, 0), 3: GpuUse(3, 0)} if answers else None, uuids=there)
+    memory = Memory((1, 3), answer={1: GpuUse(1, 0), 3: GpuUse(3, 0)} if answers else None, uuids=there)
     staged: dict[str, Any] = {"device": "cuda", "gpus": [1, 3], "tp_ranks": [0, 1]}
     found = check(gang(), memory, **staged, gpu_uuids=["GPU-a", "GPU-b"])
     assert [one[:2] for one in found] == ([one[:2] for one in told] or ([] if answers else [("no-nvml", "NVML")]))
@@ -237,7 +237,7 @@ def test_a_gpu_that_the_gangs_own_run_uses_is_free_for_its_next_one(
     gang: Gang, use: GpuUse, own: OwnRun, busy: str
 ) -> None:
     run = run_of({**gang().staging(0), "device": "cuda", "gpus": [0], "tp_ranks": [0]}, "/nowhere")
-    found = [failure.what for failure in preflight.check(run, Memory("", (0,), answer={0: use}), own)]
+    found = [failure.what for failure in preflight.check(run, Memory((0,), answer={0: use}), own)]
     assert bool(found) is bool(busy) and all(busy in what for what in found)
 
 
@@ -246,7 +246,7 @@ def test_a_port_that_the_gangs_own_run_takes_is_free_for_its_next_one(gang: Gang
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wanted = {"check_free": [{"address": "127.0.0.1", "port": taken.getsockname()[1]}]}
         run = run_of({**gang().staging(0), "ports": wanted}, "/nowhere")
-        assert (preflight.check(run, Memory("", ()), own) == []) is free
+        assert (preflight.check(run, Memory(()), own) == []) is free
 
 
 def test_a_port_whose_holder_is_hidden_is_ours_where_our_run_was_staged_with_it(
@@ -256,12 +256,12 @@ def test_a_port_whose_holder_is_hidden_is_ours_where_our_run_was_staged_with_it(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         run = run_of({**gang().staging(0), "ports": {"check_free": [{"port": port}]}}, "/nowhere")
-        assert preflight.check(run, Memory("", ()), OwnRun(ports=frozenset({port}))) == []
-        assert preflight.check(run, Memory("", ()), OwnRun(ports=frozenset({port + 1})))
+        assert preflight.check(run, Memory(()), OwnRun(ports=frozenset({port}))) == []
+        assert preflight.check(run, Memory(()), OwnRun(ports=frozenset({port + 1})))
 
 
 def test_nvml_that_does_not_answer_is_told(gang: Gang) -> None:
-    ((kind, _, what),) = check(gang(), Memory("", (0,), error="Driver Not Loaded"), device="cuda", gpus=[0])
+    ((kind, _, what),) = check(gang(), Memory((0,), error="Driver Not Loaded"), device="cuda", gpus=[0])
     assert kind == "no-nvml" and "Driver Not Loaded" in what
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.messages import message
 
-from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.agent.causes import Statement, Weight
 from orchestrator.node.agent.verdicts import (
     ANSWER_S,
     HOLD_S,

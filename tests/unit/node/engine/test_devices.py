@@ -11,7 +11,7 @@ from tests.support.variants import bonded_rails
 
 from orchestrator.node.engine.devices import Devices, look, word
 from orchestrator.node.engine.kernel_words import DeadProcess
-from orchestrator.protocol.network import NodeNetwork
+from orchestrator.protocol.planned import NodeNetwork
 
 NETWORK = NodeNetwork(hca="=mlx5_0:1,mlx5_2:1", sockets=("bond0",))
 PLACE = "00000000:9B:00.0"

@@ -12,13 +12,13 @@ from orchestrator.node.engine.guardian import BEAT, GO, RELEASE, AgentWatch
 
 SCRIPT = """
 import os, signal, sys, time
-from orchestrator.node.agent import staged_files
-from orchestrator.node.agent.run import Run
+from orchestrator.node.agent import staged_run
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import guardian
 from orchestrator.protocol.staging import Endpoint
 
 folder, name = sys.argv[1:]
-staged_files.script = lambda run: open(f"{folder}/script", "rb").read()  # a pipe: the child waits here for its words
+staged_run.script_of = lambda run: open(f"{folder}/script", "rb").read()  # a pipe: the child waits here for its words
 run = Run(folder=folder, run_id="r", gang="g", node="a", node_rank=0, nnodes=1, leader=Endpoint(port=1),
           working_dir=folder)
 one = guardian.fork(run, lambda: None)

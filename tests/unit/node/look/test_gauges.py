@@ -18,8 +18,7 @@ from orchestrator.node.look import gauges
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
     yield
-    while gauges._kept:
-        gauges._kept.pop().close()
+    gauges._nvml.close()
 
 
 class NVMLError(Exception):

@@ -63,8 +63,9 @@ def test_a_whole_machine_is_read(tmp_path: Path) -> None:
 
 def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)
+    monkeypatch.setattr(patience_of, "FILE_DEADLINE_S", 0.2)
     started = time.monotonic()
-    read = read_hardware(str(root), parts=[HardwarePart("a", plain), HardwarePart("b", last)], file_deadline_s=0.2)
+    read = read_hardware(str(root), parts=[HardwarePart("a", plain), HardwarePart("b", last)])
     assert read["errors"] == {"/sys/stuck": "ETIMEDOUT"}
     assert read["files"] == {"/sys/before": "before", "/sys/after": "after", "/sys/last": "last"}
     assert time.monotonic() - started < 5 * slack()
@@ -72,9 +73,10 @@ def test_a_file_that_hangs_is_named_and_the_rest_is_read(root: Path, monkeypatch
 
 def test_the_whole_has_a_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang_at("/sys/stuck", monkeypatch)
+    monkeypatch.setattr(patience_of, "DEADLINE_S", 0.3)
     started = time.monotonic()
     parts = [HardwarePart("first", last), HardwarePart("second", plain)]
-    read = read_hardware(str(root), parts=parts, file_deadline_s=60, deadline_s=0.3)
+    read = read_hardware(str(root), parts=parts)
     assert read["files"]["/sys/last"] == "last"
     assert read["errors"]["second"] == "ETIMEDOUT"
     assert time.monotonic() - started < 5 * slack()
@@ -106,9 +108,11 @@ def test_a_reader_without_a_processor_does_not_hang_at_a_path(root: Path, monkey
     hang_at("/sys/stuck", monkeypatch)  # all that can be seen of it: runnable, and no processor time
     monkeypatch.setattr(processes, "read", lambda _: process_in("R"))
     monkeypatch.setattr(supervision, "processor_s", lambda _: 0.0)
+    monkeypatch.setattr(patience_of, "FILE_DEADLINE_S", 0.1)
+    monkeypatch.setattr(patience_of, "DEADLINE_S", 0.5)
     hung: dict[str, str] = {}
     parts = [HardwarePart("first", last), HardwarePart("second", plain)]
-    read = read_hardware(str(root), parts=parts, file_deadline_s=0.1, deadline_s=0.5, hung=hung)
+    read = read_hardware(str(root), parts=parts, hung=hung)
     assert {"second"} <= set(read["errors"]) <= {"first", "second"}
     assert hung == {}
 

@@ -17,7 +17,7 @@ from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.node.engine.service import Service
 from orchestrator.node.engine.vitality import ProbeTimes
 from orchestrator.node.network import http_connection
-from orchestrator.node.verbs import ask
+from orchestrator.node.verbs import figures
 from orchestrator.protocol.staging import CanaryOrder
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
@@ -60,7 +60,7 @@ def url(gang_dir: Path) -> Iterator[str]:
 def asked(gang_dir: Path, url: str, certificate: str) -> tuple[int | None, str, str]:
     request = HttpRequest(url=url, certificate=certificate)
     whole = AskRequest(state_dir=str(gang_dir.parent.parent), gang="router", asks=(request,)).as_json()
-    (answer,) = ask.answer(whole)["answers"]
+    (answer,) = figures.ask(whole)["answers"]
     return answer["status"], answer["body"], answer["error"]
 
 
@@ -86,7 +86,7 @@ def of_hook(port: int) -> str:
 
 def of_ask(port: int) -> str:
     request = AskRequest(asks=(HttpRequest(url=f"http://127.0.0.1:{port}/", timeout_s=0.3),))
-    return str(ask.answer(request.as_json())["answers"])
+    return str(figures.ask(request.as_json())["answers"])
 
 
 def of_service(port: int) -> str:

@@ -1,80 +1,119 @@
-"""Listen and dial over loopback: an open port, a refusal, silence, and a datagram of full size."""
+"""listen and dial against each other on loopback: open, refused, silent, too big, and no port left in use after it."""
 
 from __future__ import annotations
 
-import io
 import json
+import random
+import secrets
 import socket
+import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.hostile import Strangers, resident_bytes
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 from orchestrator.node.failure import Failure
-from orchestrator.node.network import dial, listen
-from orchestrator.protocol.ways import DialTarget
+from orchestrator.node.network import reach
+from orchestrator.node.network.reach import MOST_CALLERS, dial
+from orchestrator.protocol.looks import DialTarget
+
+HERE = "127.0.0.1"
+MOST_MEMORY = 16 << 20
+LISTEN = "import json, sys; from orchestrator.node.network import reach; reach.stream(json.loads(sys.argv[1]))"
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+@contextmanager
+def listening(**request: Any) -> Iterator[dict[str, Any]]:
+    """Yields the listener's list of open ports; the listener ends with the test."""
+    whole = json.dumps({"address": HERE, "seconds": 20, **request})
+    with subprocess.Popen([sys.executable, "-c", LISTEN, whole], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        try:
+            yield json.loads(child.stdout.readline())["value"]
+        finally:
+            child.stdout.close()
+            assert child.wait(5) == 0, "it ends when its caller goes away"
 
 
-class Output(io.StringIO):
-    """Stands for the pipe to the caller; a real file descriptor so that it can be polled."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__()
-        self.descriptor = descriptor
-
-    def fileno(self) -> int:
-        return self.descriptor
+def target(kind: str, port: int, **more: Any) -> dict[str, Any]:
+    return {"name": "node1", "kind": kind, "side": "tcp", "address": HERE, "port": port, "timeout_s": 2.0, **more}
 
 
-@pytest.fixture
-def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    mine, theirs = socket.socketpair()
-    output = Output(mine.fileno())
-    monkeypatch.setattr(sys, "stdout", output)
+def outcomes(*targets: dict[str, Any]) -> list[str]:
+    said = {
+        (one["kind"], one["port"], one.get("size") or 0): one["outcome"] for one in dial({"targets": list(targets)})
+    }
+    return [said[one["kind"], one["port"], one.get("size") or 0] for one in targets]
+
+
+def test_open_refused_and_datagrams_by_either_interface() -> None:
+    port, nobody, rail = free_port(), free_port(), "127.0.0.2"
+    with listening(tcp_ports=[port], rails={rail: "lo"}) as opened:
+        assert opened["tcp"] == {str(port): "listening"}
+        echo = opened["udp"][HERE]
+        assert outcomes(
+            target("tcp", port),
+            target("tcp", opened["ephemeral"]),
+            target("tcp", nobody),
+            target("mtu", echo, size=64),
+            target("mtu", echo, size=9000),
+            target("mtu", opened["rails"][rail], size=1500, address=rail),
+            target("mtu", nobody, size=1500),
+        ) == ["open", "open", "refused", "open", "open", "open", "refused"]
+        (passed,) = dial({"targets": [target("tcp", port)]})
+        assert 0 <= passed["ms"] < 2000
+
+
+def test_a_datagram_that_the_way_can_not_carry_is_too_big() -> None:
+    with listening() as opened:
+        assert outcomes(target("mtu", opened["udp"][HERE], size=70_000)) == ["too-big"]
+
+
+def test_a_port_that_was_tried_can_be_bound_at_once() -> None:
+    """An engine binds without SO_REUSEADDR: a connection in TIME_WAIT would block it."""
     port = free_port()
-    request = {"address": "127.0.0.1", "tcp_ports": [port], "seconds": 30, "rails": {"127.0.0.2": "lo"}}
-    thread = threading.Thread(target=listen.stream, args=(request,))
-    thread.start()
-    deadline = time.monotonic() + 5
-    while "\n" not in output.getvalue() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    yield {"port": port, **json.loads(output.getvalue())["value"]}
-    theirs.close()
-    thread.join(timeout=5)
-    assert not thread.is_alive(), "listen must end when its caller goes away"
-    mine.close()
+    with listening(tcp_ports=[port]):
+        assert outcomes(*[target("tcp", port)] * 1) == ["open"]
+        dial({"targets": [target("tcp", port) for _ in range(8)]})
+    with socket.socket() as engine:
+        engine.bind((HERE, port))
 
 
-def outcome(**target: Any) -> str:
-    (result,) = dial.answer({"targets": [{"kind": "tcp", "address": "127.0.0.1", "timeout_s": 0.5, **target}]})
-    return str(result["outcome"])
+def test_any_bytes_at_its_ports_keep_nobody_from_his_answer_and_take_neither_memory_nor_descriptors() -> None:
+    port = free_port()
+    with listening(tcp_ports=[port], seconds=60) as opened, ExitStack() as idle:
+        pid, echo = opened["pid"], opened["udp"][HERE]
+        before = resident_bytes(pid)
+        with (
+            Strangers(HERE, port, 16, seed := secrets.randbelow(1 << 20)) as strangers,
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        ):
+            rng = random.Random(seed)
+            for _ in range(2 * MOST_CALLERS):
+                with suppress(OSError):  # one connection too many
+                    idle.enter_context(socket.create_connection((HERE, port), timeout=20))
+                datagrams.sendto(rng.randbytes(rng.randrange(1, 9000)), (HERE, echo))
+            until(lambda: strangers.connections > 500, 20.0, lambda: f"seed {seed}: {strangers}")
+            wanted = [target("tcp", port), target("mtu", echo, size=64)]
+            until(lambda: outcomes(*wanted) == ["open", "open"], 10.0, lambda: f"seed {seed}: {outcomes(*wanted)}")
+        assert resident_bytes(pid) - before < MOST_MEMORY, f"seed {seed}"
+        assert len(list(Path(f"/proc/{pid}/fd").iterdir())) < MOST_CALLERS + 32, f"seed {seed}"
 
 
-def test_listeners_are_found_by_tcp_and_by_datagram(listening: dict[str, Any]) -> None:
-    assert listening["tcp"] == {str(listening["port"]): "listening"}
-    assert outcome(port=listening["port"]) == "open"
-    assert outcome(port=listening["ephemeral"]) == "open"
-    assert outcome(kind="mtu", port=listening["udp"]["127.0.0.1"], size=9000) == "open"
-    assert outcome(kind="mtu", address="127.0.0.2", port=listening["rails"]["127.0.0.2"], size=1500) == "open"
-
-
-def test_a_datagram_larger_than_the_interface_takes_is_too_big(listening: dict[str, Any]) -> None:
-    assert outcome(kind="mtu", port=listening["udp"]["127.0.0.1"], size=65536 + 28) == "too-big"
-
-
-def test_nobody_listening_is_a_refusal() -> None:
-    assert outcome(port=free_port()) == "refused"
-    assert outcome(kind="mtu", port=free_port(), size=1500) == "refused"
+def test_a_port_that_is_in_use_is_said_to_be_taken() -> None:
+    with socket.socket() as engine:
+        engine.bind((HERE, 0))
+        engine.listen()
+        port = int(engine.getsockname()[1])
+        with listening(tcp_ports=[port]) as opened:
+            assert opened["tcp"] == {str(port): "taken"}
 
 
 def test_a_full_backlog_that_never_answers_is_silence() -> None:
@@ -86,14 +125,14 @@ def test_a_full_backlog_that_never_answers_is_silence() -> None:
         for sock in waiting:
             sock.setblocking(False)
             sock.connect_ex(("127.0.0.1", port))
-        assert outcome(port=port) == "silent"
+        assert outcomes(target("tcp", port, timeout_s=0.5)) == ["silent"]
         for sock in waiting:
             sock.close()
 
 
 def test_a_request_without_a_port_is_told() -> None:
     with pytest.raises(Failure, match=r"DialRequest\.targets\.0 has no key 'port'"):
-        dial.answer({"targets": [{"kind": "tcp", "address": "127.0.0.1"}]})
+        dial({"targets": [{"kind": "tcp", "address": "127.0.0.1"}]})
 
 
 def test_what_passes_at_a_later_try_is_open() -> None:
@@ -102,23 +141,17 @@ def test_what_passes_at_a_later_try_is_open() -> None:
         port = late.getsockname()[1]
         opens = threading.Timer(0.3, late.listen)
         opens.start()
-        (result,) = dial.answer(
-            {"targets": [{"kind": "tcp", "address": "127.0.0.1", "port": port}], "tries": 200, "spacing_s": 0.05}
-        )
+        (result,) = dial({"targets": [target("tcp", port)], "tries": 200, "spacing_s": 0.05})
         opens.join()
     assert result["outcome"] == "open" and result["tries"] > 1
 
 
-def test_what_never_passes_is_tried_as_often_as_was_asked(listening: dict[str, Any]) -> None:
-    targets = [
-        {"name": name, "kind": "tcp", "address": "127.0.0.1", "port": port}
-        for name, port in (("closed", free_port()), ("open", listening["port"]))
-    ]
-    results = dial.answer({"targets": targets, "tries": 3, "spacing_s": 0.01})
-    assert {one["name"]: (one["outcome"], one["tries"]) for one in results} == {
-        "closed": ("refused", 3),
-        "open": ("open", 1),
-    }
+def test_what_never_passes_is_tried_as_often_as_was_asked() -> None:
+    with listening(tcp_ports=[port := free_port()]):
+        wanted = [target("tcp", free_port(), name="closed"), target("tcp", port, name="open")]
+        results = dial({"targets": wanted, "tries": 3, "spacing_s": 0.01})
+    said = {one["name"]: (one["outcome"], one["tries"]) for one in results}
+    assert said == {"closed": ("refused", 3), "open": ("open", 1)}
 
 
 NEIGHBOURS = """IP address       HW type     Flags       HW address            Mask     Device
@@ -143,11 +176,11 @@ def test_whether_arp_was_answered_on_an_interface(
 ) -> None:
     table = tmp_path / "arp"
     table.write_text(NEIGHBOURS)
-    monkeypatch.setattr(dial, "_NEIGHBOURS", str(table))
-    target = DialTarget(kind="tcp", address=address, port=1, device=device)
-    assert dial._resolved(target) is said
-    monkeypatch.setattr(dial, "_NEIGHBOURS", str(tmp_path / "missing"))
-    assert dial._resolved(target)
+    monkeypatch.setattr(reach, "_NEIGHBOURS", str(table))
+    wanted = DialTarget(kind="tcp", address=address, port=1, device=device)
+    assert reach._resolved(wanted) is said
+    monkeypatch.setattr(reach, "_NEIGHBOURS", str(tmp_path / "missing"))
+    assert reach._resolved(wanted)
 
 
 ROUTES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
@@ -169,10 +202,10 @@ def test_an_address_that_the_kernel_has_no_place_for_is_not_silent(
 ) -> None:
     for name, text in (("_ROUTES", ROUTES), ("_NEIGHBOURS", ASKED_IN_VAIN)):
         (tmp_path / name).write_text(text)
-        monkeypatch.setattr(dial, name, str(tmp_path / name))
-    monkeypatch.setattr(dial, "_flags", FLAGS.__getitem__)
-    target = DialTarget(name="node1", kind="tcp", address=address, port=1, timeout_s=0.0)
-    attempt = dial._Attempt(target, started=0.0, deadline=1.0)
+        monkeypatch.setattr(reach, name, str(tmp_path / name))
+    monkeypatch.setattr(reach, "_flags", FLAGS.__getitem__)
+    wanted = DialTarget(name="node1", kind="tcp", address=address, port=1, timeout_s=0.0)
+    attempt = reach._Attempt(wanted, started=0.0, deadline=1.0)
     with socket.socket() as sock:
-        tried = dial._outcome(sock, attempt, answered=False, now=2.0)
+        tried = reach._outcome(sock, attempt, answered=False, now=2.0)
     assert tried is not None and tried[1].outcome == said

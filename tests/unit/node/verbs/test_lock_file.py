@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.node.failure import Failure
-from orchestrator.node.verbs import arm, go, lock, stage, stop
+from orchestrator.node.verbs import arm, lock, orders, stage
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.verbs import LockAnswer
 
@@ -62,12 +63,12 @@ def test_a_damaged_lock_is_given_back_by_force(damaged: Path, tmp_path: Path) ->
     assert ask(tmp_path, "acquire", holder=HOLDER)["mine"]
 
 
-@pytest.mark.parametrize("verb", [stage, arm, go, stop])
-def test_who_has_lost_the_lock_changes_nothing(tmp_path: Path, verb: Any) -> None:
+@pytest.mark.parametrize("verb", [stage.stage, arm.answer, orders.go, orders.stop])
+def test_who_has_lost_the_lock_changes_nothing(tmp_path: Path, verb: Callable[[dict[str, Any]], object]) -> None:
     ask(tmp_path, "acquire", holder={**HOLDER, "token": "theirs", "who": "bob"})
     request = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine"}
     with pytest.raises(Failure, match=r"taken over or released: bob@h holds it") as refused:
-        verb.answer(request)
+        verb(request)
     assert refused.value.kind == "lock-lost"
 
 
@@ -100,9 +101,9 @@ def test_a_full_disk_is_what_a_stop_there_says(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as on_a_full_disk:
         on_a_full_disk.setattr(os, "open", full)
         with pytest.raises(Failure, match="the disk is full") as told:
-            stop.answer(request)
+            orders.stop(request)
     assert told.value.kind == "no-space" and "df -h" in told.value.fix
-    assert stop.answer(request)["state"] == "stopped"
+    assert orders.stop(request)["state"] == "stopped"
 
 
 def test_a_node_that_finds_another_one_s_mark_in_its_directory_is_refused(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_node_that_finds_another_one_s_mark_in_its_directory_is_refused(tmp_pa
     request: dict[str, object] = {"state_dir": str(tmp_path), "gang": "g", "run_id": "r", "token": "mine"}
     request |= {"node": "node1", "node_rank": 1, "nnodes": 2, "leader": {"port": 1}}
     with pytest.raises(Failure, match=r"node1 and node0 have the same state directory") as refused:
-        stage.answer({**request, "others": ["node0", "node1"]})
+        stage.stage({**request, "others": ["node0", "node1"]})
     assert refused.value.kind == "shared-state"
     assert [path.name for path in (tmp_path / "gangs/g").iterdir() if path.is_dir()] == [], "nothing was staged"
 

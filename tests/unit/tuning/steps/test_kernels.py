@@ -20,8 +20,8 @@ from orchestrator.jobs import run as jobs
 from orchestrator.jobs.messages import JobRequest
 from orchestrator.model.errors import DeployError, Exit, VerificationDiffers
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.protocol.layout import Layout
 from orchestrator.protocol.message import parsed
+from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import Endpoint, StagingRequest
 from orchestrator.tuning.commands import check as verb
 from orchestrator.tuning.messages import KernelLine, KernelsOrder

@@ -23,7 +23,7 @@ from orchestrator.loading.resources import data_dir
 from orchestrator.loading.stacks import load_stack, stack_recipe
 from orchestrator.model.errors import DeployError, InputError, NodeError, Unreachable, VerificationDiffers
 from orchestrator.model.inventory import Inventory, Overrides
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.remote import node_app
 from orchestrator.tuning.pack import Pack, Published, devices, parts_of
 from orchestrator.tuning.steps.packs import fetch, fetched_json, load_pack, load_published, pull, push, save_pack

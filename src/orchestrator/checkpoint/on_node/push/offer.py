@@ -18,9 +18,8 @@ from orchestrator.checkpoint.on_node.push.target import PARTIAL, FileEntry
 from orchestrator.node import files
 from orchestrator.node.agent import weights
 from orchestrator.node.failure import Failure, os_failures
-from orchestrator.node.requests import request_of
+from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
 from orchestrator.node.sha256 import Digests
-from orchestrator.node.telling import TICK_S, in_parts, reader_is_gone, tell
 from orchestrator.protocol.jobs import OfferRequest
 
 MOST_READERS = 4

@@ -29,11 +29,10 @@ from orchestrator.checkpoint.on_node.push.giver import (
     rsync,
 )
 from orchestrator.checkpoint.on_node.push.target import REPAIR, FileEntry, PushTarget, entries_of
-from orchestrator.node import below, files
+from orchestrator.node import files
 from orchestrator.node.failure import Failure, failure_of, os_failures
-from orchestrator.node.requests import request_of
+from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
 from orchestrator.node.sha256 import CHUNK, Counted, Digests
-from orchestrator.node.telling import TICK_S, reader_is_gone, tell
 from orchestrator.protocol.jobs import Giving, ReceiveRequest
 
 PATIENCE_S = 20.0
@@ -55,7 +54,7 @@ def stream(request: dict[str, Any]) -> None:
     try:
         entries = entries_of(asked.files)
     except ValueError as wrong:
-        raise Failure("outside", f"the list of files is refused: {wrong}", "request", below.FIX) from None
+        raise Failure("outside", f"the list of files is refused: {wrong}", "request", files.FIX) from None
     target = PushTarget(Path(asked.directory), entries, repair=asked.repair)
     with os_failures(asked.directory):
         _receive(asked, files.state_dir(asked.state_dir), target)
@@ -228,7 +227,7 @@ class Arrival:
     def _fetch(self, batch: Sequence[FileEntry]) -> None:
         arriving = self._target.arriving
         for entry in batch:
-            below.refuse_links(arriving, entry.source)
+            files.refuse_links(arriving, entry.source)
             if files.size(arriving / entry.source) > entry.size:  # --append leaves what is longer
                 (arriving / entry.source).unlink()
         fetch = Fetch(self._command, batch)

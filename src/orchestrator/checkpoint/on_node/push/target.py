@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.on_node.target import check_space, lock, sync_directory, target_failures
-from orchestrator.node import below, files
+from orchestrator.node import files
 from orchestrator.node.failure import Failure
 
 PARTIAL = ".l40s-partial"
@@ -46,7 +46,7 @@ def entries_of(listed: Any) -> tuple[FileEntry, ...]:
     if not isinstance(listed, list) or len(listed) > MOST_FILES:
         raise ValueError(f"not a list of at most {MOST_FILES} files")
     entries = tuple(_entry(item) for item in listed)
-    below.refuse_clashes(entry.path for entry in entries)
+    files.refuse_clashes(entry.path for entry in entries)
     return entries
 
 
@@ -56,7 +56,7 @@ def _entry(item: Any) -> FileEntry:
     path, source, size = item
     if type(size) is not int or not 0 <= size <= LARGEST:
         raise ValueError(f"a file of {str(size)[:40]} bytes")
-    return FileEntry(below.plain_path(path), below.plain_path(source, hidden=True), size)
+    return FileEntry(files.plain_path(path), files.plain_path(source, hidden=True), size)
 
 
 class PushTarget:
@@ -94,8 +94,8 @@ class PushTarget:
                 self.folder, self.repairs = self.directory, True
             if self.directory.exists() and not self.directory.is_dir():
                 raise Failure("target", "is not a directory", str(self.directory), "choose another name with --as")
-            below.refuse_links(self.arriving, "")
-            below.refuse_links(self.work, "")
+            files.refuse_links(self.arriving, "")
+            files.refuse_links(self.work, "")
             self.arriving.mkdir(parents=True, exist_ok=True)
             self._hold()
             self._remove_strangers()
@@ -112,13 +112,13 @@ class PushTarget:
     def place(self, arrived: Path, path: str) -> os.stat_result:
         """Give an arrived file its name; what has a name is on the disk."""
         named = self.folder / path
-        below.refuse_links(self.folder, path)
+        files.refuse_links(self.folder, path)
         with target_failures(named):
             descriptor = os.open(arrived, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:  # a hard link is another file's
-                    raise Failure("outside", "the received file is not a regular file", str(arrived), below.FIX)
+                    raise Failure("outside", "the received file is not a regular file", str(arrived), files.FIX)
                 os.fchmod(descriptor, 0o644)
                 os.fsync(descriptor)
                 named.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from orchestrator.model.reach import Trial
 from orchestrator.model.snapshot import NOT_RECORDED, Snapshot, part
 from orchestrator.model.topology import NETWORKS, Gpu, Interface, PciDevice, RdmaPort, Switch, Topology
 from orchestrator.planning.choices import tcp_choices
-from orchestrator.protocol.layout import Layout
+from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.machine import Machine
 from orchestrator.topology.network import TcpChoice, usable_rails

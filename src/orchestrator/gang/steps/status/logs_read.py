@@ -23,10 +23,10 @@ from orchestrator.engines.registry import dialects, newest
 from orchestrator.model.errors import InputError
 from orchestrator.model.finding import Finding
 from orchestrator.node.agent import causes
-from orchestrator.node.agent.statements import Statement, Weight
+from orchestrator.node.agent.causes import Statement, Weight
 from orchestrator.node.agent.verdicts import choose
 from orchestrator.node.engine.watch import EXCEPTION, LogWatch, Suspicion
-from orchestrator.protocol.network import NodeNetwork, Transport
+from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 from orchestrator.topology.pasted.facts import without_prefixes
 

@@ -1,0 +1,235 @@
+"""One node's part of a run as the controller staged it, its gang's secrets, and the check that nothing was changed.
+
+Secrets belong to the gang, not to one run, so that somebody who does not have them can start the same plan again: files
+for the engine's user, and the agent's own. All have mode 0600.
+
+Root executes files from here (its own application, and a container's launch script), so nobody but root may be able to
+write to them, or replace a file or folder: that is checked before every start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import pwd
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node import files
+from orchestrator.node.engine import logfile
+from orchestrator.node.failure import Failure
+from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
+from orchestrator.protocol.message import Unreadable
+from orchestrator.protocol.run_files import KeptSecrets
+from orchestrator.protocol.staging import Replaced, SecretFile, Secrets, StagingRequest, launch_digest
+
+SECRETS_FILE = "secrets.json"
+BEFORE_FILE = "secrets.before.json"
+"""Secrets that the newest plan replaced, for a rollback to the plan before it."""
+_AGAIN = "find out who changed it, then stage it again with `l40s-deploy up --model NAME --gang GANG`"
+_MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(StagingRequest):
+    """The staged data, and its folder. Key and secrets are in separate files there."""
+
+    folder: str
+
+    def path(self, name: str) -> str:
+        """A file in the run's folder."""
+        return f"{self.folder}/{name}"
+
+    @property
+    def state(self) -> str:
+        """The state directory that it lies in."""
+        return self.folder.partition("/gangs/")[0]
+
+    @property
+    def unit_name(self) -> str:
+        """Name of the run's transient unit or container, in characters that systemd and Docker allow. The nodes of a
+        lab may share one systemd or Docker."""
+        return "l40s-deploy-" + re.sub(r"[^A-Za-z0-9_.-]", "_", f"{self.gang}-{self.node}-{self.run_id}")
+
+    def owner(self) -> tuple[int, int] | None:
+        """User and group of the engine's user, where files are to be given to him; None for our own.
+
+        Raises KeyError where there is none.
+        """
+        if self.engine_user is None or os.geteuid() != 0:
+            return None
+        user = pwd.getpwnam(self.engine_user)
+        return user.pw_uid, user.pw_gid
+
+    def link_key(self) -> bytes:
+        """The run's secret for the leader link."""
+        text = files.read_text(self.path(files.KEY_FILE))
+        if not text:
+            raise Failure("no-key", "the run's key is missing", self.path(files.KEY_FILE), "run `up` again")
+        return bytes.fromhex(text.strip())
+
+    def hidden_words(self) -> tuple[str, ...]:
+        """Words that must not appear in the engine's log."""
+        return logfile.secrets_of(self.env, self.flags, self._secrets().redact)
+
+    def authorization(self) -> str:
+        """The header that the engine's HTTP requires, '' for none."""
+        return self._secrets().authorization
+
+    def secret_file(self, name: str) -> str:
+        """Path of one of the gang's secret files; '' for none."""
+        return secret_path(self.gang_dir, name)
+
+    @property
+    def gang_dir(self) -> str:
+        """Folder for files of the gang, not of one run."""
+        return os.path.dirname(os.path.dirname(self.folder))
+
+    def _secrets(self) -> KeptSecrets:
+        return kept_secrets(self.gang_dir)
+
+
+def staged_in(folder: str) -> Run:
+    """The run that was staged in a folder. Raises Failure if there is none."""
+    return run_of(files.read_json(f"{folder}/{files.RUN_FILE}"), folder)
+
+
+def run_of(request: Mapping[str, Any], folder: str) -> Run:
+    """From a staging request. Raises Failure for a field that is missing or unreadable, naming it."""
+    found = Run.read({**request, "folder": folder})
+    if isinstance(found, Unreadable):
+        raise Failure("bad-request", f"no staging request: {found}", folder, "run `up` again")
+    words = (*found.argv, *found.env, *found.env.values(), found.model_path, found.working_dir, found.venv_python)
+    if any("\0" in word for word in words):
+        raise Failure("bad-request", "the command line contains a NUL byte", folder, "run `up` again")
+    return found
+
+
+def keep_secrets(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None, *, before: str = "") -> None:
+    """Write the secrets of a staging request; the ones that they replace are kept as those of the run `before`."""
+    replaced = files.read_as(Replaced, f"{gang_dir}/{BEFORE_FILE}")
+    if asked.of_run is not None:
+        if replaced is not None and replaced.run == asked.of_run:
+            _write_secrets(gang_dir, replaced.secrets, owner)
+            files.remove(f"{gang_dir}/{BEFORE_FILE}")
+        return
+    had = _secrets_now(gang_dir)
+    if before and had != asked:
+        files.write_json(f"{gang_dir}/{BEFORE_FILE}", Replaced(run=before, secrets=had).as_json())
+    _write_secrets(gang_dir, asked, owner)
+
+
+def _secrets_now(gang_dir: str) -> Secrets:
+    """The current secrets, in the form of a request."""
+    known = kept_secrets(gang_dir)
+    names = [files.plain(name, "secret file") for name in known.files]
+    held = tuple(SecretFile(name=name, text=files.read_text(f"{gang_dir}/{name}") or "") for name in names)
+    return Secrets(files=held, redact=known.redact, authorization=known.authorization)
+
+
+def _write_secrets(gang_dir: str, asked: Secrets, owner: tuple[int, int] | None) -> None:
+    wanted = {files.plain(file.name, "secret file"): file.text for file in asked.files}
+    for name in kept_secrets(gang_dir).files:
+        if name not in wanted:
+            files.remove(f"{gang_dir}/{files.plain(name, 'secret file')}")
+    for name, text in wanted.items():
+        files.write(f"{gang_dir}/{name}", text, owner=owner)
+    if asked == Secrets():
+        files.remove(f"{gang_dir}/{SECRETS_FILE}")
+        return
+    known = KeptSecrets(redact=asked.redact, authorization=asked.authorization, files=tuple(sorted(wanted)))
+    files.write_json(f"{gang_dir}/{SECRETS_FILE}", known.as_json())
+
+
+def kept_secrets(gang_dir: str) -> KeptSecrets:
+    """A gang's secrets; empty if none were kept."""
+    return files.read_as(KeptSecrets, f"{gang_dir}/{SECRETS_FILE}") or KeptSecrets()
+
+
+def secret_path(gang_dir: str, name: str) -> str:
+    """Path of one of the gang's secret files; '' for none."""
+    return f"{gang_dir}/{files.plain(name, 'secret file')}" if name else ""
+
+
+def digest_of(request: StagingRequest) -> str:
+    """Digest of the script in a staging request, also from an older controller. Raises Failure if the request's own
+    digest differs."""
+    found = launch_digest(request.launch_script)
+    if request.launch_sha256 not in ("", found):
+        raise Failure("bad-request", "the launch script is not the plan's: its SHA-256 differs", "request", _AGAIN)
+    return found
+
+
+def refuse_others_folder(folder: str) -> None:
+    """As root: raises Failure if another user could put a file into the folder, or replace the folder. In a directory
+    with the sticky bit, root's entries are safe (inode(7))."""
+    if os.geteuid() != 0:
+        return
+    path = pathlib.Path(folder)
+    real = pathlib.Path(os.path.realpath(folder))
+    for part in (path, *path.parents, real, *real.parents):
+        try:
+            found = os.lstat(part)
+        except FileNotFoundError:
+            continue  # we will create it, in a folder that is checked here
+        if found.st_uid != 0:
+            raise _others(part, f"belongs to {_name(found.st_uid)}")
+        if not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+            raise _others(part, "can be written by users other than its owner")
+
+
+def _others(part: pathlib.Path, what: str) -> Failure:
+    return Failure("not-root-alone", f"{what}, and root would execute files below it", str(part), _MOVE)
+
+
+def refuse_changed(run: Run) -> None:
+    """Raises Failure if a staged file has changed, or if another user can change it."""
+    script_of(run)
+
+
+def script_of(run: Run) -> bytes:
+    """The launch script's text. Raises Failure if it is not the one that was staged."""
+    refuse_others_folder(run.folder)
+    _read(run.path(RUN_FILE))
+    text = _read(run.path(LAUNCH_FILE))
+    if run.launch_sha256 and hashlib.sha256(text).hexdigest() != run.launch_sha256:
+        what = "was changed since it was staged: its SHA-256 is not the plan's"
+        raise Failure("changed", what, run.path(LAUNCH_FILE), _AGAIN)
+    return text
+
+
+def in_memory(text: bytes) -> int:
+    """A file descriptor from which an interpreter reads exactly this text. It can't be changed (memfd_create(2))."""
+    import fcntl
+
+    descriptor = os.memfd_create("launch.sh", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, text)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise Failure("changed", f"can't be read: {error.strerror}", path, _AGAIN) from None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            what = f"belongs to {_name(found.st_uid)}, and {_name(os.geteuid())} would execute it"
+            raise Failure("not-root-alone", what, path, _AGAIN)
+        if found.st_mode & 0o022 or not stat.S_ISREG(found.st_mode):
+            raise Failure("not-root-alone", "can be written by users other than its owner", path, _AGAIN)
+        return file.read()
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"

@@ -1,1 +1,0 @@
-"""Weight files in the page cache: which ones, how many, and the process that reads them."""

@@ -1,0 +1,192 @@
+"""Verbs `go` and `stop`: orders to a run's agent.
+
+`stop` ends this node's part of a gang with a dead agent too, and with nothing there at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.node import files, processes, supervision
+from orchestrator.node.agent import causes, staged_run
+from orchestrator.node.agent.ending import MEMORY_FREE_S
+from orchestrator.node.agent.staged_run import staged_in
+from orchestrator.node.engine import engine_container, scratch
+from orchestrator.node.engine.gpus import GpuMemory
+from orchestrator.node.failure import Failure
+from orchestrator.node.files import GOAL_FILE, REPORT_FILE
+from orchestrator.node.requests import request_of
+from orchestrator.node.verbs import lock, report
+from orchestrator.node.verbs.report import left_over
+from orchestrator.protocol.report import AgentState, Cause, Report
+from orchestrator.protocol.run_files import GoalOrder
+from orchestrator.protocol.verbs import Because, GangRequest, StateAnswer, StopAnswer, StopRequest
+
+STARTED_S = 5.0
+
+
+def go(request: dict[str, Any]) -> dict[str, Any]:
+    """{"state": ...} once the agent has left *armed*. An agent that already runs is not changed."""
+    asked = request_of(GangRequest, request)
+    lock.refuse_a_former_holder(asked)
+    folder = files.wanted_run(asked)
+    staged_run.refuse_changed(staged_in(folder))
+    if not tell(folder, "run"):
+        raise Failure("no-agent", "no agent is armed for this run", folder, "run `up` again")
+    now = wait(folder, lambda one: one is None or one.state is not AgentState.ARMED or not one.alive, STARTED_S)
+    if now is None:
+        raise Failure("no-run", "the run's report is missing", folder, "run `up` again")
+    return StateAnswer(state=now.state).as_json()
+
+
+SIGNALS = {"stop": signal.SIGTERM, "stop-now": signal.SIGUSR2}
+
+
+def tell(folder: str, goal: str, because: Because | None = None) -> bool:
+    """False if no agent is alive. goal: run, stop, stop-now; because: the failure that the run is ended for, if any."""
+    pid, start = report.agent(folder)
+    if not processes.alive(pid, start):
+        return False
+    number = SIGNALS.get(goal, signal.SIGUSR1)
+    try:
+        files.write_json(f"{folder}/{GOAL_FILE}", GoalOrder(goal=goal, because=because).as_json())
+        number = signal.SIGUSR1
+    except OSError:
+        if goal not in SIGNALS:
+            with files.state_failures(folder):
+                raise
+    if not supervision.send(pid, start, number) and processes.alive(pid, start):
+        what = f"the agent (pid {pid}) belongs to another user and can't be signalled"
+        raise Failure("no-rights", what, folder, "log in as the user that ran `up`, or set `ansible_become: true`")
+    return True
+
+
+def wait(folder: str, done: Callable[[Report | None], bool], deadline_s: float) -> Report | None:
+    """The run's report once `done` is true of it, or the newest one after the deadline."""
+    end = time.monotonic() + deadline_s
+    while not done(now := report.of_run(folder)) and time.monotonic() <= end:
+        time.sleep(POLL_S)
+    return now
+
+
+KILL_FOR_S = 10.0
+POLL_S = 0.02
+STUCK_S = 15.0
+"""An agent writes its report every second, and exits within seconds when ordered to stop at once."""
+
+
+def stop(request: dict[str, Any]) -> dict[str, Any]:
+    """{"state", "alive", "left_behind", "held"}; docs/agent.md.
+
+    now=true ends without draining; clear=true forgets a failed run's state; because={"node", "text", "fix"} is the
+    failure that the run is ended for, where none of its agents can have seen it; what was only staged fails by it.
+    """
+    asked = request_of(StopRequest, request)
+    lock.refuse_a_former_holder(asked, to_end=True)
+    folder = files.current_run(files.state_dir(asked.state_dir), asked.gang)
+    before = report.of_run(folder) if folder else None
+    if folder is None or before is None:
+        return StopAnswer(state="absent").as_json()
+    told = tell(folder, "stop-now" if asked.now else "stop", asked.because)
+    if told:
+        _await_end(folder, asked.deadline_s, now=asked.now)
+    left = _end_orphans(folder) if not processes.alive(*report.agent(folder)) else []
+    after = report.of_run(folder) or before
+    held = after.held if told else ()
+    if not after.alive and told and not after.state.over:
+        held = _await_memory(folder)  # its agent was killed, and could not
+    if not after.alive:
+        _clean_up(folder)
+        after = _settle(folder, after, asked.because, clear=asked.clear)
+    return StopAnswer(
+        state=after.state.value,
+        alive=after.alive,
+        left_behind=tuple(sorted({*left, *_living(after.left_behind)})),
+        held=held,
+    ).as_json()
+
+
+def _clean_up(folder: str) -> None:
+    """What an agent that was killed could not remove."""
+    scratch.remove(folder)
+    with contextlib.suppress(Failure):
+        run = staged_in(folder)
+        if run.container is None:
+            scratch.forget_named(run)
+
+
+def _await_end(folder: str, deadline_s: float, *, now: bool) -> None:
+    """An agent that can't obey (stopped by a signal, or no sign of life after an order to stop at once) is killed: its
+    guardian ends what it holds."""
+    began = time.monotonic()
+
+    agent = report.agent(folder)
+
+    def stuck(told: Report | None) -> bool:
+        if not processes.alive(*agent):
+            return False
+        silent_s = told.now - told.updated_at if told else STUCK_S
+        return supervision.stopped(agent[0]) or (now and min(silent_s, time.monotonic() - began) > STUCK_S)
+
+    told = wait(folder, lambda told: not processes.alive(*agent) or stuck(told), deadline_s)
+    if stuck(told):
+        supervision.send(*agent, signal.SIGKILL)
+        wait(folder, lambda _: not processes.alive(*agent) and not left_over(folder), KILL_FOR_S)
+
+
+def _end_orphans(folder: str) -> list[int]:
+    """What a killed agent may have left, if its guardian was killed too; ours by id and start time."""
+    with contextlib.suppress(Failure):
+        engine_container.remove(staged_in(folder))
+    end = time.monotonic() + KILL_FOR_S
+    while (left := left_over(folder)) and time.monotonic() <= end:
+        for pid, start in left:
+            supervision.send(pid, start, signal.SIGKILL)
+        time.sleep(POLL_S)
+    return [pid for pid, _ in left]
+
+
+def _await_memory(folder: str) -> tuple[str, ...]:
+    """What is in use on the run's GPUs once they had the time to become free."""
+    try:
+        run = staged_in(folder)
+    except Failure:
+        return ()
+    if run.device != "cuda" or not run.gpus:
+        return ()
+    with contextlib.closing(GpuMemory(run.gpus)) as memory:
+        return tuple(memory.await_free(MEMORY_FREE_S))
+
+
+def _settle(folder: str, after: Report, because: Because | None, *, clear: bool) -> Report:
+    """Nothing runs any more: an agent that died could not write so itself."""
+    settled = after
+    if after.state is AgentState.STAGED and not clear and because is not None:
+        settled = replace(after, state=AgentState.FAILED, cause=causes.from_controller(because, time.time()))
+    elif clear or after.state is AgentState.STAGED:
+        settled = replace(after, state=AgentState.STOPPED)
+    elif not after.state.over:
+        settled = replace(after, state=AgentState.FAILED, cause=after.cause or _died(after))
+    if settled.state is not after.state:
+        with files.state_failures(folder):
+            files.write_json(f"{folder}/{REPORT_FILE}", settled.as_json())
+    return settled
+
+
+def _died(after: Report) -> Cause:
+    return Cause(
+        node=after.node,
+        text="the agent was killed, or the node rebooted; its engine ended with it",
+        fix="check `journalctl -k` and `last reboot` on that node",
+        at=after.updated_at,
+    )
+
+
+def _living(pids: Sequence[int]) -> list[int]:
+    found = (processes.read(pid) for pid in pids)
+    return [process.pid for process in found if process is not None and not process.gone]

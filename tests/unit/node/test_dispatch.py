@@ -1,0 +1,101 @@
+"""Role `stay`, in a process of its own as on a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.waiting import slack
+
+from orchestrator.node import dispatch
+from orchestrator.node.requests import in_parts
+from orchestrator.remote.commands import LONGEST
+
+
+class Staying:
+    """The process, and the number of the last request."""
+
+    def __init__(self) -> None:
+        piped = subprocess.PIPE
+        self.process = subprocess.Popen(dispatch.command("stay"), stdin=piped, stdout=piped)
+        self.last = 0
+
+    def send(self, verb: str, **request: Any) -> None:
+        self.last += 1
+        self.write(json.dumps({"id": self.last, "verb": verb, "request": request}))
+
+    def write(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def ask(self, verb: str, **request: Any) -> dict[str, Any]:
+        self.send(verb, **request)
+        answer = self.answer()
+        assert answer["id"] == self.last
+        return answer
+
+
+@pytest.fixture
+def staying() -> Iterator[Staying]:
+    made = Staying()
+    yield made
+    made.process.communicate(timeout=30 * slack())
+    assert made.process.returncode == 0
+
+
+def test_small_verbs_and_others_are_answered_in_turn(staying: Staying, tmp_path: Path) -> None:
+    here = {"state_dir": str(tmp_path), "gang": "gang0"}
+    for _ in range(2):
+        assert staying.ask("report", **here)["value"]["reports"] == []
+        assert staying.ask("stop", **here)["value"]["state"] == "absent"
+    assert staying.ask("staged", **here)["error"]["kind"] == "no-run"
+    assert "no verb 'nonsense'" in staying.ask("nonsense")["error"]["what"]
+    assert "more than one answer" in staying.ask("job")["error"]["what"]
+    staying.write("{")
+    assert staying.answer()["error"]["kind"] == "bad-request"
+
+
+def test_a_look_changes_no_limit_of_the_process_and_knows_its_own_age(staying: Staying) -> None:
+    limits = Path(f"/proc/{staying.process.pid}/limits")
+    before = limits.read_text()
+    first, second = (staying.ask("probe", nvml_deadline_s=0.1)["value"]["host"] for _ in range(2))
+    assert limits.read_text() == before
+    assert first["clock"] < second["clock"]
+    assert first["probe_seconds"]["files"] < first["probe_seconds"]["all"]
+    assert second["probe_seconds"]["all"] < second["clock"] - first["clock"] + 0.02
+
+
+def test_a_verb_that_is_killed_is_an_answer_and_the_next_one_is_served(staying: Staying, tmp_path: Path) -> None:
+    here = {"state_dir": str(tmp_path), "gang": "gang0"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        staying.send("ask", **here, asks=[{"method": "GET", "url": url, "timeout_s": 60}])
+        connection = silent.accept()[0]
+        children = Path(f"/proc/{staying.process.pid}/task/{staying.process.pid}/children")
+        (child,) = children.read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+        assert "a signal (9)" in staying.answer()["error"]["what"]
+        connection.close()
+    assert staying.ask("stop", **here)["ok"]
+
+
+def test_parts_together_are_the_list_and_none_is_too_long() -> None:
+    digests = {f"model-{number:05d}-of-20000-\u00e9.safetensors": "f" * 64 for number in range(20_000)}
+    parts = list(in_parts(digests.items()))
+    assert dict(pair for part in parts for pair in part) == digests
+    assert len(json.dumps({"digests": digests})) > LONGEST
+    assert max(len(json.dumps(part)) for part in parts) < LONGEST / 2
+    assert not list(in_parts([]))

@@ -1,0 +1,85 @@
+"""Which runs staging keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node import files
+from orchestrator.node.failure import Failure
+from orchestrator.node.verbs import stage
+
+
+def staged(state: Path, number: int) -> Path:
+    stage.stage(
+        {
+            "run_id": f"r{number}",
+            "gang": "gang0",
+            "node": "node0",
+            "node_rank": 0,
+            "nnodes": 1,
+            "state_dir": str(state),
+            "argv": ["/bin/true"],
+            "leader": {"address": "127.0.0.1", "port": 7700},
+            "key": "00",
+            "launch_script": "#!/bin/sh\nexec /bin/true\n",
+        }
+    )
+    folder = state / "gangs/gang0/runs" / f"r{number}"
+    os.utime(folder, (number, number))
+    return folder
+
+
+@pytest.mark.parametrize(("allowed", "older"), [(1 << 30, ["r2", "r3"]), (0, ["r3"])])
+def test_runs_that_failed_are_kept_by_size_and_the_last_one_always(
+    allowed: int, older: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "FAILED_BYTES", allowed)
+    for number in range(1, 12):
+        folder = staged(tmp_path, number)
+        if number in (2, 3):
+            report = json.loads((folder / "report.json").read_text())
+            cause = {"node": "node0", "text": "TP0 was killed"}
+            (folder / "report.json").write_text(json.dumps({**report, "state": "failed", "cause": cause}))
+            os.utime(folder, (number, number))
+    kept = sorted((path.name for path in (tmp_path / "gangs/gang0/runs").iterdir()), key=lambda name: int(name[1:]))
+    assert kept == [*older, "r7", "r8", "r9", "r10", "r11"]
+
+
+def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(Failure) as told, files.state_failures(str(tmp_path)):
+        raise OSError(28, os.strerror(28), str(tmp_path / "run.json"))
+    assert told.value.kind == "no-space" and "the disk is full" in told.value.what
+    assert told.value.fix.startswith(f"free space (`df -h {tmp_path}/run.json`)") and "access" not in told.value.fix
+
+
+def request(state: Path, cache: str) -> dict[str, object]:
+    return {
+        "run_id": "r1",
+        "gang": "gang0",
+        "node": "node0",
+        "node_rank": 0,
+        "nnodes": 1,
+        "state_dir": str(state),
+        "argv": ["/bin/true"],
+        "env": {"XDG_CACHE_HOME": cache},
+        "leader": {"address": "127.0.0.1", "port": 7700},
+        "key": "00",
+        "launch_script": "#!/bin/sh\nexec /bin/true\n",
+    }
+
+
+def test_the_cache_folder_is_made_for_the_engine_alone(tmp_path: Path) -> None:
+    cache = tmp_path / "state/cache/sglang-0.5.23"
+    stage.stage(request(tmp_path / "state", str(cache)))
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("outside", ["{}/elsewhere", "{}/state/../elsewhere", ""])
+def test_a_cache_elsewhere_is_the_operators_own_business(tmp_path: Path, outside: str) -> None:
+    stage.stage(request(tmp_path / "state", outside.format(tmp_path)))
+    assert not (tmp_path / "elsewhere").exists()
