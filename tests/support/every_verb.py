@@ -16,7 +16,16 @@ from orchestrator.protocol.message import Message
 from orchestrator.protocol.staging import Watch
 
 REQUESTS: Mapping[str, type[Message]] = {
-    **verbs.REQUESTS,
+    "arm": verbs.ArmRequest,
+    "go": verbs.GangRequest,
+    "stop": verbs.StopRequest,
+    "report": verbs.ReportRequest,
+    "logs": verbs.LogsRequest,
+    "lock": verbs.LockRequest,
+    "history": verbs.HistoryRequest,
+    "excerpt": verbs.ExcerptRequest,
+    "staged": verbs.GangRequest,
+    "ask": verbs.AskRequest,
     "stage": staging.StagingRequest,
     "check": staging.StagingRequest,
     "probe": looks.ProbeRequest,

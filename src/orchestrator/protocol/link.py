@@ -173,22 +173,8 @@ LEADERS: Mapping[str, type[Message]] = {
 }
 
 
-def greeting(raw: Mapping[str, Any]) -> Message | None:
-    """What a leader says before both sides have proved the key; None for anything else."""
-    return _read(GREETINGS, raw)
-
-
-def from_member(raw: Mapping[str, Any]) -> Message | None:
-    """A member's message; None for one of another release that this one does not know, or can't read."""
-    return _read(MEMBERS, raw)
-
-
-def from_leader(raw: Mapping[str, Any]) -> Message | None:
-    """The leader's message; None as of a member's."""
-    return _read(LEADERS, raw)
-
-
-def _read(kinds: Mapping[str, type[Message]], raw: Mapping[str, Any]) -> Message | None:
+def heard(kinds: Mapping[str, type[Message]], raw: Mapping[str, Any]) -> Message | None:
+    """A message of these kinds; None for one of another release that this one does not know, or can't read."""
     kind = kinds.get(str(raw.get("type")))
     found = kind.read(raw) if kind is not None else None
     return None if isinstance(found, Unreadable) else found

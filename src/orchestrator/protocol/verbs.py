@@ -290,19 +290,6 @@ class AskAnswer(Message):
     answers: tuple[HttpAnswer, ...]
 
 
-REQUESTS: Mapping[str, type[Message]] = {
-    "arm": ArmRequest,
-    "go": GangRequest,
-    "stop": StopRequest,
-    "report": ReportRequest,
-    "logs": LogsRequest,
-    "lock": LockRequest,
-    "history": HistoryRequest,
-    "excerpt": ExcerptRequest,
-    "staged": GangRequest,
-    "ask": AskRequest,
-}
-"""Of a gang's verbs; that of `stage` and `check` is a StagingRequest. every_verb.py has all of the application."""
 ANSWERS: Mapping[str, type[Message]] = {
     "stage": StageAnswer,
     "check": CheckAnswer,
@@ -316,4 +303,4 @@ ANSWERS: Mapping[str, type[Message]] = {
     "lock": LockAnswer,
     "ask": AskAnswer,
 }
-"""Of a gang's verbs."""
+"""Of a gang's verbs. tests/support/every_verb.py has all of the application, with what they are asked."""

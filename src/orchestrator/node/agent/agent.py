@@ -71,6 +71,10 @@ TOLD_S = 0.5
 RAILS_EVERY_S = 2.0
 AFTER_WEIGHTS = ("kv-cache", "graphs", "warm-up", "ready")
 """Phases (gang/pace.py) of an engine that has read its weights."""
+_WRONG_TEXT = (
+    "wrong weights or kernels generate such text: check the checkpoint"
+    " (`l40s-deploy checkpoint verify`) and the stack (`l40s-deploy doctor`)"
+)
 SIGNALLED_GOALS = {signal.SIGTERM: "stop", signal.SIGUSR2: "stop-now"}
 """Orders without a file: from systemd at a shutdown, and from a controller that can't write one."""
 
@@ -102,27 +106,12 @@ def _begin(run: Run) -> Agent:
     memory = gpus.GpuMemory(run.gpus if run.device == "cuda" else ())
     record, vitality = Record(run, disk), Vitality(ProbeTimes.of(run.watch.probe, run.env, run.network.notice_s))
     log = EngineLog(
-        pipe=parent.log,
-        file=LogFile(run.path(ENGINE_LOG), run.log_limit),
-        watch=LogWatch.of(run.watch),
-        record=record,
-        redactor=Redactor(run.hidden_words()),
-        disk=disk,
-        vitality=vitality,
-        rails=Rails(run.network),
-    )
+        parent.log, LogFile(run.path(ENGINE_LOG), run.log_limit), LogWatch.of(run.watch), record,
+        redactor=Redactor(run.hidden_words()), disk=disk, vitality=vitality, rails=Rails(run.network),
+    )  # fmt: skip
     ahead = ReadAhead(run.cache, len(run.tp_ranks))
-    return Agent(
-        run=run,
-        guardian=parent,
-        memory=memory,
-        record=record,
-        tree=ProcessTree(run, parent.pid, memory, disk, ahead),
-        log=log,
-        disk=disk,
-        vitality=vitality,
-        ahead=ahead,
-    )
+    tree = ProcessTree(run, parent.pid, memory, disk, ahead)
+    return Agent(run, parent, memory, record, tree, log, disk=disk, vitality=vitality, ahead=ahead)
 
 
 @dataclass
@@ -369,13 +358,9 @@ class Agent:
     # what the agent sees
 
     def _facts(self) -> Facts:
-        draining = self.state is AgentState.DRAINING
-        living = bool(self.tree.living()) if draining else True
-        return Facts(complete=self.tree.complete, living=living, link=self._link_facts())
-
-    def _link_facts(self) -> LinkFacts:
-        link = self.spoke
-        return LinkFacts() if link is None else LinkFacts(link.reached, link.refused, link.trouble, link.misfit)
+        spoke, living = self.spoke, self.state is not AgentState.DRAINING or bool(self.tree.living())
+        link = LinkFacts(spoke.reached, spoke.refused, spoke.trouble, spoke.misfit) if spoke else LinkFacts()
+        return Facts(complete=self.tree.complete, living=living, link=link)
 
     def _obey_order(self) -> None:
         self.disk.put(self._read_order, replacing="goal")
@@ -398,9 +383,8 @@ class Agent:
         if messages is None:
             self.guardian.channel.close()
             how = Death.of_child(supervision.exit_code(self.guardian.pid, TOLD_S))
-            self.happened(
-                lifecycle.PartFailed(causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now()))
-            )
+            cause = causes.guardian_ended(self.run.node, self.guardian.pid, how, clock.now())
+            self.happened(lifecycle.PartFailed(cause))
             return
         for message in messages:
             if "started" in message:
@@ -557,13 +541,8 @@ class Agent:
         if not result.refused:
             self.happened(PlainEvent.CANARY_ACCEPTED)
         elif self.course.state.runs:
-            text = f"the canary generation was refused: {result.refused}"
-            fix = (
-                "wrong weights or kernels generate such text: check the checkpoint"
-                " (`l40s-deploy checkpoint verify`) and the stack (`l40s-deploy doctor`)"
-            )
-            lines = self.log.watch.last_lines()
-            self.happened(lifecycle.PartFailed(self.course.because(self.now(), text, fix=fix, lines=lines)))
+            text, lines = f"the canary generation was refused: {result.refused}", self.log.watch.last_lines()
+            self.happened(lifecycle.PartFailed(self.course.because(self.now(), text, fix=_WRONG_TEXT, lines=lines)))
 
     # what the agent does
 

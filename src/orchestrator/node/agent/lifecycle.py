@@ -17,6 +17,8 @@ from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount, PlainEffect, PlainEvent
 from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import (
+    LEADERS,
+    MEMBERS,
     Account,
     AgentEnded,
     Ask,
@@ -27,8 +29,7 @@ from orchestrator.protocol.link import (
     Go,
     Pulse,
     Stop,
-    from_leader,
-    from_member,
+    heard,
     one_release,
 )
 from orchestrator.protocol.message import Message
@@ -195,9 +196,9 @@ class Lifecycle:
             case LinkClosed(node, reason):
                 return [Note("left", {"node": node, "reason": reason}), *self._judge(now, verdicts.MemberGone(node))]
             case MessageReceived(node, message) if self.run.leads:
-                return self._hear_member(now, node, from_member(message))
+                return self._hear_member(now, node, heard(MEMBERS, message))
             case MessageReceived(_, message):
-                return self._hear_leader(now, from_leader(message), facts)
+                return self._hear_leader(now, heard(LEADERS, message), facts)
 
     def _say_again(self, node: str) -> list[Effect]:
         """Repeat messages to a node that connects for the first time or again: it may have missed them."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestrator.node import others, processes, supervision
+from orchestrator.node import files, others, processes, supervision
 from orchestrator.node.agent import weights
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine import engine_container, gpus, guardian
@@ -79,24 +79,16 @@ def _ours(other: OtherAgent, kind: str, where: str, state: str) -> Failure:
     user = others.user_name(os.geteuid())
     if os.path.realpath(other.state_dir) != os.path.realpath(state):
         return Failure(kind, other.what(state, user), where, other.fix(user))
-    return Failure(
-        kind,
-        f"in use by gang {other.gang}, which runs on this node too",
-        where,
-        f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down {other.gang}`",
-    )
+    fix = f"give each its own GPUs and ports in the inventory, or stop it with `l40s-deploy down {other.gang}`"
+    return Failure(kind, f"in use by gang {other.gang}, which runs on this node too", where, fix)
 
 
 def _python(run: Run) -> Iterator[Failure]:
     if run.venv_python and not _may(run, run.venv_python, os.X_OK):
         exists = pathlib.Path(run.venv_python).exists()
-        yield Failure(
-            "no-stack",
-            "the engine's Python " + (f"can't be executed by {_user(run)}" if exists else "does not exist"),
-            run.venv_python,
-            run.python_fix
-            or f"install the stack {run.stack} with `l40s-deploy prepare`, or set l40s_venv to its virtual environment",
-        )
+        what = f"can't be executed by {_user(run)}" if exists else "does not exist"
+        fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or set l40s_venv to its virtual environment"
+        yield Failure("no-stack", f"the engine's Python {what}", run.venv_python, run.python_fix or fix)
 
 
 def _image(run: Run) -> Iterator[Failure]:
@@ -115,12 +107,9 @@ def _image(run: Run) -> Iterator[Failure]:
 
 def _packages(run: Run) -> Iterator[Failure]:
     for name, found in environment.differing(run.venv_python, run.packages).items():
-        yield Failure(
-            "wrong-stack",
-            f"{name} {found} is installed, but the stack {run.stack} has {run.packages[name]}",
-            run.venv_python,
-            f"install the stack {run.stack} with `l40s-deploy prepare`, or choose the installed stack with --stack",
-        )
+        what = f"{name} {found} is installed, but the stack {run.stack} has {run.packages[name]}"
+        fix = f"install the stack {run.stack} with `l40s-deploy prepare`, or choose the installed stack with --stack"
+        yield Failure("wrong-stack", what, run.venv_python, fix)
 
 
 def _model(run: Run) -> Iterator[Failure]:
@@ -136,9 +125,8 @@ def _model(run: Run) -> Iterator[Failure]:
         yield Failure("no-model", f"the model directory of {run.model} has no config.json", str(config), copy)
         return
     if not _may(run, str(config), os.R_OK):
-        yield Failure(
-            "no-model", f"config.json can't be read by {_user(run)}", str(config), f"run `chmod a+r {config}`"
-        )
+        what = f"config.json can't be read by {_user(run)}"
+        yield Failure("no-model", what, str(config), f"run `chmod a+r {config}`")
         return
     try:
         json.loads(config.read_bytes())
@@ -150,9 +138,8 @@ def _model(run: Run) -> Iterator[Failure]:
 
 def _working_dir(run: Run) -> Iterator[Failure]:
     if not _may(run, run.working_dir, os.X_OK):
-        yield Failure(
-            "no-directory", f"the working directory can't be entered by {_user(run)}", run.working_dir, "make it"
-        )
+        what = f"the working directory can't be entered by {_user(run)}"
+        yield Failure("no-directory", what, run.working_dir, "make it")
 
 
 def _ports(run: Run, own: OwnRun) -> Iterator[Failure]:
@@ -194,9 +181,8 @@ def _refusal(address: str, port: int) -> OSError | None:
 def _port_taken(address: str, port: int, error: OSError, holder: int, state: str) -> Failure:
     where = f"port {port}" + (f" on {address}" if address else "")
     if error.errno == errno.EADDRNOTAVAIL:
-        return Failure(
-            "no-address", f"this node has no address {address}", where, "correct l40s_address in the inventory"
-        )
+        what = f"this node has no address {address}"
+        return Failure("no-address", what, where, "correct l40s_address in the inventory")
     if error.errno != errno.EADDRINUSE:
         return Failure("port-refused", f"can't listen: {error.strerror}", where, "choose another port")
     if holder and (agent := others.agent_above(holder)) is not None:
@@ -212,7 +198,7 @@ def _listeners(port: int) -> set[int]:
     inodes = {
         fields[9]
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
-        for fields in (line.split() for line in _lines(table)[1:])
+        for fields in (line.split() for line in (files.read_text(table) or "").splitlines()[1:])
         if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }
     wanted, found = {f"socket:[{inode}]" for inode in inodes}, set()
@@ -223,13 +209,6 @@ def _listeners(port: int) -> set[int]:
                     if os.readlink(f"/proc/{process.pid}/fd/{name}") in wanted:
                         found.add(process.pid)
     return found
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return pathlib.Path(path).read_text().splitlines()
-    except OSError:
-        return [""]
 
 
 def remarks(run: Run) -> list[str]:
@@ -257,9 +236,8 @@ def _shm(run: Run) -> list[str]:
     free = room.f_bavail * room.f_frsize
     if free >= SHM_BYTES:
         return []
-    return [
-        f"{SHM} has only {free >> 20} MiB free where the engine runs: NCCL may fail to start between the GPUs of a node"
-    ]
+    words = f"{SHM} has only {free >> 20} MiB free where the engine runs"
+    return [f"{words}: NCCL may fail to start between the GPUs of a node"]
 
 
 def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
@@ -269,12 +247,8 @@ def _gpus(run: Run, memory: gpus.GpuMemory, own: OwnRun) -> Iterator[Failure]:
     if elsewhere := list(_elsewhere_now(run, memory.uuids)):
         yield from elsewhere
     elif not answered or memory.answer is None:
-        yield Failure(
-            "no-nvml",
-            f"GPU memory can't be read: {memory.error or 'NVML does not answer'}",
-            "NVML",
-            "run `nvidia-smi` on the node; if the driver hangs, reboot the node",
-        )
+        what = f"GPU memory can't be read: {memory.error or 'NVML does not answer'}"
+        yield Failure("no-nvml", what, "NVML", "run `nvidia-smi` on the node; if the driver hangs, reboot the node")
     else:
         for index in run.gpus:
             use = memory.answer.get(index)
@@ -306,21 +280,14 @@ def _busy(use: gpus.GpuUse, own: OwnRun, state: str) -> Iterator[Failure]:
         if (agent := others.agent_above(pid)) is not None:
             yield _ours(agent, "gpu-busy", where, state)
             return
-        hidden = others.hidden_above(pid)
-        yield Failure(
-            "gpu-busy",
-            f"busy: pid {pid} ({supervision.title(pid)[:120] or 'not in our PID namespace'}) "
-            f"holds {_gib(held or use.used)} on it",
-            where,
-            f"{'find out as root whose it is' if hidden else 'stop that process'}, or use another node",
-        )
+        who = f"pid {pid} ({supervision.title(pid)[:120] or 'not in our PID namespace'})"
+        fix = "find out as root whose it is" if others.hidden_above(pid) else "stop that process"
+        what = f"busy: {who} holds {_gib(held or use.used)} on it"
+        yield Failure("gpu-busy", what, where, f"{fix}, or use another node")
     elif not use.processes and use.used > gpus.IDLE_BYTES and use.index not in own.gpus:
-        yield Failure(
-            "gpu-busy",
-            f"busy: {_gib(use.used)} are in use by a process that NVML does not show",
-            where,
-            "find the container or PID namespace that uses it, for example with `docker ps`",
-        )
+        what = f"busy: {_gib(use.used)} are in use by a process that NVML does not show"
+        fix = "find the container or PID namespace that uses it, for example with `docker ps`"
+        yield Failure("gpu-busy", what, where, fix)
 
 
 def _gib(count: int) -> str:

@@ -56,29 +56,21 @@ def remove(run: Run) -> None:
 def remove_named(program: str, name: str) -> None:
     """End a container of this name, if there is one, and wait for that."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(
-            [program, "rm", "--force", name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=REMOVE_S,
-            check=False,
-        )
+        _done([program, "rm", "--force", name], REMOVE_S)
+
+
+def _done(words: Sequence[str], within_s: float) -> subprocess.CompletedProcess[str]:
+    """Raises OSError and TimeoutExpired."""
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=within_s, check=False
+    )
 
 
 def missing(wanted: ContainerOrder) -> tuple[str, str] | None:
     """Why the image can't be started, as (what is missing: program, daemon or image; message); None if it can."""
     program = wanted.program
-    words = [program, "image", "inspect", "--format", "{{.Id}}", wanted.image]
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-            check=False,
-        )
+        done = _done([program, "image", "inspect", "--format", "{{.Id}}", wanted.image], ASK_S)
     except OSError as error:
         return "program", f"{program} can't be run: {error.strerror}"
     except subprocess.TimeoutExpired:
@@ -145,19 +137,10 @@ class EngineContainer:
     def _begin(self, *words: str) -> subprocess.Popen[str] | None:
         try:
             begun = subprocess.Popen(
-                [self.program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                start_new_session=True,
-            )
+                [self.program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True, start_new_session=True,
+            )  # fmt: skip
         except OSError:
             return None
         self.helpers.add(begun.pid)
         return begun
-
-
-def standard_input() -> tuple[int, int]:
-    """A pipe for the container, which lives as long as the write end is open (templates/launch_container.sh.j2)."""
-    return os.pipe2(os.O_CLOEXEC)

@@ -184,9 +184,9 @@ class _Parent:
         self._say(started=pid, start=processes.start_of(pid))
 
     def _standard_input(self) -> tuple[int, int]:
-        """The engine's; a container lives for as long as we hold the other end."""
+        """The engine's; a container lives for as long as we hold the other end (templates/launch_container.sh.j2)."""
         if self.run.container is not None:
-            return engine_container.standard_input()
+            return os.pipe2(os.O_CLOEXEC)
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1
 
     def _reap(self) -> None:

@@ -146,17 +146,13 @@ class Service:
         return "\n".join(match.group() for match in found)
 
     def _generate(self) -> CanaryResult:
-        if self.canary is None:
+        order = self.canary
+        if order is None:
             return CanaryResult("")
-        request = {
-            "model": self._served_name(),
-            "prompt": self.canary.prompt,
-            "max_tokens": self.canary.max_tokens,
-            "temperature": 0,
-        }
+        words = {"prompt": order.prompt, "max_tokens": order.max_tokens, "temperature": 0}
         path = self.endpoints.get("completions", "/v1/completions")
         try:
-            status, body = self._ask("POST", path, request, CANARY_TIMEOUT_S)
+            status, body = self._ask("POST", path, {"model": self._served_name(), **words}, CANARY_TIMEOUT_S)
         except (OSError, http.client.HTTPException) as error:
             return CanaryResult("", f"the request failed: {error}")
         if status != 200:
@@ -165,13 +161,12 @@ class Service:
             text = str(json.loads(body)["choices"][0]["text"])
         except (ValueError, LookupError, TypeError, RecursionError):
             return CanaryResult("", f"the answer contains no completion: {body[:300].decode('utf-8', 'replace')}")
-        return CanaryResult(text, judge(text, self.canary.expect_any))
+        return CanaryResult(text, judge(text, order.expect_any))
 
     def _served_name(self) -> str:
         try:
-            status, body = self._ask(
-                "GET", self.endpoints.get("models", "/v1/models"), None, self.patience.answer_s + GRACE_S
-            )
+            path = self.endpoints.get("models", "/v1/models")
+            status, body = self._ask("GET", path, None, self.patience.answer_s + GRACE_S)
             return str(json.loads(body)["data"][0]["id"]) if status == 200 else self.model
         except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError):
             return self.model

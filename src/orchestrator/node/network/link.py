@@ -22,7 +22,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
 from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.network.wire import ConnectionClosed, Sockets, Wire
-from orchestrator.protocol.link import FORMAT, AgentEnded, Challenge, Hello, Welcome, greeting, misfit
+from orchestrator.protocol.link import FORMAT, GREETINGS, AgentEnded, Challenge, Hello, Welcome, heard, misfit
 from orchestrator.protocol.message import Message as LinkMessage
 
 HANDSHAKE_S = 5.0
@@ -277,7 +277,7 @@ class Spoke:
             return
         if self._wire is None:
             return
-        match greeting(message):
+        match heard(GREETINGS, message):
             case Challenge() as challenge:
                 self._wire.send(self._hello(challenge).as_json())
             case Welcome(proof=proof) if self._nonces is not None:

@@ -5,7 +5,6 @@ Its checks come first; then it reaches for the leader's agent. That is waited fo
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import subprocess
@@ -54,8 +53,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(run: Run) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        pathlib.Path(run.path(GOAL_FILE)).unlink()
+    files.remove(run.path(GOAL_FILE))
     command = dispatch.command("agent", run.folder, at=dispatch.copy_beside(run.folder))
     if os.geteuid() == 0 and SYSTEMD.is_dir():
         _start_unit(run, command)
@@ -65,24 +63,16 @@ def _start(run: Run) -> None:
 
 def _start_unit(run: Run, command: list[str]) -> None:
     properties = [*PROPERTIES, f"StandardOutput=append:{run.path(AGENT_LOG)}", "StandardError=inherit"]
-    inherited = [f"--setenv={name}={os.environ[name]}" for name in _INHERITED if name in os.environ]
-    words = [
-        "systemd-run",
-        "--quiet",
-        "--collect",
-        f"--unit={run.unit_name}",
-        f"--description=l40s-deploy agent of {run.gang} on {run.node}",
-        *(f"--property={name}" for name in properties),
-        *inherited,
-        "--",
-        *command,
-    ]
+    words = ["systemd-run", "--quiet", "--collect", f"--unit={run.unit_name}"]
+    words += [f"--description=l40s-deploy agent of {run.gang} on {run.node}"]
+    words += [f"--property={name}" for name in properties]
+    words += [f"--setenv={name}={os.environ[name]}" for name in _INHERITED if name in os.environ]
     try:
-        done = subprocess.run(words, capture_output=True, timeout=START_S, check=False)
+        done = subprocess.run([*words, "--", *command], capture_output=True, timeout=START_S, check=False)
+        said = done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Failure("no-unit", f"systemd-run: {error}", "systemd", "check `systemctl status` on the node") from None
-    if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip()
+        said = str(error)
+    if said:
         raise Failure("no-unit", f"systemd-run: {said}", "systemd", "check `systemctl status` on the node")
 
 
@@ -110,7 +100,7 @@ def _start_daemon(run: Run, command: list[str]) -> None:
 
 def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
     begin, checked = time.monotonic(), 0.0
-    while time.monotonic() - begin < deadline_s:
+    while (waited_s := time.monotonic() - begin) < deadline_s:
         now = report.of_run(folder)
         if now is not None and now.state.over:
             raise _refusal(now, folder)
@@ -119,22 +109,14 @@ def _wait(folder: str, deadline_s: float) -> dict[str, Any]:
             checked = checked or time.monotonic()
             if now.state is not AgentState.STAGED or time.monotonic() - checked > REACH_S:
                 return StateAnswer(state=now.state).as_json()
-        if supervision.stopped(report.agent(folder)[0]) and time.monotonic() - begin > START_S:
+        if waited_s > START_S and supervision.stopped(report.agent(folder)[0]):
             raise Failure("agent-stopped", "the agent was stopped by a signal", folder, "run `up` again")
-        if not alive and time.monotonic() - begin > START_S:
-            raise Failure(
-                "no-agent",
-                f"the agent did not start: {_last_words(folder)}",
-                f"{folder}/{AGENT_LOG}",
-                "read that log on the node",
-            )
+        if waited_s > START_S and not alive:
+            what, log = f"the agent did not start: {_last_words(folder)}", f"{folder}/{AGENT_LOG}"
+            raise Failure("no-agent", what, log, "read that log on the node")
         time.sleep(POLL_S)
-    raise Failure(
-        "not-checked",
-        f"the checks did not finish within {deadline_s:.0f} s",
-        folder,
-        "read agent.log in that directory on the node",
-    )
+    what = f"the checks did not finish within {deadline_s:.0f} s"
+    raise Failure("not-checked", what, folder, f"read {AGENT_LOG} in that directory on the node")
 
 
 def _refusal(ended: Report, folder: str) -> Failure:

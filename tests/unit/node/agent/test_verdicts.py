@@ -29,7 +29,7 @@ from orchestrator.node.agent.verdicts import (
     VerdictReceived,
     choose,
 )
-from orchestrator.protocol.link import Account, from_member
+from orchestrator.protocol.link import MEMBERS, Account, heard
 from orchestrator.protocol.report import Cause
 
 OTHERS = frozenset({"node1", "node2", "node3"})
@@ -203,7 +203,7 @@ def test_a_member_looks_before_it_answers() -> None:
 
 @pytest.mark.parametrize("own", [seen("a"), unsure("a", "b"), followed("a", "b", "c")])
 def test_an_account_travels(own: Statement) -> None:
-    account = from_member(json.loads(json.dumps(own.account().as_json())))
+    account = heard(MEMBERS, json.loads(json.dumps(own.account().as_json())))
     assert isinstance(account, Account) and Statement.of(account) == own
 
 
