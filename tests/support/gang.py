@@ -190,8 +190,16 @@ class Cluster:
         return orders.stop({**self.base(rank), "deadline_s": 20, **more})
 
     def stop_all(self, **more: Any) -> list[dict[str, Any]]:
+        """Order every node to stop; nothing is left then."""
         with ThreadPoolExecutor(self.nodes) as pool:
-            return list(pool.map(lambda rank: self.stop(rank, **more), range(self.nodes)))
+            answers = list(pool.map(lambda rank: self.stop(rank, **more), range(self.nodes)))
+        self.nothing_left()
+        return answers
+
+    def failed(self, deadline_s: float = 10.0) -> None:
+        """Every node has failed, and nothing is left."""
+        until(lambda: self.states() == ["failed"] * self.nodes, deadline_s, lambda: f"failed: {self.states()}")
+        self.nothing_left()
 
     def agent(self, rank: int) -> tuple[int, int]:
         path = Path(self.state_dir(rank), "gangs/gang0/runs", self.run_id, "agent.json")

@@ -54,9 +54,8 @@ def test_a_link_that_is_reset_for_a_second_ends_nothing(gang: Gang) -> None:
             until(partial(joined_on_both, cluster, again), 5.0, lambda: told(cluster))
         assert cluster.states() == ["ready", "ready"]
         cluster.kill_rank(2)
-        until(lambda: cluster.states() == ["failed", "failed"], 10.0, "failed")
+        cluster.failed()
         assert cluster.report(0)["verdict"]["tp_rank"] == 2
-        cluster.nothing_left()
 
 
 def test_a_rank_that_dies_while_the_link_is_cut_is_the_cause_once_it_is_back(gang: Gang) -> None:
@@ -66,9 +65,8 @@ def test_a_rank_that_dies_while_the_link_is_cut_is_the_cause_once_it_is_back(gan
         way.cut()
         cluster.kill_rank(2)
         way.restore()
-        until(lambda: cluster.states() == ["failed", "failed"], 10.0, lambda: told(cluster))
+        cluster.failed()
         assert cluster.report(0)["verdict"]["tp_rank"] == 2, told(cluster)
-        cluster.nothing_left()
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -76,6 +74,8 @@ def test_a_guardian_reports_the_death_of_its_agent(gang: Gang, node: int) -> Non
     cluster = gang(nodes=3).ready()
     cluster.signal_agent(node, signal.SIGKILL)
     cluster.nothing_left()
+    dead = cluster.report(node)
+    assert dead["alive"] is False and {rank["state"] for rank in dead["ranks"]} == {"dead"}
     for other in {0, 1, 2} - {node}:
         report = cluster.report(other)
         verdict = report["verdict"] or report["cause"]
