@@ -29,7 +29,7 @@ _CHOOSES_GIDS = "2.21"
 """The NCCL that began to choose a GID index for each port (src/transport/net_ib, ncclIbGetGidIndex)."""
 
 _FAILOVER = "NCCL_IB_RESILIENCY_PORT_FAILOVER"
-_HAS_RAS = "2.24"
+_HAS_RAS = "2.28.7"
 _RAS_PORT, _RAS_PORTS = 28028, 4000
 """NCCL's own port (src/ras/ras_internal.h), and how many from there on stay below the ephemeral ones."""
 

@@ -1,4 +1,4 @@
-"""A stand-in for NCCL's RAS: which ranks still respond, on rank 0's client port, in the forms of NCCL's manual.
+"""A stand-in for NCCL's RAS: which ranks still respond, on rank 0's client port, in the JSON of NCCL's manual.
 
 Each rank sends rank 0 a heartbeat once a second (UDP, to the rendezvous address). The real RAS threads keep a network
 of TCP connections among all processes, and every process answers clients. This one has one communicator, and counts no
@@ -20,7 +20,6 @@ from .settings import Rank, Settings
 
 SPEAKS_S, SILENT_S = 1.0, 5.0
 """NCCL's own keep-alive and warning (src/ras/ras_internal.h)."""
-JSON_SINCE = (2, 28, 7)
 
 
 def begin(settings: Settings, rank: Rank, nccl: str) -> None:
@@ -84,23 +83,16 @@ class _Hub:
                     continue
 
     def _serve(self, connection: socket.socket) -> None:
-        as_json = False
         for line in connection.makefile("r", encoding="ascii", errors="replace", newline="\n"):
             command = line.strip().lower()
             if command in ("status", "verbose status"):
                 told = {rank: dict(one) for rank, one in self._heard.items()}
-                connection.sendall((_json(told, self._nccl) if as_json else _text(told, self._nccl)).encode())
+                connection.sendall(_json(told, self._nccl).encode())
                 return
-            if command == "set format json" and _number(self._nccl) >= JSON_SINCE:
-                as_json = True
-            elif not command.startswith("timeout "):
+            if command != "set format json" and not command.startswith("timeout "):
                 connection.sendall(f"ERROR: Unknown command {line.strip()}\n".encode())
                 continue
             connection.sendall(b"OK\n")
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3])
 
 
 def _silent(one: Mapping[str, Any]) -> bool:
@@ -141,33 +133,3 @@ def _json(told: Mapping[int, Mapping[str, Any]], nccl: str) -> str:
         },
         indent=2,
     )
-
-
-def _text(told: Mapping[int, Mapping[str, Any]], nccl: str) -> str:
-    missing = [rank for rank in sorted(told) if _silent(told[rank])]
-    nodes = len({one["host"] for one in told.values()})
-    errors = "INCOMPLETE" if missing else "OK"
-    lines = [
-        f"NCCL version {nccl} compiled with CUDA 13.0",
-        "",
-        "Communicators... (0.00s)",
-        "=============",
-        "",
-        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
-        "    #  in group  per comm  per node  per comm  in group",
-        f"    0         1  {nodes:8}  {len(told) // max(nodes, 1):8}  {len(told):8}  {len(told):8}   RUNNING  {errors}",
-        "",
-        "Errors",
-        "======",
-        "",
-    ]
-    if missing:
-        plural = "es" if len(missing) > 1 else ""
-        lines += ["INCOMPLETE", f"  Missing communicator data from {len(missing)} job process{plural}"]
-    for rank in missing:
-        one = told[rank]
-        lines.append(f"  Process {one['pid']} on node {one['host']} managing GPU {one['gpu']}")
-    if len(missing) == 1:
-        communicator = ["#0-0 (57414e44494e) INCOMPLETE", "  Missing communicator data from 1 rank"]
-        lines += ["", *communicator, f"  The missing rank: {missing[0]}"]
-    return "\n".join([*lines, "", "Warnings", "========", "", ""])

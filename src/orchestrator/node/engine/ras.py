@@ -1,7 +1,7 @@
 """Queries NCCL's RAS, in a thread of its own, when the engine makes no progress: the agent's loop never waits for it.
 
-The protocol is lines of text (NCCL src/ras/client_support.cc): SET FORMAT json, which versions before 2.28.7 answer
-with an error, TIMEOUT, STATUS; the connection ends after the answer. All processes of a node listen on the same port
+The protocol is lines of text (NCCL src/ras/client_support.cc): SET FORMAT json, since 2.28.7, TIMEOUT, STATUS; the
+connection ends after the answer. All processes of a node listen on the same port
 (SO_REUSEPORT), including stopped ones that never answer, so a connection without an answer is retried.
 """
 
@@ -42,11 +42,11 @@ def status(address: str) -> str:
 
 def _asked(connection: socket.socket) -> str:
     connection.settimeout(FIRST_WORD_S)
-    connection.sendall(b"SET FORMAT json\n")
-    known = _line(connection) == b"OK"
-    connection.sendall(b"TIMEOUT %d\n" % TIMEOUT_S)
-    _line(connection)
-    connection.sendall(b"STATUS\n" if known else b"VERBOSE STATUS\n")
+    for command in (b"SET FORMAT json\n", b"TIMEOUT %d\n" % TIMEOUT_S):
+        connection.sendall(command)
+        if (said := _line(connection)) != b"OK":
+            raise ValueError(f"it answered {said[:100]!r}")
+    connection.sendall(b"STATUS\n")
     end, size = time.monotonic() + ANSWER_S, 0
     parts: list[bytes] = []
     while True:
@@ -75,7 +75,8 @@ def _line(connection: socket.socket) -> bytes:
 class Inquiry:
     """Queries RAS while the engine makes no progress; read `told`.
 
-    address: of RAS, '' where the plan has none: NCCL has it from 2.24 on; nodes: names of the gang's nodes by address
+    address: of RAS, '' where the plan has none: NCCL answers in JSON from 2.28.7 on
+    nodes:   names of the gang's nodes by address
     """
 
     address: str

@@ -1,37 +1,26 @@
 """What NCCL's RAS reports about a hung job, and which rank the others wait for. Pure.
 
-RAS (reliability, availability, serviceability) is in NCCL since 2.24: as text, and as JSON since 2.28.7. Both forms
-follow NCCL's manual (troubleshooting, RAS) and src/ras/client_support.cc. Its counts of collectives leave out those
-captured in CUDA graphs, as in an engine's decoding: if all counts are equal, no rank can be named.
+RAS (reliability, availability, serviceability) answers in JSON since NCCL 2.28.7, in the form of NCCL's manual
+(troubleshooting, RAS) and src/ras/client_support.cc. Its counts of collectives leave out those captured in CUDA graphs,
+as in an engine's decoding: if all counts are equal, no rank can be named.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 MOST_NAMED = 4
 _ERRORS = {1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError", 6: "ncclRemoteError"}
 """nccl.h, ncclResult_t; 0 is success, 7 means in progress."""
 _IN_PROGRESS = 7
-_VERSION = re.compile(r"NCCL version (\S+)")
-_GPU = r"(?:\S+ \(NVML )?(\d+)\S*"
-"""RAS gives CUDA's index, followed by NVML's if that differs (rasGpuToString)."""
-_UNANSWERED = re.compile(r"^(INCOMPLETE|DEAD)$((?:\n +\S.*)*)", re.M)
-_PROCESS = re.compile(rf"Process (\d+) on node (\S+) managing GPUs? {_GPU}")
-_MISSING_RANK = re.compile(r"The missing rank: (\d+)")
-_COUNTS = re.compile(r"Communicator ranks have different (\w+) operation counts((?:\n +(?:\d+ ranks|Rank) .*)*)")
-_LAUNCHED = re.compile(r"(?:have|has) (?:launched up to operation (\d+)|not launched any operations)")
-_RANK = re.compile(rf"Rank (\d+) (?:has .* )?-- GPU {_GPU} managed by process (\d+) on node (\S+)")
 
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a communicator. rank: -1 if only the process is known; host: its node's address, as NCCL writes it;
-    gpu: NVML's index"""
+    """One rank of a communicator. host: its node's address, as NCCL writes it; gpu: NVML's index"""
 
     rank: int
     host: str
@@ -65,15 +54,7 @@ class RasVerdict:
 
 
 def read(text: str) -> RasAnswer:
-    """Parse an answer to STATUS, in either form. Raises ValueError for anything else."""
-    if text.lstrip().startswith("{"):
-        return _read_json(text)
-    if "Communicators..." not in text:
-        raise ValueError("this is not a RAS status")
-    return _read_text(text)
-
-
-def _read_json(text: str) -> RasAnswer:
+    """Parse an answer to STATUS. Raises ValueError for anything else."""
     try:
         raw = json.loads(text)
         communicators = raw["communicators"]
@@ -118,46 +99,6 @@ def _once(found: Iterator[Any]) -> tuple[Any, ...]:
     return tuple(kept.values())
 
 
-def _read_text(text: str) -> RasAnswer:
-    version, rank = _VERSION.search(text), _MISSING_RANK.search(text)
-    missing = _once(_unanswered(text))
-    if rank and len(missing) == 1:
-        member, dead = missing[0]
-        missing = ((replace(member, rank=int(rank[1])), dead),)
-    return RasAnswer(
-        version=version[1] if version else "",
-        ranks=_largest(text),
-        missing=missing,
-        behind=_once(found for operation, listed in _COUNTS.findall(text) for found in _fewer(operation, listed)),
-    )
-
-
-def _unanswered(text: str) -> Iterator[tuple[Member, bool]]:
-    for state, listed in _UNANSWERED.findall(text):
-        for pid, host, gpu in _PROCESS.findall(listed):
-            yield Member(-1, host, int(pid), int(gpu)), state == "DEAD"
-
-
-def _fewer(operation: str, listed: str) -> Iterator[tuple[Member, str, int, int]]:
-    """A line with a count comes before the ranks with that count; if only one rank has it, the same line names the
-    rank."""
-    counts, ranks = [0], []
-    for line in listed.splitlines():
-        if launched := _LAUNCHED.search(line):
-            counts.append(int(launched[1] or 0))
-        if rank := _RANK.search(line):
-            number, gpu, pid, host = rank.groups()
-            ranks.append((Member(int(number), host, int(pid), int(gpu)), counts[-1]))
-    most = max(counts)
-    return ((member, operation, count, most) for member, count in ranks if count < most)
-
-
-def _largest(text: str) -> int:
-    """Ranks of the largest communicator: the table adds up the ranks of all communicators in a group."""
-    rows = re.findall(r"(?m)^ *\d+ +(\d+) +\d+ +[\d-]+ +[\d-]+ +(\d+) +[A-Z]", text)
-    return max((int(ranks) // max(int(comms), 1) for comms, ranks in rows), default=0)
-
-
 def judge(first: RasAnswer, again: RasAnswer, nodes: Mapping[str, str]) -> RasVerdict:
     """What two answers, some seconds apart, show together. nodes: names of the gang's nodes by address."""
     if again.missing:
@@ -190,5 +131,4 @@ def _names(members: list[Member], nodes: Mapping[str, str]) -> str:
 
 
 def _name(member: Member, nodes: Mapping[str, str]) -> str:
-    rank = f"rank {member.rank}" if member.rank >= 0 else "the process"
-    return f"{rank} (pid {member.pid}, GPU {member.gpu} of {nodes.get(member.host, member.host)})"
+    return f"rank {member.rank} (pid {member.pid}, GPU {member.gpu} of {nodes.get(member.host, member.host)})"

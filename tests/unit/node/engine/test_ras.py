@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -80,124 +79,41 @@ MISSING = """{
   }
 }
 """
-HEAD = """
-Communicators... (0.00s)
-=============
 
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-"""
-MISMATCH = f"""{HEAD}    0         1         4         8        32        32   RUNNING  MISMATCH
 
-Warnings
-========
+def answer(counts: dict[int, int] | None = None, *, dead: int | None = None, size: int = 32) -> str:
+    """Of a gang of 32 ranks on four nodes; counts: AllReduce operations of ranks that are behind the others' 6650."""
+    document = json.loads(MISSING)
+    (communicator,) = document["communicators"]
+    there, missing = communicator["ranks"][0], communicator["missing_ranks"][0]
+    status = {**missing["status"], "considered_dead": True}
+    communicator["size"] = size
+    communicator["missing_ranks"] = [{**missing, **place(dead), "status": status}] if dead is not None else []
+    communicator["ranks"] = [
+        {**there, **place(rank), "collective_counts": {"AllGather": 12, "AllReduce": (counts or {}).get(rank, 6650)}}
+        for rank in range(size)
+        if rank != dead
+    ]
+    return json.dumps(document)
 
-#0-0 (27a079b828ff1a75) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  26 ranks have launched up to operation 6650
-  6 ranks have launched up to operation 6649
-  Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
-  Rank 2 -- GPU 2 managed by process 483074 on node 172.16.64.210
-  Rank 3 -- GPU 3 managed by process 483075 on node 172.16.64.210
-  Rank 4 -- GPU 4 managed by process 483076 on node 172.16.64.210
-  Rank 5 -- GPU 5 managed by process 483077 on node 172.16.64.210
-  Rank 7 -- GPU 7 managed by process 483079 on node 172.16.64.210
-"""
-ONE_BEHIND = f"""{HEAD}    0         1         4         8        32        32   RUNNING  MISMATCH
 
-Warnings
-========
+def place(rank: int | None) -> dict[str, object]:
+    node, gpu = divmod(rank or 0, 8)
+    return {"rank": rank, "host": f"172.16.64.{211 + node}", "pid": 3487979 + (rank or 0) % 8, "nvml_dev": gpu}
 
-#0-0 (27a079b828ff1a75) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  31 ranks have launched up to operation 6650
-  Rank 21 has launched up to operation 6649 -- GPU 5 managed by process 3487984 on node 172.16.64.213
-"""
-TWO_OPERATIONS = """Communicators... (0.00s)
 
-Warnings
-========
-
-#0-0 (27a079b828ff1a75) MISMATCH
-  Communicator ranks have different AllGather operation counts
-  7 ranks have launched up to operation 12
-  Rank 5 has launched up to operation 11 -- GPU 5 managed by process 105 on node 10.0.0.1
-
-  Communicator ranks have different AllReduce operation counts
-  6 ranks have launched up to operation 6650
-  Rank 2 has launched up to operation 6649 -- GPU 2 managed by process 102 on node 10.0.0.1
-  Rank 3 has not launched any operations -- GPU 3 managed by process 103 on node 10.0.0.1
-
-#1-0 (cf264af53edbe986) MISMATCH
-  Communicator ranks have different status
-  2 ranks have status RUNNING
-  2 ranks have status FINALIZE
-  Rank 0 -- GPU 0 managed by process 100 on node 10.0.0.1
-  Rank 1 -- GPU 1 managed by process 101 on node 10.0.0.1
-  Communicator ranks have different Broadcast operation counts
-  3 ranks have launched up to operation 4
-  Rank 1 has launched up to operation 3 -- GPU 1 managed by process 101 on node 10.0.0.1
-
-"""
-INCOMPLETE = f"""{HEAD}    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
-
-Errors
-======
-
-INCOMPLETE
-  Missing communicator data from 1 job process
-  Process 3487984 on node 172.16.64.213 managing GPU 5
-
-#0-0 (cf264af53edbe986) INCOMPLETE
-  Missing communicator data from 1 rank
-  The missing rank: 21
-
-Warnings
-========
-
-TIMEOUT
-  Encountered 2 communication timeouts while gathering communicator data
-"""
-DEAD = f"""{HEAD}    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
-
-Errors
-======
-
-DEAD
-  1 job process is considered dead (unreachable via the RAS network)
-  Process 3487984 on node 172.16.64.213 managing GPU 5
-"""
-FINE = f"""{HEAD}    0         8         4         1         4        32   RUNNING      OK
-"""
-LOST = Member(-1, "172.16.64.213", 3487984, 5)
+LOST = Member(21, "172.16.64.213", 3487984, 5)
+ONE_BEHIND, DEAD, FINE = answer({21: 6649}), answer(dead=21), answer()
+MISMATCH = answer(dict.fromkeys((16, 18, 19, 20, 21, 23), 6649))
 NODES = {"172.16.64.213": "node2", "172.16.64.245": "node7", "127.0.0.1": "node0"}
 
 
 def test_the_manual_s_answers_are_read() -> None:
     assert read(MISSING) == RasAnswer("2.29.1", 2, ((Member(1, "172.16.64.245", 1524345, 1), False),))
-    assert read(INCOMPLETE) == RasAnswer("", 32, ((replace(LOST, rank=21), False),))
-    assert read(DEAD) == RasAnswer("", 32, ((LOST, True),))
-    assert read(FINE) == RasAnswer("", 4)
-    behind = read(MISMATCH).behind
-    assert [(one.rank, one.pid, name, count, most) for one, name, count, most in behind][:2] == [
-        (0, 483072, "AllReduce", 6649, 6650),
-        (2, 483074, "AllReduce", 6649, 6650),
-    ]
-    assert len(behind) == 6
-
-
-@pytest.mark.parametrize("text", [INCOMPLETE, ONE_BEHIND, MISMATCH])
-def test_a_gpu_is_named_by_its_index_in_nvml(text: str) -> None:
-    assert read(text.replace("GPU 5", "GPU 0 (NVML 5)")) == read(text)
-
-
-def test_counts_are_compared_within_one_operation() -> None:
-    assert [(one.rank, *counts) for one, *counts in read(TWO_OPERATIONS).behind] == [
-        (5, "AllGather", 11, 12),
-        (2, "AllReduce", 6649, 6650),
-        (3, "AllReduce", 0, 6650),
-        (1, "Broadcast", 3, 4),
-    ]
+    assert read(DEAD) == RasAnswer("2.29.1", 32, ((LOST, True),))
+    assert read(FINE) == RasAnswer("2.29.1", 32)
+    assert read(ONE_BEHIND).behind == ((LOST, "AllReduce", 6649, 6650),)
+    assert len(read(MISMATCH).behind) == 6
 
 
 def test_one_rank_is_named_where_ras_can_name_one() -> None:
@@ -208,14 +124,13 @@ def test_one_rank_is_named_where_ras_can_name_one() -> None:
         "NCCL RAS gets no answer from rank 1 (pid 1524345, GPU 1 of node7)", Member(1, "172.16.64.245", 1524345, 1)
     )
     assert words(FINE, DEAD).words == (
-        "NCCL RAS gets no answer from the process (pid 3487984, GPU 5 of node2), and considers it dead"
+        "NCCL RAS gets no answer from rank 21 (pid 3487984, GPU 5 of node2), and considers it dead"
     )
-    stuck = words(ONE_BEHIND, ONE_BEHIND)
-    assert stuck.words == (
+    assert words(ONE_BEHIND, ONE_BEHIND) == RasVerdict(
         "NCCL RAS: rank 21 (pid 3487984, GPU 5 of node2) launched 6649 of 6650 AllReduce operations,"
-        " unchanged between two queries"
+        " unchanged between two queries",
+        LOST,
     )
-    assert stuck.culprit is not None and stuck.culprit.rank == 21
     assert words(MISMATCH, MISMATCH).culprit is None and "and 2 more" in words(MISMATCH, MISMATCH).words
 
 
@@ -276,11 +191,10 @@ def server(serve: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.join(5)
 
 
-def playing(text: str, *, knows_json: bool) -> Callable[[socket.socket], None]:
+def playing(text: str, *, knows_json: bool = True) -> Callable[[socket.socket], None]:
     def serve(connection: socket.socket) -> None:
         for line in connection.makefile():
             if line.endswith("STATUS\n"):
-                assert line == ("STATUS\n" if knows_json else "VERBOSE STATUS\n")
                 connection.sendall(text.encode())
                 return
             known = knows_json or line.startswith("TIMEOUT")
@@ -289,10 +203,11 @@ def playing(text: str, *, knows_json: bool) -> Callable[[socket.socket], None]:
     return serve
 
 
-@pytest.mark.parametrize(("text", "knows_json"), [(MISSING, True), (INCOMPLETE, False)])
-def test_both_forms_are_asked_for(text: str, knows_json: bool) -> None:
-    with server(playing(text, knows_json=knows_json)) as address:
-        assert status(address) == text
+def test_an_answer_is_asked_for_in_json_which_an_older_one_does_not_know() -> None:
+    with server(playing(MISSING)) as address:
+        assert status(address) == MISSING
+    with server(playing("", knows_json=False)) as address, pytest.raises(ValueError, match="ERROR: Unknown command"):
+        status(address)
 
 
 def test_a_process_that_does_not_answer_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +219,7 @@ def test_a_process_that_does_not_answer_is_passed_over(monkeypatch: pytest.Monke
             connection.recv(1 << 16)
             time.sleep(0.4)
         else:
-            playing(FINE, knows_json=True)(connection)
+            playing(FINE)(connection)
 
     with server(serve) as address:
         monkeypatch.setattr(ras, "FIRST_WORD_S", 1.0)
@@ -327,7 +242,7 @@ def test_what_never_ends_or_is_too_long_is_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_inquiry_is_asked_once_and_forgotten_when_the_engine_goes_on() -> None:
-    with server(playing(MISSING, knows_json=True)) as address:
+    with server(playing(MISSING)) as address:
         inquiry = Inquiry(address, NODES, apart_s=0.01)
         inquiry.follow(0.0, still=False)
         assert inquiry.verdict is None
@@ -395,8 +310,7 @@ def hung_gang(text: str, pids: dict[str, list[int]]) -> GangView:
     ("text", "node", "pids", "tp_rank"),
     [
         pytest.param(ONE_BEHIND, "node2", range(3487979, 3487987), 13, id="the process is its node's sixth"),
-        pytest.param(INCOMPLETE, "node2", range(3487979, 3487987), 13, id="one that does not answer"),
-        pytest.param(DEAD, "node2", range(3487979, 3487987), 13, id="of which RAS knows no rank"),
+        pytest.param(DEAD, "node2", range(3487979, 3487987), 13, id="one that does not answer"),
         pytest.param(MISSING, "node7", [1524344, 1524345], 9, id="rank 1 of a communicator of two"),
         pytest.param(ONE_BEHIND, "node2", range(1, 9), None, id="a container's own process ids"),
         pytest.param(ONE_BEHIND, "node2", [3487984, *range(1, 8)], None, id="the same number of another GPU"),
@@ -419,11 +333,10 @@ def test_the_stand_in_s_answers_are_of_the_documented_form() -> None:
     now = time.monotonic()
     ranks = {rank: {"pid": 100 + rank, "gpu": rank, "host": "127.0.0.1", "at": now} for rank in range(4)}
     ranks[3]["at"] = now - 60
-    for text in (standin._json(ranks, "2.30.7"), standin._text(ranks, "2.27.5")):
-        seen = read(text)
-        assert (seen.ranks, [(one.pid, one.gpu, dead) for one, dead in seen.missing]) == (4, [(103, 3, False)])
+    seen = read(standin._json(ranks, "2.30.7"))
+    assert (seen.ranks, [(one.pid, one.gpu, dead) for one, dead in seen.missing]) == (4, [(103, 3, False)])
     ranks[3]["at"] = now
-    assert read(standin._json(ranks, "2.30.7")).missing == read(standin._text(ranks, "2.27.5")).missing == ()
+    assert read(standin._json(ranks, "2.30.7")).missing == ()
     documented = json.loads(MISSING)["communicators"][0]
     played = json.loads(standin._json(ranks, "2.30.7"))["communicators"][0]
     assert played.keys() == documented.keys()
