@@ -40,6 +40,7 @@ DRAINS_S = 0.7
 GUARDIAN_LOOKS_S = 1.0
 """select's timeout in the guardian's loop."""
 KILLED_S = 0.02
+LATENCY = 0.0005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,9 +352,6 @@ class SimulatedAgent(Agent):
 
     node: Node
 
-    def _kernels_word(self, rank: Rank) -> None:
-        return None
-
     def _service(self, order: ServiceOrder) -> Any:
         return SimulatedService(self.node)
 
@@ -503,9 +501,8 @@ class Node:
             self.wake()
 
     def kill_both(self) -> None:
-        guardian, self.guardian = self.guardian, self.guardian
-        if guardian is not None:
-            guardian.alive = False
+        if self.guardian is not None:
+            self.guardian.alive = False
         if self.engine is not None:
             self.engine.kill()
         self.kill_agent()
@@ -526,6 +523,3 @@ class Node:
             self.agent.disk.stalls = on
             if not on:
                 self.agent.disk.catch_up()
-
-
-LATENCY = 0.0005

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from types import ModuleType
 from typing import Any
 
 from orchestrator.node import supervision
 from orchestrator.node.line_child import LineChild, serve
+from orchestrator.node.look.nvml import Asker, memory_of, started, text_of
 
 FIRST_ANSWER_S = 20.0
 """Without persistence mode the driver initializes every GPU at the first query."""
@@ -176,72 +177,52 @@ def run(arguments: Sequence[str]) -> int:
     questions = count()
 
     def reply() -> dict[str, Any]:
-        told = _ask_nvml(indices)
-        return told if next(questions) else {**told, "uuids": _uuids()}
+        nvml, error = started()  # NVML counts these calls: only the first is expensive
+        told = {"error": error} if nvml is None else _ask_gpus(nvml, indices)
+        return told if next(questions) else {**told, "uuids": {} if nvml is None else _uuids(nvml)}
 
     return serve(reply)
 
 
-def _ask_nvml(indices: Sequence[int]) -> dict[str, Any]:
-    try:
-        import pynvml
-    except ImportError as error:
-        return {"error": f"pynvml is missing: {error}"}
-    asked = None
-    try:
-        pynvml.nvmlInit()  # NVML counts these calls: only the first is expensive
-        return {"gpus": [_ask_gpu(pynvml, asked := index) for index in indices]}
-    except pynvml.NVMLError as error:
-        return {"error": str(error) if asked is None else f"GPU {asked}: {error}"}
+def _ask_gpus(nvml: ModuleType, indices: Sequence[int]) -> dict[str, Any]:
+    gpus = []
+    for index in indices:
+        errors: dict[str, str] = {}
+        handle = Asker(nvml, errors)("nvmlDeviceGetHandleByIndex", index)
+        gpu = _ask_gpu(nvml, Asker(nvml, errors, handle), index) if handle is not None else None
+        if gpu is None:
+            return {"error": f"GPU {index}: {[*errors.values()][-1].rpartition(': ')[2]}"}
+        gpus.append(gpu)
+    return {"gpus": gpus}
 
 
-def _uuids() -> dict[str, int]:
-    """Indices of the machine's GPUs that answer, by UUID."""
-    found: dict[str, int] = {}
-    with contextlib.suppress(ImportError):
-        import pynvml
-
-        with contextlib.suppress(pynvml.NVMLError):
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                with contextlib.suppress(pynvml.NVMLError):
-                    found[_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))] = index
-    return found
-
-
-def _ask_gpu(pynvml: Any, index: int) -> dict[str, Any]:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except (pynvml.NVMLError, AttributeError):
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+def _ask_gpu(nvml: ModuleType, ask: Asker, index: int) -> dict[str, Any] | None:
+    """None where NVML does not tell how much memory is in use, or whose."""
+    memory = memory_of(nvml, ask)
+    processes = ask("nvmlDeviceGetComputeRunningProcesses") if memory else None
+    if processes is None:
+        return None
+    load = {
+        "busy": getattr(ask("nvmlDeviceGetUtilizationRates"), "gpu", None),
+        "power_mw": ask("nvmlDeviceGetPowerUsage"),
+        "limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
+    }
     return {
         "index": index,
-        "used": int(memory.used),
-        "place": _place(pynvml, handle),
+        "used": memory["used"],
+        "place": text_of(getattr(ask("nvmlDeviceGetPciInfo"), "busId", "")),
         "processes": [[int(process.pid), int(process.usedGpuMemory or 0)] for process in processes],
-        "load": _load(pynvml, handle),
+        "load": load if None not in load.values() else {},
     }
 
 
-def _load(pynvml: Any, handle: Any) -> dict[str, int]:
-    """How busy the GPU is, according to NVML; empty if it gives no figures."""
-    try:
-        return {
-            "busy": int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            "power_mw": int(pynvml.nvmlDeviceGetPowerUsage(handle)),
-            "limit_mw": int(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
-        }
-    except (pynvml.NVMLError, AttributeError):
-        return {}
-
-
-def _place(pynvml: Any, handle: Any) -> str:
-    try:
-        return _text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
-    except (pynvml.NVMLError, AttributeError):
-        return ""
-
-
-def _text(said: str | bytes) -> str:
-    return said.decode("ascii", "replace") if isinstance(said, bytes) else str(said)
+def _uuids(nvml: ModuleType) -> dict[str, int]:
+    """Indices of the machine's GPUs that answer, by UUID."""
+    ask = Asker(nvml, {})
+    handles = [ask("nvmlDeviceGetHandleByIndex", index) for index in range(ask("nvmlDeviceGetCount") or 0)]
+    found = {
+        Asker(nvml, {}, handle)("nvmlDeviceGetUUID"): index
+        for index, handle in enumerate(handles)
+        if handle is not None
+    }
+    return {uuid: index for uuid, index in found.items() if uuid}

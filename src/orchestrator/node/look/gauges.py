@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.node.line_child import LineChild, serve
 from orchestrator.node.look.hardware import HardwarePart
-from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, started
+from orchestrator.node.look.nvml import SM_CLOCK, Asker, ecc_of, memory_of, started, text_of
 from orchestrator.node.look.patience import read_hardware
 from orchestrator.node.look.reading import SnapshotReader
 from orchestrator.protocol.gauges import GaugesAnswer, GpuGauges, PortGauges
@@ -83,13 +83,12 @@ def _gpu(nvml: ModuleType, index: int) -> dict[str, Any]:
     if handle is None:
         return {"index": index, "error": errors.get("nvmlDeviceGetHandleByIndex", "")}
     ask_it = Asker(nvml, errors, handle)
-    bus = getattr(ask_it("nvmlDeviceGetPciInfo"), "busId", None)
     memory, ecc = memory_of(nvml, ask_it), ecc_of(nvml, ask_it)
     return {
         "index": index,
         "uuid": ask_it("nvmlDeviceGetUUID"),
         "name": ask_it("nvmlDeviceGetName"),
-        "pci_bus_id": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
+        "pci_bus_id": text_of(getattr(ask_it("nvmlDeviceGetPciInfo"), "busId", None)),
         "temperature_c": ask_it("nvmlDeviceGetTemperature", 0),
         "power_mw": ask_it("nvmlDeviceGetPowerUsage"),
         "power_limit_mw": ask_it("nvmlDeviceGetEnforcedPowerLimit"),

@@ -134,7 +134,12 @@ class Asker:
         except self._nvml.NVMLError as error:
             self._errors[label] = _words(error)
             return None
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return text_of(value)
+
+
+def text_of(value: Any) -> Any:
+    """Text in place of bytes; anything else as it is."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) -> dict[str, Any]:
@@ -145,13 +150,12 @@ def _device(nvml: ModuleType, index: int, handle: Any, above: dict[str, str]) ->
     ask = Asker(nvml, errors, handle)
     pci = ask("nvmlDeviceGetPciInfo")
     bar1 = ask("nvmlDeviceGetBAR1MemoryInfo")
-    bus = getattr(pci, "busId", None)
     return {
         "index": index,
         "name": ask("nvmlDeviceGetName"),
         "uuid": ask("nvmlDeviceGetUUID"),
         "serial": ask("nvmlDeviceGetSerial"),
-        "pci_bus_id": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
+        "pci_bus_id": text_of(getattr(pci, "busId", None)),
         "memory": memory_of(nvml, ask),
         "processes": _processes(ask),
         "link": {
@@ -207,14 +211,7 @@ def _nvlinks(ask: Asker, errors: dict[str, str]) -> list[dict[str, Any]]:
         usable = ask("nvmlDeviceGetNvLinkCapability", link, _NVLINK_P2P) if active else None
         remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", link) if active else None
         bus = getattr(remote, "busIdLegacy", None) or getattr(remote, "busId", None)
-        links.append(
-            {
-                "link": link,
-                "active": active,
-                "p2p": usable,
-                "remote": bus.decode("ascii", "replace") if isinstance(bus, bytes) else bus,
-            }
-        )
+        links.append({"link": link, "active": active, "p2p": usable, "remote": text_of(bus)})
     return links
 
 

@@ -51,7 +51,7 @@ def driver(uuids: list[str]) -> SimpleNamespace:
             raise LostError("GPU is lost")
         return uuids[index]
 
-    memory = SimpleNamespace(used=5)
+    memory = SimpleNamespace(total=9, reserved=0, free=4, used=5)
     return SimpleNamespace(
         NVMLError=LostError,
         nvmlInit=lambda: None,
