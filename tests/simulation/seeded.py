@@ -13,9 +13,9 @@ from tests.simulation.node import SimulatedAgent
 
 from orchestrator.gang.steps import down
 from orchestrator.node.agent import agent, lifecycle, membership, verdicts
+from orchestrator.node.agent.membership import Message
 from orchestrator.node.engine.guardian import AgentWatch
 from orchestrator.node.network import wire
-from orchestrator.node.network.link_events import Message
 from orchestrator.node.verbs import lock
 
 Patch = Callable[[pytest.MonkeyPatch], None]

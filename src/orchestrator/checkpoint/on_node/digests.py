@@ -1,10 +1,15 @@
 """Verb `digests`: SHA-256 of every file of a checkpoint here, those that are known already without reading.
 
 Lines say how far it is twice a second; the digests come at the end. It ends early when its reader is gone.
+
+A digest is kept under device and inode, and holds while size, mtime and ctime are as they were: rsync and cp can set
+an mtime back, nobody can set a ctime. Silent disk errors are not noticed in this way; `fresh` reads again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +23,79 @@ from orchestrator.checkpoint.on_node.push.target import PARTIAL
 from orchestrator.node import files
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
-from orchestrator.node.sha256 import Digests
 from orchestrator.protocol.jobs import DigestsLine, DigestsRequest
+
+FILE = "digests.json"
+CHUNK = 4 << 20
+MOST = 20_000
+"""Remembered digests; the oldest go first."""
+
+Counted = Callable[[int], None]
+"""Told how many more bytes have been read; raises to stop."""
+
+
+class Digests:
+    """What is remembered on this node. Safe to use from several threads."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._path = f"{state_dir}/{FILE}"
+        self._lock = threading.Lock()
+        self._known: dict[str, Any] = files.read_json(self._path)
+
+    def known(self, status: os.stat_result) -> str | None:
+        """The digest of the file that was looked at, None where it has to be read."""
+        with self._lock:
+            found = self._known.get(_key(status))
+        if isinstance(found, list) and found[:-1] == _identity(status):
+            return str(found[-1])
+        return None
+
+    def keep(self, status: os.stat_result, digest: str) -> None:
+        """Remember; a state directory that can't be written makes the next run slower and is no fault."""
+        with self._lock:
+            self._known.pop(_key(status), None)
+            self._known[_key(status)] = [*_identity(status), digest]
+            for oldest in list(self._known)[:-MOST]:
+                del self._known[oldest]
+            with contextlib.suppress(OSError):
+                Path(self._path).parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+                files.write_json(self._path, self._known)
+
+    def of(self, path: Path, counted: Counted, *, fresh: bool = False) -> str:
+        """A file's digest, read only where it is not known. Raises Failure where it can't be read or changes."""
+        try:
+            before = path.stat()
+            digest = None if fresh else self.known(before)
+            if digest is not None:
+                counted(before.st_size)
+                return digest
+            digest = _hashed(path, counted)
+            after = path.stat()
+        except OSError as wrong:
+            what = f"can't be read: {wrong.strerror}"
+            raise Failure("unreadable", what, str(path), "check its owner and mode, and the disk (`dmesg`)") from None
+        if (_key(before), _identity(before)) != (_key(after), _identity(after)):
+            raise Failure("changed", "changed while it was read", str(path), "wait until no process writes to it")
+        self.keep(after, digest)
+        return digest
+
+
+def _hashed(path: Path, counted: Counted) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(CHUNK):
+            digest.update(data)
+            counted(len(data))
+    return digest.hexdigest()
+
+
+def _key(status: os.stat_result) -> str:
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _identity(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
 
 MOST_READERS = 8
 T = TypeVar("T")

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.node.agent import causes, verdicts
 from orchestrator.node.agent.causes import Statement
-from orchestrator.node.agent.membership import Membership
+from orchestrator.node.agent.membership import LinkClosed, LinkOpened, Membership, MessageReceived
 from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount, PlainEffect, PlainEvent
-from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import (
     LEADERS,
     MEMBERS,

@@ -8,10 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from orchestrator.node.agent.moments import Anchor, at
-from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.report import SILENT_S, Cause
+
+Message = dict[str, Any]
+"""As it was read from the wire; protocol/link.py has the types."""
+
+
+@dataclass(frozen=True)
+class LinkOpened:
+    """A node proved the key and is connected."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class MessageReceived:
+    """A node sent a message."""
+
+    node: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class LinkClosed:
+    """A node's connection is over. broken: it was closed or reset, rather than lost in silence."""
+
+    node: str
+    reason: str
+    broken: bool
+
+
+Event = LinkOpened | MessageReceived | LinkClosed
+
 
 RECONNECT_S = 2.0
 """A member that missed the reset learns of it with its next digest, a second later, and tries every 0.1 s."""

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from orchestrator import __version__
+from orchestrator.node.agent.membership import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.agent.preflight import port_failure
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.failure import Failure
 from orchestrator.node.network import wire
-from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.network.wire import ConnectionClosed, Sockets, Wire
 from orchestrator.protocol.link import FORMAT, GREETINGS, AgentEnded, Challenge, Hello, Welcome, heard, misfit
 from orchestrator.protocol.message import Message as LinkMessage

@@ -16,7 +16,7 @@ import select
 import socket
 from dataclasses import dataclass, field
 
-from orchestrator.node.network.link_events import Message
+from orchestrator.node.agent.membership import Message
 from orchestrator.protocol.staging import Endpoint
 
 LONGEST_MESSAGE = 256 * 1024

@@ -23,9 +23,8 @@ from orchestrator.node.agent.lifecycle import (
     LinkFacts,
     Send,
 )
-from orchestrator.node.agent.membership import RECONNECT_S
+from orchestrator.node.agent.membership import RECONNECT_S, Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.node.agent.verdicts import PlainEffect, PlainEvent
-from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, MessageReceived
 from orchestrator.protocol.link import Account, AgentEnded, Ask, Digest, Drain, End, Ended, Go, Pulse, Stop
 from orchestrator.protocol.message import Message
 from orchestrator.protocol.report import AgentState, Cause

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.node.agent.membership import QUIET_S, RECONNECT_S, Membership
-from orchestrator.node.network.link_events import LinkClosed, LinkOpened, MessageReceived
+from orchestrator.node.agent.membership import QUIET_S, RECONNECT_S, LinkClosed, LinkOpened, Membership, MessageReceived
 from orchestrator.protocol.report import Cause
 
 LEASE_S = 20.0

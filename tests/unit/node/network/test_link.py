@@ -17,10 +17,10 @@ from tests.support.gang import linked_run
 from tests.support.waiting import until
 
 from orchestrator import __version__
+from orchestrator.node.agent.membership import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.network import wire
 from orchestrator.node.network.link import MOST_STRANGERS, Hub, Spoke
-from orchestrator.node.network.link_events import Event, LinkClosed, LinkOpened, Message, MessageReceived
 from orchestrator.protocol.link import FORMAT, Challenge, Ended, Go, Hello, Stop
 from orchestrator.protocol.message import side as compared
 from orchestrator.protocol.report import AgentState

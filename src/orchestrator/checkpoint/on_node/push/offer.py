@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint.on_node.digests import Reading
+from orchestrator.checkpoint.on_node.digests import Digests, Reading
 from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.giver import Giver, own_folder
 from orchestrator.checkpoint.on_node.push.target import PARTIAL, FileEntry
@@ -19,7 +19,6 @@ from orchestrator.node import files
 from orchestrator.node.agent import weights
 from orchestrator.node.failure import Failure, os_failures
 from orchestrator.node.requests import TICK_S, in_parts, reader_is_gone, request_of, tell
-from orchestrator.node.sha256 import Digests
 from orchestrator.protocol.jobs import OfferRequest
 
 MOST_READERS = 4

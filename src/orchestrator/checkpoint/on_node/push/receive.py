@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from orchestrator.checkpoint.on_node.digests import CHUNK, Counted, Digests
 from orchestrator.checkpoint.on_node.push.giver import (
     FILES,
     IDLE_S,
@@ -32,7 +33,6 @@ from orchestrator.checkpoint.on_node.push.target import REPAIR, FileEntry, PushT
 from orchestrator.node import files
 from orchestrator.node.failure import Failure, failure_of, os_failures
 from orchestrator.node.requests import TICK_S, reader_is_gone, request_of, tell
-from orchestrator.node.sha256 import CHUNK, Counted, Digests
 from orchestrator.protocol.jobs import Giving, ReceiveRequest
 
 PATIENCE_S = 20.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.checkpoint.on_node.digests import Digests
 from orchestrator.node.failure import Failure
-from orchestrator.node.sha256 import Digests
 
 
 def test_a_digest_is_read_once_and_again_after_any_change(tmp_path: Path) -> None:
