@@ -5,7 +5,7 @@ It shows facts and judges nothing: what is wrong comes in as marks, which rules 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,12 +64,12 @@ def _port_words(topology: Topology) -> str:
 
 def _switch_words(topology: Topology) -> str:
     seen = shape(topology)
-    groups = [group.gpus for group in seen.groups]
+    gpus = " + ".join(map(str, seen.stated if seen.stated is not None else (group.gpus for group in seen.groups)))
     if seen.stated is not None:
-        return f"{' + '.join(map(str, seen.stated))} GPUs behind a switch each" if seen.stated else ""
-    if not groups:
+        return f"{gpus} GPUs behind a switch each" if gpus else ""
+    if not gpus:
         return "no PCIe switch above a GPU" if topology.gpus else ""
-    return f"{counted(len(groups), 'PCIe switch', 'es')} with {' + '.join(map(str, groups))} GPUs"
+    return f"{counted(len(seen.groups), 'PCIe switch', 'es')} with {gpus} GPUs"
 
 
 def _gpu_part(gpu: Gpu, topology: Topology) -> str:
@@ -79,21 +79,17 @@ def _gpu_part(gpu: Gpu, topology: Topology) -> str:
 
 class _TextDrawing:
     def __init__(self, topology: Topology, tcp: TcpChoice | None, marks: Marks) -> None:
-        self.topology = topology
-        self.tcp = tcp.interface if tcp else ""
-        self.marks = marks
+        self.topology, self.tcp, self.marks = topology, tcp.interface if tcp else "", marks
         self.devices = {device.key: device for device in topology.pci}
 
     def whole(self) -> TreeLine:
         topology, places = self.topology, places_of(self.topology)
         title = topology.node or topology.hostname or "node"
-        if topology.hostname and topology.hostname != topology.node:
-            title += f" ({topology.hostname})"
-        if topology.driver:
-            title += f"  driver {topology.driver}"
-        children = [self._domain(domain) for domain in places.domains]
-        children += self._loose(places)
-        children += [self._interface(one) for one in topology.interfaces if self._stands_alone(one)]
+        title += f" ({topology.hostname})" if topology.hostname not in ("", topology.node) else ""
+        title += f"  driver {topology.driver}" if topology.driver else ""
+        cardless = [one for one in topology.interfaces if one.name != "lo" and one.key not in self.devices]
+        others = [self._interface(one) for one in cardless if one.slaves or one.ipv4]  # bonds, VLANs, bridges
+        children = [*map(self._domain, places.domains), *self._loose(places), *others]
         if topology.nvml_error and topology.gpus:
             children.append(TreeLine(kind="note", label=f"NVML: {topology.nvml_error}"))
         return TreeLine(kind="node", label=f"{title}  {topology.cpu.name}".strip(), children=tuple(children))
@@ -109,30 +105,23 @@ class _TextDrawing:
         return [*drawn, *lines.values()]
 
     def _fault(self, *names: str) -> str:
-        found = (self.marks.get(name, "") for name in names)
-        return "; ".join(dict.fromkeys(words for words in found if words))
+        return "; ".join(dict.fromkeys(self.marks[name] for name in names if self.marks.get(name)))
 
     def _domain(self, domain: Domain) -> TreeLine:
         label = f"NUMA {domain.number}" if domain.number >= 0 else "NUMA domain not known"
-        if domain.cpulist:
-            label += f"  CPUs {domain.cpulist}"
-        branches = tuple(self._branch(branch) for branch in domain.branches)
-        return TreeLine(kind="numa", label=label, children=(*branches, *self._leaves(domain.gpus, domain.cards)))
+        label += f"  CPUs {domain.cpulist}" if domain.cpulist else ""
+        return TreeLine(kind="numa", label=label, children=self._inside(domain))
 
     def _branch(self, branch: Branch) -> TreeLine:
-        inner = tuple(self._branch(below) for below in branch.branches)
-        children = (*inner, *self._leaves(branch.gpus, branch.cards))
-        if branch.switch is None:
-            return TreeLine(
-                kind="root", label=f"root port {branch.address}", fault=self._fault(branch.address), children=children
-            )
-        device = self.devices.get(branch.switch.key)
-        name = part_name(device.vendor, device.device) if device else ""
-        words = _words("switch", branch.address, name, _link_words(branch.switch.link, branch.switch.link_max))
-        return TreeLine(kind="switch", label=words, fault=self._fault(branch.address), children=children)
+        kind, label, switch = "root", f"root port {branch.address}", branch.switch
+        if switch is not None:
+            device = self.devices.get(switch.key)
+            name = part_name(device.vendor, device.device) if device else ""
+            kind, label = "switch", _words("switch", branch.address, name, _link_words(switch.link, switch.link_max))
+        return TreeLine(kind=kind, label=label, fault=self._fault(branch.address), children=self._inside(branch))
 
-    def _leaves(self, gpus: Sequence[Gpu], cards: Sequence[Card]) -> tuple[TreeLine, ...]:
-        return (*(self._gpu(gpu) for gpu in gpus), *(self._nic(card) for card in cards))
+    def _inside(self, part: Domain | Branch) -> tuple[TreeLine, ...]:
+        return (*map(self._branch, part.branches), *map(self._gpu, part.gpus), *map(self._nic, part.cards))
 
     def _gpu(self, gpu: Gpu) -> TreeLine:
         name = gpu.name or _gpu_part(gpu, self.topology)
@@ -190,12 +179,6 @@ class _TextDrawing:
             "TCP side" if interface.name == self.tcp else "",
         )
         return TreeLine(kind="interface", label=label, fault=self._fault(interface.name))
-
-    def _stands_alone(self, interface: Interface) -> bool:
-        """Bonds, and what else has an address and no card: VLANs, bridges. Not the loopback."""
-        if interface.name == "lo" or interface.key in self.devices:
-            return False
-        return bool(interface.slaves or interface.ipv4)
 
 
 def _link_words(link: PcieLink, most: PcieLink, *, may_sleep: bool = False) -> str:

@@ -9,11 +9,13 @@ shows no port above a GPU, width 0, which NCCL counts as 16. What sysfs does not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED
 from orchestrator.model.topology import (
     RAILS,
@@ -42,6 +44,7 @@ _DEEPEST = 32
 _GPU_CLASS = 0x030200
 _GPU_CLASSES = (0x0302, 0x0300)
 _MBIT = 1000
+_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 _UNREAD = "l40s_unread"
 _SHOWN = (*RAILS, Area.NUMA, Area.LINKS)
 
@@ -50,8 +53,9 @@ def nccl_xml(topology: Topology) -> str:
     """One <system> with a <cpu> for each NUMA domain that has a GPU or an active RDMA card. What was not read, and may
     be missing in it, is named in an attribute of ours, which NCCL passes over (src/graph/xml.cc, xmlGetNode)."""
     lacking = ",".join(dict.fromkeys(one.area.name for one in topology.unread if one.area in _SHOWN))
-    unread = _attributes({_UNREAD: lacking}) if lacking else ""
-    return "\n".join([f'<system version="1"{unread}>', *_Writer(topology).cpus(), "</system>", ""])
+    unread = {_UNREAD: lacking} if lacking else {}
+    head, inside = _attributes({"version": 1, **unread}), (f"  {line}" for line in _Writer(topology).cpus())
+    return "\n".join([f"<system{head}>", *inside, "</system>", ""])
 
 
 class _Writer:
@@ -68,99 +72,68 @@ class _Writer:
         self.net_numbers = {port: place for place, port in enumerate(order)}
 
     def cpus(self) -> Iterator[str]:
-        leaves = [*self.gpus, *self.cards]
-        for domain in sorted({self.distances.numa_node(key) for key in leaves}):
-            yield f"  <cpu{self._cpu_attributes(domain)}>"
-            yield from self._branch([key for key in leaves if self.distances.numa_node(key) == domain], depth=0)
-            yield "  </cpu>"
+        domains = collected((self.distances.numa_node(key), key) for key in (*self.gpus, *self.cards))
+        for domain, leaves in sorted(domains.items()):
+            yield from _element("cpu", self._cpu(domain), self._branch(leaves, depth=0))
 
-    def _cpu_attributes(self, domain: int) -> str:
+    def _cpu(self, domain: int) -> dict[str, object]:
         cpu = self.topology.cpu
         cpulist = next((one.cpulist for one in self.topology.numa if one.node == domain), "")
-        x86 = cpu.arch in ("", "x86_64")
-        return _attributes(
-            {
-                "numaid": domain,
-                "affinity": cpumap(cpulist),
-                "arch": cpu.arch or "x86_64",
-                **({"vendor": cpu.vendor, "familyid": cpu.family, "modelid": cpu.model} if x86 else {}),
-            }
-        )
+        x86 = {"vendor": cpu.vendor, "familyid": cpu.family, "modelid": cpu.model}
+        arch = cpu.arch or "x86_64"
+        told = {"numaid": domain, "affinity": cpumap(cpulist), "arch": arch}
+        return told | (x86 if arch == "x86_64" else {})
 
     def _branch(self, leaves: Sequence[str], depth: int) -> Iterator[str]:
         """Everything below one switch, or below the CPU at depth 0: switches first, then what hangs there itself."""
-        below: dict[str, list[str]] = {}
-        own = []
-        for key in leaves:
-            above = self.places.above(key)
-            if len(above) > depth:
-                below.setdefault(above[len(above) - 1 - depth], []).append(key)
-            else:
-                own.append(key)
-        indent = "  " * (depth + 2)
+        chains = {key: self.places.above(key) for key in leaves}
+        below = collected((chain[-1 - depth], key) for key, chain in chains.items() if len(chain) > depth)
         for switch, members in sorted(below.items()):
-            device = self.devices.get(switch)
-            address = self.switches[switch].address
-            yield f"{indent}<pci{self._pci_attributes(address, device, 0x060400)}>"
-            yield from self._branch(members, depth + 1)
-            yield f"{indent}</pci>"
-        for key in own:
-            yield from self._leaf(key, indent)
+            attributes = self._pci(self.switches[switch].address, self.devices.get(switch), 0x060400)
+            yield from _element("pci", attributes, self._branch(members, depth + 1))
+        for key, chain in chains.items():
+            if len(chain) <= depth:
+                yield from self._leaf(self.devices[key], self.gpus.get(key))
 
-    def _leaf(self, key: str, indent: str) -> Iterator[str]:
-        device = self.devices[key]
-        gpu = self.gpus.get(key)
+    def _leaf(self, device: PciDevice, gpu: Gpu | None) -> Iterator[str]:
+        nets = (line for port in self.cards.get(device.key, ()) for line in _element("net", self._net(port)))
         address = device.address if gpu else f"{card(device.address)}.0"
-        yield f"{indent}<pci{self._pci_attributes(address, device, device.class_code)}>"
-        if gpu:
-            yield from _gpu(gpu, f"{indent}  ")
-        else:
-            yield f"{indent}  <nic>"
-            for port in self.cards[key]:
-                yield f"{indent}    <net{self._net_attributes(port)}/>"
-            yield f"{indent}  </nic>"
-        yield f"{indent}</pci>"
+        attributes = self._pci(address, device, device.class_code)
+        yield from _element("pci", attributes, _gpu(gpu) if gpu else _element("nic", {}, nets))
 
-    def _net_attributes(self, port: RdmaPort) -> str:
-        return _attributes(
-            {
-                "name": port.device,
-                "dev": self.net_numbers[port],
-                "latency": "0.0",
-                "speed": int(port.rate_gbps * _MBIT),
-                "port": port.port,
-                "gdr": 1,
-            }
-        )
+    def _net(self, port: RdmaPort) -> dict[str, object]:
+        speed = int(port.rate_gbps * _MBIT)
+        told = {"name": port.device, "dev": self.net_numbers[port], "latency": "0.0", "speed": speed}
+        return {**told, "port": port.port, "gdr": 1}
 
-    def _pci_attributes(self, address: str, device: PciDevice | None, class_code: int) -> str:
-        names = ("vendor", "device", "subsystem_vendor", "subsystem_device") if device else ()
+    def _pci(self, address: str, device: PciDevice | None, class_code: int) -> dict[str, object]:
         link = best_link(device, self.devices) if device else PcieLink()
         if device is not None and (gpu := self.gpus.get(device.key)):
             link = PcieLink(speed_gts=link.speed_gts or gpu.link_max.speed_gts, width=link.width or gpu.link_max.width)
-        return _attributes(
-            {
-                "busid": address,
-                "class": f"0x{class_code:06x}",
-                **{name: f"0x{getattr(device, name):04x}" for name in names},
-                "link_speed": f"{link.speed_gts:.1f} GT/s PCIe" if link.speed_gts else "",
-                "link_width": link.width,
-            }
-        )
+        return {
+            "busid": address,
+            "class": f"0x{class_code:06x}",
+            **{name: f"0x{getattr(device, name):04x}" for name in (_IDS if device else ())},
+            "link_speed": f"{link.speed_gts:.1f} GT/s PCIe" if link.speed_gts else "",
+            "link_width": link.width,
+        }
 
 
-def _gpu(gpu: Gpu, indent: str) -> Iterator[str]:
+def _gpu(gpu: Gpu) -> Iterator[str]:
     """What is unknown is left out: NCCL then asks for it itself."""
-    sm = {"sm": gpu.sm} if gpu.sm else {}
-    start = f"{indent}<gpu{_attributes({'dev': gpu.index, **sm, 'rank': gpu.index, 'gdr': 1})}"
-    if not gpu.nvlinks:
-        yield f"{start}/>"
-        return
-    yield f"{start}>"
-    for link in gpu.nvlinks:
-        kind = f"0x{NVSWITCH if link.switch else _GPU_CLASS:06x}"
-        yield f"{indent}  <nvlink{_attributes({'target': link.target, 'count': link.count, 'tclass': kind})}/>"
-    yield f"{indent}</gpu>"
+    links = (
+        {"target": link.target, "count": link.count, "tclass": f"0x{NVSWITCH if link.switch else _GPU_CLASS:06x}"}
+        for link in gpu.nvlinks or ()
+    )
+    attributes = {"dev": gpu.index, **({"sm": gpu.sm} if gpu.sm else {}), "rank": gpu.index, "gdr": 1}
+    yield from _element("gpu", attributes, (line for link in links for line in _element("nvlink", link)))
+
+
+def _element(tag: str, attributes: Mapping[str, object], inner: Iterable[str] = ()) -> Iterator[str]:
+    """Its lines, what is in it indented."""
+    inside = [f"  {line}" for line in inner]
+    yield f"<{tag}{_attributes(attributes)}{'' if inside else '/'}>"
+    yield from (*inside, f"</{tag}>") if inside else ()
 
 
 def _attributes(values: Mapping[str, object]) -> str:
@@ -249,40 +222,39 @@ class _XmlReader:
             key = f"{above}/{TWICE}{self._seen[key]}{TWICE}{address}"
         width = max(0, number(element.get("link_width", "")))
         link = PcieLink(speed_gts=speed_gts(element.get("link_speed", "")), width=width)
+        ids: dict[str, Any] = {name: number(element.get(name, ""), 16) for name in _IDS}
         device = PciDevice(
             address=address,
             key=key,
             parent=parent,
             root=above.split("/")[2],
-            vendor=number(element.get("vendor", ""), 16),
-            device=number(element.get("device", ""), 16),
-            subsystem_vendor=number(element.get("subsystem_vendor", ""), 16),
-            subsystem_device=number(element.get("subsystem_device", ""), 16),
             class_code=number(element.get("class", ""), 16),
             numa_node=numa,
             link_max=link,
+            **ids,
         )
         self.devices.append(device)
         inner = element.findall("pci")
-        if inner:
-            self.switches.append(Switch(key=key, address=address, numa_node=numa, parent_switch=switch, link_max=link))
-            for child in inner:
-                self._pci(child, key, key, key, numa, depth + 1)
+        if not inner:
+            self._leaf(element, device, switch)
             return
-        self._leaf(element, device, switch)
+        self.switches.append(Switch(key=key, address=address, numa_node=numa, parent_switch=switch, link_max=link))
+        for child in inner:
+            self._pci(child, key, key, key, numa, depth + 1)
 
     def _leaf(self, element: ElementTree.Element, device: PciDevice, switch: str) -> None:
         gpu = element.find("gpu")
+        told = gpu.attrib if gpu is not None else {}
         if gpu is not None or device.class_code >> 8 in _GPU_CLASSES:
             self.gpus.append(
                 Gpu(
-                    index=number(gpu.get("dev", ""), otherwise=-1) if gpu is not None else -1,
+                    index=number(told.get("dev", ""), otherwise=-1),
                     address=device.address,
                     key=device.key,
                     switch=switch,
                     numa_node=device.numa_node,
                     link_max=device.link_max,
-                    sm=max(0, number(gpu.get("sm", ""))) if gpu is not None else 0,
+                    sm=max(0, number(told.get("sm", ""))),
                     nvlinks=_nvlinks(gpu),
                 )
             )
@@ -313,18 +285,15 @@ class _XmlReader:
 
 def _nvlinks(gpu: ElementTree.Element | None) -> tuple[NvLinks, ...] | None:
     """None where the file has none: NCCL writes nothing of a GPU without NVLink, and a file made by hand need not."""
-    found = gpu.findall("nvlink") if gpu is not None else []
-    return (
-        tuple(
-            NvLinks(
-                target=link.get("target", "").lower(),
-                count=max(0, number(link.get("count", ""))),
-                switch=number(link.get("tclass", ""), 16, otherwise=NVSWITCH) == NVSWITCH,
-            )
-            for link in found
+    found = (
+        NvLinks(
+            target=link.get("target", "").lower(),
+            count=max(0, number(link.get("count", ""))),
+            switch=number(link.get("tclass", ""), 16, otherwise=NVSWITCH) == NVSWITCH,
         )
-        or None
+        for link in (gpu.findall("nvlink") if gpu is not None else ())
     )
+    return tuple(found) or None
 
 
 def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:

@@ -4,10 +4,11 @@ shape of a node in a short text: its switches, what is behind each, and the path
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.model.topology import PathType, Switch, Topology
+from orchestrator.model.per_node import collected
+from orchestrator.model.topology import PathType, Topology
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
 from orchestrator.topology.pci import card, nic_cards
@@ -68,9 +69,9 @@ def paths(topology: Topology) -> tuple[Pair, ...]:
         path = distances.path_type(one.key, other.key) if one.key and other.key else PathType.DIS
         return Pair(one.name, other.name, None if path is PathType.DIS else path)
 
-    gpus, nics = gpu_ends(topology), nic_ends(topology)
-    between = [pair(gpu, other) for place, gpu in enumerate(gpus) for other in gpus[place + 1 :]]
-    return (*between, *(pair(gpu, nic) for gpu in gpus for nic in nics))
+    gpus = gpu_ends(topology)
+    between = itertools.starmap(pair, itertools.combinations(gpus, 2))
+    return (*between, *itertools.starmap(pair, itertools.product(gpus, nic_ends(topology))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +91,10 @@ def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
         if pair.other in home:
             old, new = home[pair.other], home[pair.one]
             home = {gpu: new if place == old else place for gpu, place in home.items()}
-    groups = [[gpu for gpu in gpus if home[gpu] == place] for place in dict.fromkeys(home.values())]
-    found = (Sharing(tuple(group), _nics_near(group, near, gpus)) for group in groups)
+    groups = [tuple(gpu for gpu in gpus if home[gpu] == place) for place in dict.fromkeys(home.values())]
+    nics = collected((home[pair.one], pair.other) for pair in near if pair.other not in home)
+    found = (Sharing(group, tuple(dict.fromkeys(nics.get(home[group[0]], ())))) for group in groups)
     return tuple(one for one in found if one.nics or len(one.gpus) > 1)
-
-
-def _nics_near(group: Sequence[str], near: Sequence[Pair], gpus: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(pair.other for pair in near if pair.one in group and pair.other not in gpus))
 
 
 def matrix(topology: Topology) -> str:
@@ -105,29 +103,28 @@ def matrix(topology: Topology) -> str:
     ends = [*gpus, *nics]
     heads = [*(gpu.name for gpu in gpus), *_nic_heads(topology, nics)]
     distances = Distances(topology, merge=False)
+
+    def word(one: PathEnd, other: PathEnd) -> str:
+        if one is other:
+            return "X"
+        return distances.nvidia_smi_word(one.key, other.key) if one.key and other.key else "N/A"
+
     columns = topology.stated.columns if topology.stated else _COLUMNS
-    lines = ["\t".join(["", *heads, *columns])]
-    for place, (head, end) in enumerate(zip(heads, ends, strict=True)):
-        words = ["X" if place == other else _word(distances, end, ends[other]) for other in range(len(ends))]
-        lines.append("\t".join([head, *words, *(_affinity(topology, end) if place < len(gpus) else ())]))
-    legend = _nic_legend(
-        {head: nic.name for head, nic in zip(heads[len(gpus) :], nics, strict=True) if head != nic.name}
-    )
-    return "\n".join([*lines, "", *_LEGEND, *legend])
+    rows = [[head, *(word(end, other) for other in ends)] for head, end in zip(heads, ends, strict=True)]
+    affinities = itertools.chain((_affinity(topology, gpu) for gpu in gpus), itertools.repeat(()))
+    whole = [[*row, *affinity] for row, affinity in zip(rows, affinities, strict=False)]
+    lines = ["\t".join(row) for row in (["", *heads, *columns], *whole)]
+    named = [f"  {head}: {nic.name}" for head, nic in zip(heads[len(gpus) :], nics, strict=True) if head != nic.name]
+    return "\n".join([*lines, "", *_LEGEND, *(["", "NIC Legend:", "", *named] if named else [])])
 
 
-def _nic_heads(topology: Topology, nics: Sequence[PathEnd]) -> Iterator[str]:
+def _nic_heads(topology: Topology, nics: Sequence[PathEnd]) -> list[str]:
     """NIC0, or what a pasted matrix has for it."""
     stated = topology.stated
     said = {stated.name(head): head for head in stated.heads} if stated else {}
     taken = set(said.values())
     free = (f"NIC{number}" for number in itertools.count() if f"NIC{number}" not in taken)
-    for nic in nics:
-        yield said[nic.name] if nic.name in said else next(free)
-
-
-def _word(distances: Distances, one: PathEnd, other: PathEnd) -> str:
-    return distances.nvidia_smi_word(one.key, other.key) if one.key and other.key else "N/A"
+    return [said[nic.name] if nic.name in said else next(free) for nic in nics]
 
 
 def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
@@ -138,11 +135,6 @@ def _affinity(topology: Topology, end: PathEnd) -> Sequence[str]:
     nodes = [str(one.node) for one in near] or [str(end.numa_node)] * (end.numa_node >= 0)
     spans = ",".join(one.cpulist for one in near if one.cpulist), ",".join(nodes)
     return (*(cpulist(cpumap(each)) or "N/A" for each in spans), "N/A")
-
-
-def _nic_legend(names: Mapping[str, str]) -> Iterator[str]:
-    if names:
-        yield from ("", "NIC Legend:", "", *(f"  {head}: {name}" for head, name in names.items()))
 
 
 _COLUMNS = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -159,10 +151,6 @@ _LEGEND = (
 )
 
 
-Chain = tuple[str, ...]
-"""Keys of the switches above a GPU or a card, nearest first."""
-
-
 @dataclass(frozen=True, slots=True)
 class SwitchGroup:
     """What is behind one top switch and the switches nested below it: GPUs and NIC cards, whatever these are used for.
@@ -175,6 +163,12 @@ class SwitchGroup:
     gpus: int
     nics: int
     inner: int = 0
+
+    @property
+    def words(self) -> str:
+        """'4 GPUs + 1 NIC'."""
+        nested = f" ({self.inner} switches nested below)" if self.inner > 1 else ""
+        return f"{counted(self.gpus, 'GPU')} + {counted(self.nics, 'NIC')}{nested}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +195,7 @@ class Shape:
             behind = f", {' + '.join(map(str, self.stated))} behind a switch each" if self.stated else ""
             return f"{counted(self.gpus_elsewhere, 'GPU')}{behind}; between GPUs {_names(self.across) or 'not known'}"
         if self.groups:
-            groups = [_group_words(group) for group in self.groups]
+            groups = [group.words for group in self.groups]
             alike = len(set(groups)) == 1 and len(groups) > 1
             words = f"{counted(len(groups), 'switch', 'es')} with "
             words += f"{groups[0]} each" if alike else " and ".join(groups)
@@ -219,55 +213,33 @@ def counted(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def _group_words(group: SwitchGroup) -> str:
-    words = f"{counted(group.gpus, 'GPU')} + {counted(group.nics, 'NIC')}"
-    return words + (f" ({group.inner} switches nested below)" if group.inner > 1 else "")
-
-
 def _names(paths: tuple[PathType, ...]) -> str:
     return "/".join(path.name for path in paths)
 
 
 def shape(topology: Topology) -> Shape:
     """The shape of one node."""
-    places = SwitchPlaces(topology.switches)
+    places, distances = SwitchPlaces(topology.switches), Distances(topology)
     tops = {gpu: places.above(f"{home}/")[-1] if home else "" for gpu, home in homes(topology, places).items()}
     cards = [places.above(functions[0].key) for functions in nic_cards(topology).values()]
     groups = []
     for switch in topology.switches:
         gpus = [places.above(gpu) for gpu, top in tops.items() if top == switch.key]
+        nics = [chain for chain in cards if switch.key in chain]
+        inner = {key for chain in (*gpus, *nics) for key in chain} - {switch.key}
         if gpus:
-            groups.append(_group(switch, gpus, [chain for chain in cards if switch.key in chain]))
-    inside, across = _between(topology, tops)
+            groups.append(SwitchGroup(switch.address, switch.numa_node, len(gpus), len(nics), len(inner)))
+    inside, across = set[PathType](), set[PathType]()
+    for one, other in itertools.combinations(topology.gpus, 2):
+        together = tops[one.key] and tops[one.key] == tops[other.key]
+        (inside if together else across).add(distances.path_type(one.key, other.key))
+    placed = {device.key for device in topology.pci}
+    in_words = topology.stated is not None and not any(gpu.key in placed for gpu in topology.gpus)
     return Shape(
         groups=tuple(groups),
         gpus_elsewhere=sum(not top for top in tops.values()),
         nics_elsewhere=sum(set(tops.values()).isdisjoint(chain) for chain in cards),
-        inside=inside,
-        across=across,
-        stated=_stated(topology),
+        inside=tuple(sorted(inside - {PathType.DIS})),
+        across=tuple(sorted(across - {PathType.DIS})),
+        stated=tuple(len(group.gpus) for group in stated_groups(topology)) if in_words else None,
     )
-
-
-def _stated(topology: Topology) -> tuple[int, ...] | None:
-    placed = {device.key for device in topology.pci}
-    if topology.stated is None or any(gpu.key in placed for gpu in topology.gpus):
-        return None
-    return tuple(len(group.gpus) for group in stated_groups(topology))
-
-
-def _group(switch: Switch, gpus: Sequence[Chain], cards: Sequence[Chain]) -> SwitchGroup:
-    inner = {key for chain in (*gpus, *cards) for key in chain} - {switch.key}
-    return SwitchGroup(switch.address, switch.numa_node, len(gpus), len(cards), len(inner))
-
-
-def _between(topology: Topology, tops: dict[str, str]) -> tuple[tuple[PathType, ...], tuple[PathType, ...]]:
-    """Path types between GPUs behind the same top switch, and between all others."""
-    distances = Distances(topology)
-    inside: set[PathType] = set()
-    across: set[PathType] = set()
-    for number, gpu in enumerate(topology.gpus):
-        for other in topology.gpus[number + 1 :]:
-            together = tops[gpu.key] and tops[gpu.key] == tops[other.key]
-            (inside if together else across).add(distances.path_type(gpu.key, other.key))
-    return tuple(sorted(inside - {PathType.DIS})), tuple(sorted(across - {PathType.DIS}))

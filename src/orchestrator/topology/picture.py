@@ -116,34 +116,22 @@ class _PictureLayout:
         tcp: str,
         slots: Mapping[str, Sequence[str]],
     ) -> None:
-        self.topology = topology
-        self.marks = marks
-        self.rails = rails
-        self.tcp = tcp
-        self.slots = slots
+        self.topology, self.marks, self.rails, self.tcp, self.slots = topology, marks, rails, tcp, slots
         self.devices = {device.key: device for device in topology.pci}
         self.places = SwitchPlaces(topology.switches)
-        self.interfaces: Mapping[str, Interface] = {interface.name: interface for interface in topology.interfaces}
-        self.layout = places_of(topology, self._matters)
-        self.width = COLUMN_W + 2 * PAD * (max(map(_depth, self._all_branches()), default=1) - 1)
+        self.domains = places_of(topology, self._matters).domains
+        switches = [branch for domain in self.domains for branch in domain.branches if branch.switch]
+        self.width = COLUMN_W + 2 * PAD * (max(map(_depth, switches), default=1) - 1)
         self.result = Picture()
 
     def whole(self) -> Picture:
-        domains = [domain for domain in self.layout.domains if domain.branches or domain.gpus or domain.cards]
-        domains = domains or [Domain(0, "", (), (), ())]
-        height = 0
-        for column, domain in enumerate(domains):
-            height = max(height, self._column(domain, PAD + column * (self.width + 3 * PAD)))
-        for column in range(len(domains) - 1):
-            x = PAD + column * (self.width + 3 * PAD) + self.width
-            middle = PAD + CPU_H // 2
+        domains = [one for one in self.domains if one.branches or one.gpus or one.cards] or [Domain(0, "", (), (), ())]
+        step, middle = self.width + 3 * PAD, PAD + CPU_H // 2
+        self.result.height = PAD + max(self._column(one, PAD + place * step) for place, one in enumerate(domains))
+        for x in range(PAD + self.width, PAD + self.width + (len(domains) - 1) * step, step):
             self.result.wires.append(CableLine(x1=x, y1=middle, x2=x + 3 * PAD, y2=middle, kind="sockets"))
-        self.result.width = 2 * PAD + len(domains) * self.width + max(0, len(domains) - 1) * 3 * PAD
-        self.result.height = height + PAD
+        self.result.width = 2 * PAD + len(domains) * step - 3 * PAD
         return self.result
-
-    def _all_branches(self) -> Iterator[Branch]:
-        return (branch for domain in self.layout.domains for branch in domain.branches if branch.switch)
 
     def _column(self, domain: Domain, x: int) -> int:
         """Draw one NUMA domain; returns the y below it."""
@@ -153,17 +141,14 @@ class _PictureLayout:
         y = PAD + CPU_H + GAP * 2
         spine, last = x + STUB // 2, PAD + CPU_H
         for part in _parts(domain):
-            at = y + HEAD_H // 2
-            if isinstance(part, Branch) and part.switch:
-                height, key = self._switch(part, x + STUB, y, self.width - STUB), part.switch.key
+            if isinstance(part, Branch):
+                height, key = self._switch(part, x + STUB, y, self.width - STUB), part.switch.key if part.switch else ""
             elif isinstance(part, Gpu):
-                self._gpu(part, x + STUB, y)
-                height, key = GPU_H, part.key
+                height, key = self._gpu(part, x + STUB, y), part.key
             else:
-                assert isinstance(part, Card)
-                height, key = self._card(part, x + STUB, y, wide=True), part.key
-            self._wire(spine, at, x + STUB, at, key)
-            last = at
+                height, key = self._card(part, x + STUB, y, self.width - STUB), part.key
+            last, words = y + HEAD_H // 2, _link(self.devices[key]) if key in self.devices else ""
+            self.result.wires.append(CableLine(x1=spine, y1=last, x2=x + STUB, y2=last, words=words))
             y += height + GAP * 2
         self.result.wires.append(CableLine(x1=spine, y1=PAD + CPU_H, x2=spine, y2=last))
         return y
@@ -176,12 +161,11 @@ class _PictureLayout:
         for below in branch.branches:
             inner += self._switch(below, x + PAD, inner, width - 2 * PAD) + GAP
         for number, gpu in enumerate(branch.gpus):
-            column, row = number % _PER_ROW, number // _PER_ROW
-            self._gpu(gpu, x + PAD + column * (GPU_W + GAP), inner + row * (GPU_H + GAP))
+            self._gpu(gpu, x + PAD + number % _PER_ROW * (GPU_W + GAP), inner + number // _PER_ROW * (GPU_H + GAP))
         inner += -(-len(branch.gpus) // _PER_ROW) * (GPU_H + GAP)
         free = list(self.slots.get(switch.key, ()))
-        for card_ in branch.cards:
-            height = self._card(card_, x + PAD, inner)
+        for nic in branch.cards:
+            height = self._card(nic, x + PAD, inner, CARD_W)
             if free:
                 self._empty(free.pop(0), x + PAD + CARD_W + GAP, inner)
             inner += height + GAP
@@ -197,75 +181,61 @@ class _PictureLayout:
         self.result.boxes.insert(place, Box(x, y, width, height, "switch", lines, title, mark))
         return height
 
-    def _gpu(self, gpu: Gpu, x: int, y: int) -> None:
-        slot = self._slot(gpu.key)
+    def _gpu(self, gpu: Gpu, x: int, y: int) -> int:
+        """Returns its height."""
+        slot = self.devices[gpu.key].slot
         where = f"slot {slot}" if slot else short_address(gpu.address)
-        name = f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?"
         title = f"{gpu.name or 'GPU'} at {gpu.address}, {_link(gpu)}{f', slot {slot}' if slot else ''}"
-        lines = (name, "lost" if gpu.lost else where)
-        self.result.boxes.append(
-            Box(x, y, GPU_W, GPU_H, "gpu", lines, title, self.marks.get(gpu.address), gpu=gpu.index)
-        )
+        lines = (f"GPU {gpu.index}" if gpu.index >= 0 else "GPU ?", "lost" if gpu.lost else where)
+        mark = self.marks.get(gpu.address)
+        self.result.boxes.append(Box(x, y, GPU_W, GPU_H, "gpu", lines, title, mark, gpu=gpu.index))
+        return GPU_H
 
-    def _card(self, nic: Card, x: int, y: int, *, wide: bool = False) -> int:
-        functions, ports, bare = nic.functions, nic.ports, nic.interfaces
-        height = CARD_HEAD + PORT_H * max(1, len(ports) + len(bare)) + 6
-        slot = self._slot(functions[0].key)
-        role = self._role(ports, bare)
-        head = f"{role}{f' in slot {slot}' if slot else ''}  {short_address(card(functions[0].address))}"
-        part = part_name(functions[0].vendor, functions[0].device)
-        title = f"{part} at {card(functions[0].address)}, {_link(functions[0])}{f', slot {slot}' if slot else ''}"
-        mark = self.marks.get(card(functions[0].address)) or self.marks.get(functions[0].address)
-        self.result.boxes.append(Box(x, y, self.width - STUB if wide else CARD_W, height, "card", (head,), title, mark))
-        if not ports and not bare:
-            words = f"driver {functions[0].driver}" if functions[0].driver else "no driver"
-            at = y + CARD_HEAD + PORT_H // 2
-            self.result.ports.append(Port(x=x + PAD, y=at, state="idle", name="no port", detail=words))
-        for number, port in enumerate(ports):
-            self._port(port, x + PAD, y + CARD_HEAD + PORT_H * number + PORT_H // 2)
-        for number, interface in enumerate(bare, len(ports)):
-            self._interface(interface, x + PAD, y + CARD_HEAD + PORT_H * number + PORT_H // 2)
+    def _card(self, nic: Card, x: int, y: int, width: int) -> int:
+        """Returns its height."""
+        first, address, lines = nic.functions[0], card(nic.functions[0].address), [*nic.ports, *nic.interfaces]
+        height = CARD_HEAD + PORT_H * max(1, len(lines)) + 6
+        slot = f"slot {first.slot}" if first.slot else ""
+        head = f"{self._role(nic)}{slot and f' in {slot}'}  {short_address(address)}"
+        title = f"{part_name(first.vendor, first.device)} at {address}, {_link(first)}{slot and f', {slot}'}"
+        mark = self.marks.get(address) or self.marks.get(first.address)
+        self.result.boxes.append(Box(x, y, width, height, "card", (head,), title, mark))
+        x, y = x + PAD, y + CARD_HEAD + PORT_H // 2
+        if not lines:
+            words = f"driver {first.driver}" if first.driver else "no driver"
+            self.result.ports.append(Port(x=x, y=y, state="idle", name="no port", detail=words))
+        for number, one in enumerate(lines):
+            at = y + PORT_H * number
+            drawn = self._port(one, x, at) if isinstance(one, RdmaPort) else self._interface(one, x, at)
+            self.result.ports.append(drawn)
         return height
 
-    def _role(self, ports: Sequence[RdmaPort], bare: Sequence[Interface]) -> str:
-        if any(port in self.rails for port in ports):
+    def _role(self, nic: Card) -> str:
+        if any(port in self.rails for port in nic.ports):
             return "RDMA card"
-        names = {port.netdev for port in ports} | {interface.name for interface in bare}
-        bonds = {interface.bond for name in names if (interface := self.interfaces.get(name))}
+        names = {port.netdev for port in nic.ports} | {interface.name for interface in nic.interfaces}
+        bonds = {interface.bond for name in names if (interface := self.topology.interface(name))}
         return "main card (TCP)" if self.tcp and self.tcp in names | bonds else "network card"
 
-    def _port(self, port: RdmaPort, x: int, y: int) -> None:
+    def _port(self, port: RdmaPort, x: int, y: int) -> Port:
         mark = self.marks.get(port.device) or self.marks.get(port.netdev)
         state, words = dot(port, self.topology, self.tcp)
         name = " ".join(filter(None, (port.device, port.netdev)))
-        self.result.ports.append(
-            Port(x=x, y=y, state=state, name=name, detail=words, mark=mark, device=port.device, number=port.port)
-        )
+        return Port(x=x, y=y, state=state, name=name, detail=words, mark=mark, device=port.device, number=port.port)
 
-    def _interface(self, interface: Interface, x: int, y: int) -> None:
+    def _interface(self, interface: Interface, x: int, y: int) -> Port:
         address = interface.ipv4[0].partition("/")[0] if interface.ipv4 else ""
-        part_of = f"in {interface.bond}" if interface.bond else ""
-        name = " ".join(filter(None, (interface.name, part_of)))
+        name = interface.name + (f" in {interface.bond}" if interface.bond else "")
         state, detail = ("other", address) if interface.up else ("down", "no link")
-        mark = self.marks.get(interface.name)
-        self.result.ports.append(Port(x=x, y=y, state=state, name=name, detail=detail, mark=mark))
+        return Port(x=x, y=y, state=state, name=name, detail=detail, mark=self.marks.get(interface.name))
 
     def _empty(self, name: str, x: int, y: int) -> None:
-        mark = self.marks.get(f"slot {name}")
-        self.result.boxes.append(
-            Box(x, y, SLOT_W, GPU_H, "slot", (f"slot {name}", "empty"), f"slot {name}: nothing in it", mark)
-        )
-
-    def _slot(self, key: str) -> str:
-        return self.devices[key].slot if key in self.devices else ""
+        mark, lines, title = self.marks.get(f"slot {name}"), (f"slot {name}", "empty"), f"slot {name}: nothing in it"
+        self.result.boxes.append(Box(x, y, SLOT_W, GPU_H, "slot", lines, title, mark))
 
     def _matters(self, nic: Card) -> bool:
         """Has a port or an interface, or is behind a switch, where a card without either is a fault."""
         return bool(nic.ports or nic.interfaces or self.places.above(nic.key))
-
-    def _wire(self, x1: int, y1: int, x2: int, y2: int, key: str) -> None:
-        device = self.devices.get(key)
-        self.result.wires.append(CableLine(x1=x1, y1=y1, x2=x2, y2=y2, words=_link(device) if device else ""))
 
 
 _DOTS = {PortFault.NO_LINK: "down", PortFault.UNREAD: "old"}

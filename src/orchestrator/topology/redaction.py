@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
 from orchestrator.model.secret_text import HIDDEN, is_secret_flag, is_secret_name, without_secrets
@@ -62,7 +62,6 @@ def redact(snapshots: Iterable[Snapshot], key: bytes) -> tuple[Snapshot, ...]:
 
 def _redacted(original: Snapshot, names: Pseudonyms) -> Snapshot:
     snapshot = _at_an_ordinary_place(original)
-    host = _host(snapshot.host, names)
     return replace(
         snapshot,
         node=names.word("machine", snapshot.node),
@@ -70,54 +69,36 @@ def _redacted(original: Snapshot, names: Pseudonyms) -> Snapshot:
         links={names.in_text(path): names.in_text(target) for path, target in snapshot.links.items()},
         errors={names.in_text(path): reason for path, reason in snapshot.errors.items()},
         nvml=_nvml(snapshot.nvml, names),
-        host=host,
+        host=_host(snapshot.host, names),
     )
 
 
 def _at_an_ordinary_place(snapshot: Snapshot) -> Snapshot:
-    """The stack's environment, and an engine installed from its sources, without their parent folders."""
+    """The stack's environment, and the folders that its .pth files add to the path (an engine installed from its
+    sources), without their parent folders."""
     stack = part(snapshot.host, "stack")
     venv = str(stack.get("venv") or "")
     if not venv:
         return snapshot
     inside = f"{snapshot.realpath(venv)}/"
-    place = _mover(inside, _sources(snapshot, inside))
-    return replace(
-        snapshot,
-        files=_moved_files(snapshot, inside, place),
-        links={path: target for path, target in snapshot.links.items() if path.startswith(_SYSTEM)},
-        errors={place(path): reason for path, reason in snapshot.errors.items()},
-        host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
-    )
-
-
-def _sources(snapshot: Snapshot, inside: str) -> list[str]:
-    """Folders outside the environment that its .pth files add to the path, each with a slash at its end."""
-    texts = (text for path, text in snapshot.files.items() if path.startswith(inside) and path.endswith(".pth"))
-    lines = (line for text in texts for line in text.splitlines() if line.startswith("/"))
-    return sorted({line.strip().rstrip("/") + "/" for line in lines})
-
-
-def _mover(inside: str, sources: Iterable[str]) -> Callable[[str], str]:
-    """What puts a path of the environment or of a source at its ordinary place."""
-    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sources)}
+    own = {path: text for path, text in snapshot.files.items() if path.startswith(inside)}
+    pths = {path: text.splitlines() for path, text in own.items() if path.endswith(".pth")}
+    sources = {line.strip().rstrip("/") + "/" for lines in pths.values() for line in lines if line.startswith("/")}
+    moved = {inside: f"{_VENV}/"} | {source: f"/source{number}/" for number, source in enumerate(sorted(sources))}
 
     def place(path: str) -> str:
         old = next((old for old in moved if path.startswith(old)), "")
         return moved[old] + path[len(old) :] if old else path
 
-    return place
-
-
-def _moved_files(snapshot: Snapshot, inside: str, place: Callable[[str], str]) -> dict[str, str]:
-    files = {}
-    for path, text in snapshot.files.items():
-        own = path.startswith(inside)
-        if own and path.endswith("/pyvenv.cfg"):
-            continue
-        pth = own and path.endswith(".pth")
-        files[place(path)] = "\n".join(place(f"{line}/").rstrip("/") for line in text.splitlines()) if pth else text
-    return files
+    texts = {path: "\n".join(place(f"{line}/").rstrip("/") for line in lines) for path, lines in pths.items()}
+    kept = {path: text for path, text in snapshot.files.items() if path not in own or not path.endswith("/pyvenv.cfg")}
+    return replace(
+        snapshot,
+        files={place(path): text for path, text in (kept | texts).items()},
+        links={path: target for path, target in snapshot.links.items() if path.startswith(_SYSTEM)},
+        errors={place(path): reason for path, reason in snapshot.errors.items()},
+        host={**snapshot.host, "stack": {**stack, "venv": _VENV}},
+    )
 
 
 _VENV = "/opt/venv"
@@ -127,17 +108,12 @@ _SYSTEM = ("/sys/", "/proc/", "/dev/", "/etc/", "/var/run")
 
 def _file(path: str, text: str, names: Pseudonyms) -> str:
     if path == "/proc/cmdline":
-        return _boot_words(text)
+        return " ".join(word if _BOOT_WORDS.fullmatch(word) else LEFT_OUT for word in text.split()) + "\n"
     if path.endswith("/mounts"):
         return "".join(f"{_mount(line, names)}\n" for line in text.splitlines())
     if path.endswith("/config"):
         return _config_space(text, names)
     return names.in_text(text, ANYTHING) if _FREE_TEXT.search(path) else names.in_text(text)
-
-
-def _boot_words(text: str) -> str:
-    kept = [word if _BOOT_WORDS.fullmatch(word) else LEFT_OUT for word in text.split()]
-    return " ".join(kept) + "\n"
 
 
 def _mount(line: str, names: Pseudonyms) -> str:
@@ -166,26 +142,20 @@ def _config_space(text: str, names: Pseudonyms) -> str:
     return data.hex()
 
 
-def _nvml(said: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
-    devices = said.get("devices")
-    kept = {name: value for name, value in said.items() if name != "devices"}
-    answer: dict[str, Any] = _every_text(kept, names.in_text)
-    if isinstance(devices, list):
-        answer["devices"] = [_device(device, names) for device in devices]
-    return answer
+def _nvml(said: Mapping[str, Any], names: Pseudonyms) -> Any:
+    def serial(number: Any) -> Any:
+        return names.number(str(number)) if number else number
+
+    def devices(listed: Any) -> Any:
+        if not isinstance(listed, list):
+            return None
+        return [_texts(one, names.in_text, {"serial": serial}) if isinstance(one, Mapping) else None for one in listed]
+
+    return _texts(said, names.in_text, {"devices": devices})
 
 
-def _device(device: Any, names: Pseudonyms) -> Any:
-    if not isinstance(device, Mapping):
-        return None
-    serial = device.get("serial")
-    rest = _every_text({name: value for name, value in device.items() if name != "serial"}, names.in_text)
-    return {**rest, **({"serial": names.number(str(serial)) if serial else serial} if "serial" in device else {})}
-
-
-def _host(host: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
+def _host(host: Mapping[str, Any], names: Pseudonyms) -> Any:
     user, home = str(host.get("user") or ""), str(host.get("home") or "")
-    own = user if user in ("", "root") else names.word("user", user)
     lives = home if home in _NOBODYS_HOMES else names.word("/home/user", home)
 
     def changed(text: str) -> str:
@@ -193,48 +163,43 @@ def _host(host: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
             text = lives + text[len(home) :]
         return names.in_text(text, ANYTHING)
 
-    kept = {name: value for name, value in host.items() if name not in _BY_NAME}
-    answer: dict[str, Any] = _every_text(kept, changed)
-    named = {
-        "hostname": names.word("host", str(host.get("hostname") or "")),
-        "user": own,
-        "home": lives,
-        "fs_root": "/" if host.get("fs_root") == "/" else "/root-of-it",
-        "uname": host.get("uname"),  # versions of four numbers are no addresses
-        "python": host.get("python"),
+    by_name: Mapping[str, Callable[[Any], Any]] = {
+        "hostname": lambda name: names.word("host", str(name or "")),
+        "user": lambda _: user if user in ("", "root") else names.word("user", user),
+        "home": lambda _: lives,
+        "fs_root": lambda root: "/" if root == "/" else "/root-of-it",
+        "uname": lambda said: said,  # versions of four numbers are no addresses
+        "python": lambda said: said,
+        "addresses": lambda interfaces: _addresses(interfaces, names),
+        "nccl_conf": lambda said: {**_texts(said, changed), "path": "/home/engine/.nccl.conf"} if said else said,
     }
-    answer |= {name: value for name, value in named.items() if name in host}
-    if isinstance(interfaces := host.get("addresses"), Mapping):
-        answer["addresses"] = _addresses(interfaces, names)
-    if "nccl_conf" in answer:
-        answer["nccl_conf"] = {**answer["nccl_conf"], "path": "/home/engine/.nccl.conf"}
-    return answer
+    return _texts(host, changed, by_name)
 
 
-def _addresses(interfaces: Mapping[str, Any], names: Pseudonyms) -> dict[str, Any]:
+_NOBODYS_HOMES = ("", "/", "/root")
+
+
+def _addresses(interfaces: Any, names: Pseudonyms) -> Any:
     """Of each interface by its name."""
 
     def address(one: Any) -> Any:
         return {**one, "address": names.ip(str(one.get("address") or ""))} if isinstance(one, Mapping) else None
 
-    return {
-        names.in_text(str(name)): [address(one) for one in listed] if isinstance(listed, list) else []
-        for name, listed in interfaces.items()
-    }
+    listed = interfaces.items() if isinstance(interfaces, Mapping) else ()
+    return {names.in_text(str(name)): list(map(address, own if isinstance(own, list) else ())) for name, own in listed}
 
 
-_NOBODYS_HOMES = ("", "/", "/root")
-_BY_NAME = ("addresses", "hostname", "user", "home", "uname", "python", "fs_root")
-
-
-def _every_text(value: Any, change: Callable[[str], str]) -> Any:
+def _texts(value: Any, change: Callable[[str], str], by_name: Mapping[str, Callable[[Any], Any]] | None = None) -> Any:
+    """Every text of a JSON value changed, names too. by_name: what makes a value of that name instead"""
+    special = by_name or {}
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(str(name)): _every_text(inner, change) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_every_text(inner, change) for inner in value]
-    return value
+        return {
+            change(str(name)): special[name](inner) if name in special else _texts(inner, change)
+            for name, inner in value.items()
+        }
+    return [_texts(inner, change) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _left(snapshot: Snapshot, originals: frozenset[str]) -> Iterator[str]:
@@ -269,9 +234,10 @@ _OF_HARDWARE = {
     "name": r"(?<![0-9A-Za-z])(?:en|ib|wl|sl|roce|iw|opa)x(?:[0-9a-f]{16}|[0-9a-f]{12})(?![0-9A-Za-z])",
 }
 _OF_NETWORKS = {
-    "ip6": rf"(?<![0-9A-Za-z:.])(?=[{_HEX}]*:[{_HEX}]*:)[{_HEX}:]{{3,39}}(?:%\w+)?(?![0-9A-Za-z:.])",
-    "ip4": r"(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z]|\.[0-9])",
+    "ip": rf"(?<![0-9A-Za-z:.])(?=[{_HEX}]*:[{_HEX}]*:)[{_HEX}:]{{3,39}}(?:%\w+)?(?![0-9A-Za-z:.])"  # IPv6
+    r"|(?<![0-9A-Za-z.])(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9A-Za-z]|\.[0-9])",
 }
+"""Each is called as the method of Pseudonyms for it."""
 
 
 def _any_of(forms: Mapping[str, str]) -> re.Pattern[str]:
@@ -309,8 +275,6 @@ class Pseudonyms:
     key: bytes
     given: dict[str, str] = field(default_factory=dict)
     """Original -> pseudonym, of everything but words."""
-    _macs: dict[bytes, bytes] = field(default_factory=dict)
-    _halves: dict[bytes, bytes] = field(default_factory=dict)
     _words: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def word(self, kind: str, original: str) -> str:
@@ -320,14 +284,16 @@ class Pseudonyms:
         count = sum(known == kind for known, _ in self._words) + 1
         return self._words.setdefault((kind, original), f"{kind}{count}")
 
+    def in_text(self, text: str, forms: re.Pattern[str] = HARDWARE) -> str:
+        """Every identity that shows by its form."""
+        return forms.sub(lambda found: str(getattr(self, str(found.lastgroup))(found.group())), text)
+
     def number(self, original: str) -> str:
         """A serial number: digits for digits, letters for letters, as long as before."""
-        wanted = self._random("serial", original.encode(), len(original))
-        alphabets = {"digit": "0123456789", "letter": "ABCDEFGHJKLMNPQRSTUVWXYZ"}
         made = ""
-        for char, byte in zip(original, wanted, strict=True):
-            kind = "digit" if char.isdigit() else "letter" if char.isalpha() else ""
-            made += alphabets[kind][byte % len(alphabets[kind])] if kind else char
+        for char, byte in zip(original, self._random("serial", original.encode(), len(original)), strict=True):
+            alphabet = "0123456789" if char.isdigit() else "ABCDEFGHJKLMNPQRSTUVWXYZ" if char.isalpha() else char
+            made += alphabet[byte % len(alphabet)]
         return self._note(original, made)
 
     def uuid(self, original: str) -> str:
@@ -337,47 +303,20 @@ class Pseudonyms:
 
     def mac(self, original: str) -> str:
         """Locally administered, unicast; the addresses that are none stay."""
-        if original.lower() in _NO_MACS:
-            return original
-        raw = bytes.fromhex(original.replace(":", ""))
-        return self._note(original, self._mac(raw).hex(":"))
+        return original if original.lower() in _NO_MACS else self._note(original, self._mac(_raw(original)).hex(":"))
 
     def long_mac(self, original: str) -> str:
         """The port's GUID within is replaced."""
-        raw = bytes.fromhex(original.replace(":", ""))
+        raw = _raw(original)
         return self._note(original, (raw[:12] + self.half(raw[12:])).hex(":"))
 
     def guid(self, original: str) -> str:
         """Of an RDMA node or port, as sysfs writes it."""
-        return self._note(original, _groups(self.half(_ungrouped(original))))
+        return self._note(original, self.half(_raw(original)).hex(":", -2))
 
     def gid(self, original: str) -> str:
         """As sysfs writes it: all groups, four digits each."""
-        return self._note(original, _groups(self._ipv6(_ungrouped(original))))
-
-    def ip(self, original: str) -> str:
-        """IPv4 or IPv6, as it is written in short; what is none stays. A zone (%eth0) stays."""
-        text, percent, zone = original.partition("%")
-        try:
-            made = str(
-                IPv6Address(self._ipv6(IPv6Address(text).packed))
-                if ":" in text
-                else IPv4Address(self._ipv4(IPv4Address(text).packed))
-            )
-        except ValueError:
-            return original
-        return self._note(original, f"{made}{percent}{zone}")
-
-    def half(self, raw: bytes) -> bytes:
-        """8 bytes that name a port or an interface. What is made of a MAC address is made of its pseudonym."""
-        if not any(raw) or raw == bytes(7) + b"\x01":
-            return raw
-        if raw[3:5] == b"\xff\xfe":
-            mac = self._mac(bytes((raw[0] ^ 2,)) + raw[1:3] + raw[5:])
-            return bytes((mac[0] ^ 2,)) + mac[1:3] + b"\xff\xfe" + mac[3:]
-        if raw not in self._halves:
-            self._halves[raw] = self._random("half", raw, 8)
-        return self._halves[raw]
+        return self._note(original, self._ipv6(_raw(original)).hex(":", -2))
 
     def name(self, original: str) -> str:
         """Of an interface or device that is called by its MAC address or GUID."""
@@ -385,32 +324,30 @@ class Pseudonyms:
         raw = bytes.fromhex(digits)
         return self._note(original, f"{prefix}x{(self._mac(raw) if len(raw) == 6 else self.half(raw)).hex()}")
 
-    def in_text(self, text: str, forms: re.Pattern[str] = HARDWARE) -> str:
-        """Every identity that shows by its form."""
-        return forms.sub(self._found, text)
+    def ip(self, original: str) -> str:
+        """IPv4 or IPv6, as it is written in short; what is none stays. A zone (%eth0) stays."""
+        text, percent, zone = original.partition("%")
+        try:
+            raw = (IPv6Address if ":" in text else IPv4Address)(text).packed
+        except ValueError:
+            return original
+        made = ip_address(self._ipv6(raw) if ":" in text else self._ipv4(raw))
+        return self._note(original, f"{made}{percent}{zone}")
 
-    def _found(self, found: re.Match[str]) -> str:
-        by: dict[str, Callable[[str], str]] = {
-            "long_mac": self.long_mac,
-            "gid": self.gid,
-            "guid": self.guid,
-            "mac": self.mac,
-            "uuid": self.uuid,
-            "name": self.name,
-            "ip6": self.ip,
-            "ip4": self.ip,
-        }
-        return by[str(found.lastgroup)](found.group())
+    def half(self, raw: bytes) -> bytes:
+        """8 bytes that name a port or an interface. What is made of a MAC address is made of its pseudonym."""
+        if not any(raw) or raw == bytes(7) + b"\x01":
+            return raw
+        if raw[3:5] != b"\xff\xfe":
+            return self._random("half", raw, 8)
+        mac = self._mac(bytes((raw[0] ^ 2,)) + raw[1:3] + raw[5:])
+        return bytes((mac[0] ^ 2,)) + mac[1:3] + b"\xff\xfe" + mac[3:]
 
     def _mac(self, raw: bytes) -> bytes:
-        if raw not in self._macs:
-            self._macs[raw] = b"\x02" + self._random("mac", raw, 5)
-        return self._macs[raw]
+        return b"\x02" + self._random("mac", raw, 5)
 
     def _ipv4(self, raw: bytes) -> bytes:
-        if raw[0] in (0, 127, 255):
-            return raw
-        return self._same_beginnings(raw, _kept(raw, _KEPT_V4, 8))
+        return raw if raw[0] in (0, 127, 255) else self._same_beginnings(raw, _KEPT_V4, 8)
 
     def _ipv6(self, raw: bytes) -> bytes:
         if raw[:12] == _MAPPED:
@@ -418,13 +355,14 @@ class Pseudonyms:
         if raw in (bytes(16), _LOOPBACK6):
             return raw
         linked = raw[0] == 0xFE and raw[1] & 0xC0 == 0x80
-        first = raw[:8] if linked else self._same_beginnings(raw[:8], _kept(raw, _KEPT_V6, 16))
+        first = raw[:8] if linked else self._same_beginnings(raw[:8], _KEPT_V6, 16)
         return first + self.half(raw[8:])
 
-    def _same_beginnings(self, raw: bytes, keep: int) -> bytes:
-        """Two addresses that begin alike do so afterwards, for as many bits: every bit after the first `keep` is
-        turned or not by the bits before it (Xu, Fan, Ammar, Moon: Prefix-preserving IP address anonymization, ICNP
-        2002)."""
+    def _same_beginnings(self, raw: bytes, kept: Mapping[bytes, int], usual: int) -> bytes:
+        """Two addresses that begin alike do so afterwards, for as many bits: every bit after the first ones, which are
+        kept, is turned or not by the bits before it (Xu, Fan, Ammar, Moon: Prefix-preserving IP address anonymization,
+        ICNP 2002)."""
+        keep = next((bits for beginning, bits in kept.items() if raw.startswith(beginning)), usual)
         bits = f"{int.from_bytes(raw, 'big'):0{len(raw) * 8}b}"
         turned = bits[:keep]
         for place in range(keep, len(bits)):
@@ -445,16 +383,8 @@ class Pseudonyms:
         return made
 
 
-def _kept(raw: bytes, table: Mapping[bytes, int], usual: int) -> int:
-    return next((bits for beginning, bits in table.items() if raw.startswith(beginning)), usual)
-
-
-def _ungrouped(text: str) -> bytes:
+def _raw(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
-
-
-def _groups(raw: bytes) -> str:
-    return raw.hex(":", -2) if len(raw) % 2 == 0 else raw.hex()
 
 
 SHORTEST_NAME = 3

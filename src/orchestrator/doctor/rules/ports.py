@@ -10,6 +10,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node, port_device
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unjudged, unknown
 from orchestrator.doctor.rules.support.stated_wiring import wiring_of
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Interface, RdmaPort
 from orchestrator.topology.machines import LINK_ERRORS, LOST
@@ -40,18 +41,19 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
         yield unjudged(rdma_no_device_file, node, "the device files", (str(why),))
         return
     meant = {port.device for port in node.rail_ports}
-    missing = {}
-    for name in node.snapshot.names("/sys/class/infiniband_verbs"):
-        device = node.snapshot.text(f"/sys/class/infiniband_verbs/{name}/ibdev")
-        if device in meant and f"/dev/infiniband/{name}" not in files:
-            missing[device] = f"/dev/infiniband/{name} ({device}): does not exist"
-    evidence = list(missing.values())
-    if meant and host.get("libibverbs") is False:
-        evidence.append("dlopen libibverbs.so.1: no such library")
-    if evidence:
+    names = node.snapshot.names("/sys/class/infiniband_verbs")
+    devices = {name: node.snapshot.text(f"/sys/class/infiniband_verbs/{name}/ibdev") for name in names}
+    missing = {
+        device: f"/dev/infiniband/{name} ({device}): does not exist"
+        for name, device in devices.items()
+        if device in meant and f"/dev/infiniband/{name}" not in files
+    }
+    no_library = ["dlopen libibverbs.so.1: no such library"] * bool(meant and host.get("libibverbs") is False)
+    if missing or no_library:
         yield stop(
             f"{', '.join(missing)} can't be opened: no device file" if missing else "libibverbs is missing",
-            *evidence,
+            *missing.values(),
+            *no_library,
             effect="NCCL finds no RDMA device and the gang fails to start (NCCL_NET=IB), or falls back to TCP",
             fix="run `sudo modprobe ib_uverbs`; in a container, add --device=/dev/infiniband"
             if missing
@@ -60,21 +62,17 @@ def rdma_no_device_file(node: Node) -> Iterator[Finding]:
         )
 
 
-def _stated_near(node: Node) -> list[RdmaPort]:
-    """Ports near GPUs by path types, of which a tool told the state."""
+def _near_and_down(node: Node) -> list[Finding] | None:
+    """Of the ports near GPUs by path types, of which a tool told the state."""
     seen = wiring_of(node)
     near = {nic for group in seen.served for nic in group.nics} if seen else set()
-    return [port for port in node.topology.rdma if port.device in near and port.state]
-
-
-def _near_and_down(node: Node) -> list[Finding] | None:
-    ports = _stated_near(node)
+    ports = [port for port in node.topology.rdma if port.device in near and port.state]
     down = [one for one in _troubles(node, ports) if one.fault is PortFault.NO_LINK]
     if not down:
         return [] if ports else None
     return [
         slow(
-            f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link",
+            _without_link(down),
             *(one.evidence for one in down),
             effect=price(Traffic.HALF_THE_PORTS if len(down) < len(ports) else Traffic.TCP),
             fix=f"plug the cable, enable the switch's port, then {'; '.join(one.fix for one in down)}",
@@ -129,23 +127,22 @@ def _troubles(node: Node, ports: Iterable[RdmaPort], others: Iterable[Node] = ()
 
 
 def _trouble(node: Node, port: RdmaPort, fault: PortFault, others: Iterable[Node]) -> Trouble:
-    folder, interface = f"/sys/class/infiniband/{port.device}/ports/{port.port}", node.interfaces.get(port.netdev)
+    folder, netdev, device = f"/sys/class/infiniband/{port.device}/ports/{port.port}", port.netdev, port.device
     if fault is PortFault.NO_LINK:
-        evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = "
-        fix = f"run `ip link set {port.netdev} up`" if port.netdev else f"check `rdma link show {port.name}`"
-        return Trouble(port, fault, f"{folder}: {evidence}{port.netdev or 'none'}", fix)
-    addresses = ", ".join(interface.ipv4) if interface else ""
+        evidence = f"state = {port.state}, phys_state = {port.phys_state or 'unreadable'}, netdev = {netdev or 'none'}"
+        fix = f"run `ip link set {netdev} up`" if netdev else f"check `rdma link show {port.name}`"
+        return Trouble(port, fault, f"{folder}: {evidence}", fix)
+    interface = node.interfaces.get(netdev)
+    addresses = ", ".join(interface.ipv4 if interface else ()) or "none"
     table = ", ".join(f"{gid.index}: {gid.gid} ({gid.type or 'type unread'})" for gid in port.gids) or "none"
-    evidence = f"{folder}/gids = {table}; addresses of {port.netdev or 'its net device'} = {addresses or 'none'}"
-    there = (f"; {node.name} has {one.ipv4[0]} there" for node in others if (one := node.interfaces.get(port.netdev))
+    evidence = f"{folder}/gids = {table}; addresses of {netdev or 'its net device'} = {addresses}"
+    there = (f"; {other.name} has {one.ipv4[0]} there" for other in others if (one := other.interfaces.get(netdev))
              and one.ipv4)  # fmt: skip
     fixes = {
-        PortFault.ROCE_V1: f"allow RoCE v2 for {port.device}: cma_roce_mode -d {port.device} -m 2, or mlxconfig"
-        " ROCE_CONTROL",
-        PortFault.NO_GID: f"run `ip link set {port.netdev} down && ip link set {port.netdev} up`, then check"
-        f" `show_gids {port.device}`",
-        PortFault.NO_ADDRESS: f"give {port.netdev or port.device} an address in its rail's subnet (netplan)"
-        + next(there, ""),
+        PortFault.ROCE_V1: f"allow RoCE v2 for {device}: cma_roce_mode -d {device} -m 2, or mlxconfig ROCE_CONTROL",
+        PortFault.NO_GID: f"run `ip link set {netdev} down && ip link set {netdev} up`, then check"
+        f" `show_gids {device}`",
+        PortFault.NO_ADDRESS: f"give {netdev or device} an address in its rail's subnet (netplan){next(there, '')}",
     }
     return Trouble(port, fault, evidence, fixes[fault])
 
@@ -156,57 +153,50 @@ def _of_rails(cluster: Cluster, node: Node) -> list[Trouble]:
 
 def _spare_ports_down(node: Node) -> list[Trouble]:
     """Dead ports beside the one that carries TCP; those of a bond are the bond's."""
-    meant, tcp = set(node.rail_ports), node.tcp.interface if node.tcp else ""
+    tcp = node.tcp.interface if node.tcp else ""
     main = {card_of(port) for port in node.topology.rdma if tcp and carrier(port, node.topology) == tcp}
-    spare = [port for port in _own_ports(node) if port not in meant and card_of(port) in main]
+    spare = [port for port in _own_ports(node) if port not in node.rail_ports and card_of(port) in main]
     return _troubles(node, [port for port in spare if not port.active])
 
 
 def _own_ports(node: Node) -> list[RdmaPort]:
-    rails = set(node.rail_ports)
-    return [
-        port
-        for port in node.topology.rdma
-        if not port.virtual and (port in rails or not is_bonded(port, node.topology))
-    ]
+    own = [port for port in node.topology.rdma if not port.virtual]
+    return [port for port in own if port in node.rail_ports or not is_bonded(port, node.topology)]
 
 
 def _names(troubles: Sequence[Trouble]) -> str:
     return ", ".join(one.port.device for one in troubles)
 
 
+def _without_link(down: Sequence[Trouble]) -> str:
+    return f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link"
+
+
 def _down(node: Node, troubles: Sequence[Trouble]) -> Finding:
     troubles = sorted(troubles, key=lambda one: node.topology.rdma.index(one.port))
     down = [one for one in troubles if one.fault is PortFault.NO_LINK]
     idle = [one for one in troubles if one.fault is not PortFault.NO_LINK]
-    words = f"{_names(down)} {'has' if len(down) == 1 else 'have'} no link"
-    words += f", {_names(idle)} no usable address" if idle else ""
+    severity, effect = _cost(node)
     up = "; ".join(one.fix for one in down)
     return finding(
-        _severity(node),
-        f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} "
-        f"down or unconfigured: {words}",
+        severity,
+        f"{len(troubles)} of {len(_own_ports(node))} RDMA ports {'is' if len(troubles) == 1 else 'are'} down or"
+        f" unconfigured: {_without_link(down)}" + (f", {_names(idle)} no usable address" if idle else ""),
         *(one.evidence for one in troubles),
-        effect=_effect(node),
-        fix="; ".join(
-            [
-                f"{_names(down)}: plug the cable, enable the switch's port, then {up}",
-                *(f"{one.port.device}: {one.fix}" for one in idle),
-            ]
-        ),
+        effect=effect,
+        fix=f"{_names(down)}: plug the cable, enable the switch's port, then {up}"
+        + "".join(f"; {one.port.device}: {one.fix}" for one in idle),
         devices=tuple(one.port.device for one in (*down, *idle)),
         node=node.name,
     )
 
 
-def _severity(node: Node) -> Severity:
-    return Severity.SLOW if node.usable else tcp_severity(node.layout)
-
-
-def _effect(node: Node) -> str:
+def _cost(node: Node) -> tuple[Severity, str]:
+    """Severity and effect of ports that carry nothing, by whether others are left."""
     if node.usable:
-        return price(Traffic.HALF_THE_PORTS)
-    return "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP, node.layout)
+        return Severity.SLOW, price(Traffic.HALF_THE_PORTS)
+    effect = "no RDMA from this node: the whole gang falls back to TCP; " + price(Traffic.TCP, node.layout)
+    return tcp_severity(node.layout), effect
 
 
 @Rule(
@@ -248,19 +238,15 @@ _UNCONFIGURED = {
 
 
 def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
-    ports = [one.port for one in troubles]
-    named = {one.port: f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device
-             for one in troubles}  # fmt: skip
-    parts = [
-        words.format(ports=", ".join(named[one.port] for one in troubles if one.fault is fault))
-        for fault, words in _UNCONFIGURED.items()
-        if any(one.fault is fault for one in troubles)
-    ]
+    ports, (severity, effect) = [one.port for one in troubles], _cost(node)
+    named = collected((one.fault, f"{one.port.device} ({one.port.netdev})" if one.port.netdev else one.port.device)
+                      for one in troubles)  # fmt: skip
+    parts = (words.format(ports=", ".join(named[fault])) for fault, words in _UNCONFIGURED.items() if fault in named)
     return finding(
-        _severity(node),
+        severity,
         f"{len(troubles)} of {len(node.rail_ports)} RDMA ports can't be used: " + "; ".join(parts),
         *(one.evidence for one in troubles),
-        effect=_effect(node),
+        effect=effect,
         fix="; ".join(one.fix for one in troubles),
         devices=(*(port.device for port in ports), *(port.netdev for port in ports if port.netdev)),
         node=node.name,
@@ -281,15 +267,19 @@ def _unconfigured(node: Node, troubles: Sequence[Trouble]) -> Finding:
 ).of_node
 def bond_short(node: Node) -> Iterator[Finding]:
     """One finding a bond."""
+    rails = {carrier(port, node.topology) for port in node.rail_ports}
     for bond in node.topology.interfaces:
         idle, total = dict(_idle_slaves(node, bond)), len(bond.slaves)
         alive, names = total - len(idle), ", ".join(idle)
+        carries = "requests arrive over it, and weights where they are on the network"
+        if bond.name in rails:
+            carries = "it is a rail: the gang's RDMA traffic waits for the slowest (not measured)"
         if idle:
             yield slow(
                 f"{bond.name} runs on {alive} of {total} ports: {names} carries nothing",
                 *idle.values(),
                 effect=f"{bond.name} has {alive} of {total} of its bandwidth"
-                f"{' and no spare port' if alive < 2 else ''}; {_carries(node, bond)}",
+                f"{' and no spare port' if alive < 2 else ''}; {carries}",
                 fix=f"check the cable of {names} and LACP on the switch ports; `cat /proc/net/bonding/{bond.name}`"
                 " shows the state",
                 devices=(bond.name, *idle),
@@ -307,12 +297,6 @@ def _idle_slaves(node: Node, bond: Interface) -> Iterator[tuple[str, str]]:
             yield slave, f"{folder}/mii_status = {status}"
         elif active and aggregator and aggregator != active:
             yield slave, f"{folder}/ad_aggregator_id = {aggregator}, the bond's active one is {active}"
-
-
-def _carries(node: Node, bond: Interface) -> str:
-    if any(carrier(port, node.topology) == bond.name for port in node.rail_ports):
-        return "it is a rail: the gang's RDMA traffic waits for the slowest (not measured)"
-    return "requests arrive over it, and weights where they are on the network"
 
 
 @Rule(
@@ -339,7 +323,8 @@ def lossless_unmarked(node: Node) -> Iterator[Finding]:
         if port.link_layer != "Ethernet" or paused is None or ours in paused or (given is None and not paused):
             continue
         pauses = f"priority {', '.join(map(str, paused))}" if paused else "no priority"
-        wanted = _class(paused[0]) if paused else 0
+        # DSCP 8 x priority + 2, as NVIDIA's guides take 26 for 3, and ECN
+        wanted = (8 * paused[0] + 2) << 2 | 2 if paused else 0
         yield note(
             f"{port.netdev} is lossless for {pauses}, but NCCL's packets have priority {ours}",
             f"{port.netdev}: PFC on for {pauses} (struct ieee_pfc: {raw})",
@@ -374,11 +359,6 @@ def traffic_class(node: Node) -> int | None:
     return int(value) if value.isdigit() else None
 
 
-def _class(priority: int) -> int:
-    """A traffic class with that priority: DSCP 8 x priority + 2, as NVIDIA's guides take 26 for 3, and ECN."""
-    return (8 * priority + 2) << 2 | 2
-
-
 @Rule(
     id="RDMA-CONGESTED",
     title="congestion slowed an RDMA port down",
@@ -397,13 +377,11 @@ def _class(priority: int) -> int:
 def rdma_congested(node: Node) -> Iterator[Finding]:
     """One note a port, where one packet in a thousand met a full queue; the cost was not measured on L40S."""
     for port in node.rail_ports:
-        counters = _counters(node, port)
+        counters, packets, in_packets = _counters(node, port)
         signs = {path: count for path, count in counters.items() if count >= 10_000 and _CONGESTION.search(path)}
-        packets = _packets(counters)
         if signs and max(signs.values()) * 1_000 >= packets:
             yield note(
-                f"{port.device} received {max(signs.values())} congestion notifications"
-                + (f" in {packets} packets" if packets else ""),
+                f"{port.device} received {max(signs.values())} congestion notifications{in_packets}",
                 *(f"{port_folder(node.snapshot, port)}/{path} = {count}" for path, count in signs.items()),
                 effect="collectives wait for the slowest rail (not measured)",
                 fix="check on the switch which queues fill up: look for a slower link, two rails over one uplink, or"
@@ -416,18 +394,17 @@ _CONGESTION = re.compile(r"/(rp_cnp_handled|np_cnp_sent|np_ecn_marked_roce_packe
 """Counted by 10,000 and more: every start of a gang meets some."""
 
 
-def _counters(node: Node, port: RdmaPort) -> dict[str, int]:
-    """What a port counted since its driver was loaded, by 'hw_counters/NAME' or 'counters/NAME'."""
+def _counters(node: Node, port: RdmaPort) -> tuple[dict[str, int], int, str]:
+    """What a port counted since its driver was loaded, by 'hw_counters/NAME' or 'counters/NAME', and how many packets:
+    as a number and as words."""
     folder = port_folder(node.snapshot, port)
-    return {
+    counters = {
         f"{kind}/{name}": max(0, number(node.snapshot.text(f"{folder}/{kind}/{name}")))
         for kind in ("hw_counters", "counters")
         for name in node.snapshot.names(f"{folder}/{kind}")
     }
-
-
-def _packets(counters: dict[str, int]) -> int:
-    return sum(counters.get(name, 0) for name in _PACKETS)
+    packets = sum(counters.get(name, 0) for name in _PACKETS)
+    return counters, packets, f" in {packets} packets" if packets else ""
 
 
 _PACKETS = ("counters/port_rcv_packets", "counters/port_xmit_packets")
@@ -448,23 +425,22 @@ _PACKETS = ("counters/port_rcv_packets", "counters/port_xmit_packets")
 def rdma_losses(node: Node) -> Iterator[Finding]:
     """One finding a port: slow where one in 100,000 packets is lost, else a note."""
     for port in node.rail_ports:
-        counters = _counters(node, port)
+        counters, packets, in_packets = _counters(node, port)
         lost = {path: value for path in LOST if (value := counters.get(path, 0))}
         link = {path: value for path in LINK_ERRORS if (value := counters.get(path, 0))}
-        total, packets = sum(lost.values()) or sum(link.values()), _packets(counters)
-        if max(sum(lost.values()), sum(link.values())) < _SOME:
-            continue
-        often = sum(lost.values()) * _PER_PACKETS >= packets > 0 and all(name in counters for name in _PACKETS)
-        yield finding(
-            Severity.SLOW if often and lost else Severity.NOTE,
-            f"{port.device} counted {total} {'lost or repeated packets' if lost else 'link errors'}"
-            + (f" in {packets} packets" if packets else ""),
-            *(f"{port_folder(node.snapshot, port)}/{path} = {value}" for path, value in (lost | link).items()),
-            effect="entire windows are sent again (not measured); a lossless network loses no packets",
-            fix="check flow control on the switch and the card (PFC for one priority, ECN), and that NCCL_IB_TC"
-            " matches that priority; symbol_error means a bad cable",
-            devices=port_devices(port),
-        )
+        losses, errors = sum(lost.values()), sum(link.values())
+        often = losses * _PER_PACKETS >= packets > 0 and all(name in counters for name in _PACKETS)
+        if max(losses, errors) >= _SOME:
+            yield finding(
+                Severity.SLOW if often and lost else Severity.NOTE,
+                f"{port.device} counted {losses or errors} {'lost or repeated packets' if lost else 'link errors'}"
+                + in_packets,
+                *(f"{port_folder(node.snapshot, port)}/{path} = {value}" for path, value in (lost | link).items()),
+                effect="entire windows are sent again (not measured); a lossless network loses no packets",
+                fix="check flow control on the switch and the card (PFC for one priority, ECN), and that NCCL_IB_TC"
+                " matches that priority; symbol_error means a bad cable",
+                devices=port_devices(port),
+            )
 
 
 _SOME = 100
