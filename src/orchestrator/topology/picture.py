@@ -193,7 +193,8 @@ class _PictureLayout:
 
     def _card(self, nic: Card, x: int, y: int, width: int) -> int:
         """Returns its height."""
-        first, address, lines = nic.functions[0], card(nic.functions[0].address), [*nic.ports, *nic.interfaces]
+        first, address = nic.functions[0], card(nic.functions[0].address)
+        lines: list[RdmaPort | Interface] = [*nic.ports, *nic.interfaces]
         height = CARD_HEAD + PORT_H * max(1, len(lines)) + 6
         slot = f"slot {first.slot}" if first.slot else ""
         head = f"{self._role(nic)}{slot and f' in {slot}'}  {short_address(address)}"

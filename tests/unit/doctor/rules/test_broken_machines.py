@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -18,18 +20,44 @@ from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import NodeSpec, Overrides, Reach
 from orchestrator.model.snapshot import Snapshot
 from orchestrator.topology.build import build
+from orchestrator.topology.distance import Distances
+from orchestrator.topology.draw import summary, topology_json, tree
+from orchestrator.topology.network import rails, tcp_interface
 
 ODD = "node1"
+WHOLE = build(reference_machine("node9", 9, right=False).snapshot())
 NOISE = st.one_of(
     st.text(max_size=30),
     st.sampled_from(
         ["", "-1", "0x", "255", "4: ACTIVE", "1: DOWN", "InfiniBand", "Unknown", "99.9 GT/s PCIe", "\udc80\x1b[2J",
+         "0xffffff", "0x060400", "1e9 Gb/sec",
          "00" * 300, "zz", "ff" * 4096, "9" * 5000, "0000:0000:0000:0000:0000:ffff:0a01:000b", "TOTAL_ERR_COR x",
          "TOTAL_ERR_FATAL 9", "DMA", "a\n\nb = c\n", "eth0 eth0"]
     ),
 )  # fmt: skip
+ODD_PATHS = (
+    "/sys/devices/pci0000:15/0000:15:01.0", "/sys/devices/pci10000:00/10000:00:00.0/class",
+    "/sys/devices/pci0000:15/0000:43:00.0/class", "/sys/devices/pci0000:97/0000:43:00.0/class",
+    "/sys/class/net/eth9/mtu", "/sys/class/infiniband/x/ports/1/gids/0", "/sys/class/infiniband/x/ports/0/state",
+    "/sys/devices/system/node/node٣/cpulist", "/sys/bus/pci/slots/0/address", "/", "relative",
+)  # fmt: skip
 WORDS = st.one_of(st.none(), st.booleans(), st.integers(-3, 1 << 40), st.text(max_size=8), st.just("0000:18:00.0"))
-KEYS = ("0", "1", "read", "used", "total", "uncorrected", "pid", "xid", "memlock")
+KEYS = (
+    "0",
+    "1",
+    "devices",
+    "index",
+    "pci_bus_id",
+    "addresses",
+    "eth0",
+    "read",
+    "used",
+    "total",
+    "uncorrected",
+    "pid",
+    "xid",
+    "memlock",
+)
 JSON = st.recursive(
     WORDS,
     lambda inner: st.one_of(
@@ -49,8 +77,15 @@ def _paths() -> tuple[list[str], list[str]]:
 
 
 def judged(cluster: Cluster) -> tuple[Finding, ...]:
-    """All findings, each of them in complete sentences."""
+    """All findings, each of them in complete sentences; and everything else that is made of a broken node."""
     findings = run_rules(cluster)
+    for topology in (one for name, one in cluster.topologies.items() if name in (ODD, "node0", "empty")):
+        distances, tcp = Distances(topology), tcp_interface({"broken": topology, "whole": WHOLE}).get("broken")
+        keys = [gpu.key for gpu in topology.gpus] + [port.key for port in topology.rdma]
+        for one, other in product(keys[:4], keys):
+            assert distances.path_type(one, other) == distances.path_type(other, one)
+        assert tree(topology, tcp) and summary(topology) and json.dumps(topology_json(topology, tcp))
+        assert {rail.port for rail in rails(topology)} <= set(topology.rdma)
     for finding in findings:
         assert isinstance(finding.title, str)
         assert all(
@@ -64,13 +99,15 @@ def judged(cluster: Cluster) -> tuple[Finding, ...]:
 @given(st.data())
 def test_mutated_files(data: st.DataObject) -> None:
     files, links = _paths()
-    gone = data.draw(st.lists(st.sampled_from(files), max_size=20))
-    changed = data.draw(st.dictionaries(st.sampled_from(files), NOISE, max_size=20))
-    bent = data.draw(st.dictionaries(st.sampled_from(links), st.sampled_from(files + links), max_size=5))
+    gone = data.draw(st.lists(st.sampled_from(files + links), max_size=30))
+    paths = st.one_of(st.sampled_from(files), st.sampled_from(links), st.sampled_from(ODD_PATHS))
+    changed = data.draw(st.dictionaries(paths, NOISE, max_size=20))
+    bent = data.draw(st.dictionaries(paths, paths, max_size=5))
 
     def mutate(node: HealthyNode) -> None:
         for path in gone:
             node.files.pop(path, None)
+            node.links.pop(path, None)
         node.files.update(changed)
         node.links.update(bent)
 
@@ -109,6 +146,14 @@ def test_texts_cut_off_in_the_middle() -> None:
             node.files[path] = node.files[path][: len(node.files[path]) // 2]
 
     judged(cluster_with(ODD, cut))
+
+
+def test_links_that_lead_in_circles() -> None:
+    def bend(node: HealthyNode) -> None:
+        node.links.update(dict.fromkeys(node.links, "."))
+        node.links.update({"/sys/class/net": "/sys/class/net2", "/sys/class/net2": "/sys/class/net"})
+
+    judged(cluster_with(ODD, bend))
 
 
 def test_an_empty_snapshot_among_whole_ones() -> None:

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given, settings
 from tests.support.faults import fault
 from tests.support.healthy_cluster import (
     TUNED_PATH,
     HealthyNode,
     cluster_of,
+    configuration_space,
     dressed,
     healthy_node,
     healthy_nodes,
     tuned,
-)  # fmt: skip
+)
 from tests.support.machine_files import SUB, MachineFiles, main_card, virtual_functions
-from tests.support.variants import bonded_rails, on_root_ports
+from tests.support.random_machines import Shape, healthy_machine, healthy_shapes
+from tests.support.variants import bonded_rails, nested_node, on_root_ports
+from tests.unit.doctor.rules.test_inputs import bad, snapshot_of, through_xml, without_addresses
 
-from orchestrator.doctor.rules.support.registry import run_rules
+from orchestrator.doctor.rules.support.registry import COSTLY, run_rules
 from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.inventory import Overrides
+from orchestrator.model.snapshot import Snapshot
+from orchestrator.model.topology import CpuModel, PathType, Topology
 from orchestrator.topology.build import build
-from orchestrator.topology.distance import gpu_groups
+from orchestrator.topology.config_space import ConfigSpace
+from orchestrator.topology.distance import gpu_groups, p2p_level
+from orchestrator.topology.network import rails
 
-BAD = (Severity.STOP, Severity.SLOW)
 
-
-def bad(findings: tuple[Finding, ...]) -> list[Finding]:
-    return [finding for finding in findings if finding.severity in BAD]
+def costly(findings: tuple[Finding, ...]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity in COSTLY]
 
 
 def with_infiniband_rails(name: str, number: int) -> HealthyNode:
@@ -64,14 +71,14 @@ def with_virtual_functions() -> dict[str, HealthyNode]:
 
 
 def test_nothing_is_expected_of_virtual_functions() -> None:
-    assert bad(run_rules(cluster_of(with_virtual_functions()))) == []
+    assert costly(run_rules(cluster_of(with_virtual_functions()))) == []
 
 
 def test_virtual_functions_that_the_inventory_names_are_judged() -> None:
     nodes = with_virtual_functions()
     for node in nodes.values():
         node.spec["overrides"] = Overrides(ib_hca="=mlx5_30,mlx5_0")
-    found = bad(run_rules(cluster_of(nodes)))
+    found = costly(run_rules(cluster_of(nodes)))
     assert {one.id for one in found} == {"RDMA-PORT-DOWN"}
     assert {one.devices for one in found} == {("mlx5_30",)}
 
@@ -80,7 +87,7 @@ def test_a_machine_of_another_makers_gpus_says_how_to_count_them() -> None:
     node = healthy_node()
     fault("GPUs of another vendor").breaks(node)
     examination = examine_given(Given({"node0": node.machine.snapshot(nvml={"error": "not recorded"}, host={})}))
-    assert bad(examination.findings) == []
+    assert costly(examination.findings) == []
     (hint,) = [one for one in examination.findings if one.id == "GPU-OTHER-MAKER"]
     assert "--accelerator 1002:0302" in hint.fix and len(hint.devices) == 8
 
@@ -233,3 +240,159 @@ def test_a_rail_that_is_a_bond_on_one_port_is_named_as_a_rail() -> None:
                         key=lambda one: one.devices, reverse=True)  # fmt: skip
     assert rail.devices == ("ens3f0np0", "ens3f0np0b") and "it is a rail" in rail.effect
     assert main.devices == ("bond0", "ens9f1np1") and "requests arrive over it" in main.effect
+
+
+VIRTUAL = {f"mlx5_{number}" for number in range(30, 34)}
+REFERENCE = Shape(2, 2, 4, 1, False, False, False, 2, "Ethernet", storage=False, virtual=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(healthy_shapes())
+@example(REFERENCE)
+@example(replace(REFERENCE, bonded=True))
+@example(Shape(2, 4, 2, 3, True, True, True, 2, "InfiniBand", storage=True, virtual=4))
+def test_no_stop_and_no_slow_on_healthy_machines(shape: Shape) -> None:
+    node = healthy_machine(shape)
+    assert bad(examine_given(Given({"node0": snapshot_of(node)}))) == []
+    assert bad(examine_given(Given({"node0": without_addresses(node.machine)}))) == []
+    assert bad(through_xml(snapshot_of(node))) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(healthy_shapes())
+@example(replace(REFERENCE, bonded=True))
+@example(replace(REFERENCE, bonded=True, levels=0, storage=True))
+def test_no_stop_and_no_slow_on_gangs_of_them(shape: Shape) -> None:
+    nodes = {f"node{n}": healthy_machine(shape, f"node{n}", n) for n in range(3)}
+    for node in nodes.values():
+        node.spec["gpus"] = shape.groups * shape.gpus
+    cluster = cluster_of(nodes)
+    assert [one for one in run_rules(cluster) if one.severity in COSTLY] == []
+    for found in cluster.nodes:
+        assert found.tcp is not None and found.tcp.interface == "bond0"
+        meant = {port.device for port in found.topology.rdma} - {"mlx5_bond_0", "mlx5_20"}
+        chosen = {rail.port.device for rail in rails(found.topology, found.tcp)} - {"mlx5_20"}
+        assert chosen == {device for device in meant if device.startswith("mlx5_bond") is shape.bonded} - VIRTUAL
+
+
+def spent(snapshots: list[Snapshot], size: int) -> float:
+    cluster = {f"node{n}": replace(snapshots[n % 4], node=f"node{n}") for n in range(size)}
+    began = time.process_time()
+    examine_given(Given(cluster))
+    return time.process_time() - began
+
+
+def test_eight_times_the_nodes_cost_about_eight_times_as_much() -> None:
+    snapshots = list(cluster_of(healthy_nodes()).snapshots.values())
+    spent(snapshots, 4)
+    small = min(spent(snapshots, 8) for _ in range(3))
+    large = min(spent(snapshots, 64) for _ in range(2))
+    assert large < small * 8 * 2.5
+
+
+REDIRECT = 0x1D
+DOWNSTREAM = 6
+
+
+def findings(node: HealthyNode) -> list[Finding]:
+    return list(run_rules(cluster_of({"node0": node})))
+
+
+@pytest.mark.parametrize("cards_on_top", [True, False])
+def test_a_healthy_nested_node(cards_on_top: bool) -> None:
+    assert findings(nested_node(cards_on_top=cards_on_top)) == []
+
+
+@pytest.mark.parametrize(
+    "port",
+    [
+        "0000:42:00.0",  # of the top switch, above a sub-switch
+        "0000:42:04.0",
+        "0000:42:10.0",  # of the top switch, above the card
+        "0000:51:00.0",  # of a sub-switch, above a GPU
+        "0000:a1:04.0",
+    ],
+)
+def test_acs_is_judged_on_every_downstream_port_on_the_way(port: str) -> None:
+    node = nested_node()
+    node.config(port, kind=DOWNSTREAM, acs=REDIRECT)
+    (found,) = findings(node)
+    assert (found.id, found.devices) == ("ACS-REDIRECT", (port,))
+
+
+@pytest.mark.parametrize("port", ["0000:40:01.0", "0000:37:01.0"])
+def test_acs_of_root_ports_and_away_from_the_gpus_costs_nothing(port: str) -> None:
+    node = nested_node()
+    node.config(port, kind=4, acs=REDIRECT)
+    assert findings(node) == []
+
+
+@pytest.mark.parametrize("at", [0x100, 0x1FC, 0x220, 0x5A0, 0xF24])
+@pytest.mark.parametrize("control", [REDIRECT, 0x0400])
+def test_acs_at_the_end_of_a_space_whose_zeros_were_trimmed(at: int, control: int) -> None:
+    space = bytearray(4096)
+    space[0x100:0x104] = (0x0001 | 1 << 16 | (at if at > 0x100 else 0) << 20).to_bytes(4, "little")
+    space[at : at + 4] = (0x000D | 1 << 16).to_bytes(4, "little")
+    space[at + 6 : at + 8] = control.to_bytes(2, "little")
+    trimmed = bytes(space[: max(512, len(bytes(space).rstrip(b"\0")))])
+    assert ConfigSpace(trimmed).acs_control == control
+    assert ConfigSpace(bytes(space)).acs_control == control
+
+
+def test_a_space_that_ends_at_64_bytes_stays_unread() -> None:
+    assert ConfigSpace(configuration_space(acs=REDIRECT)[:64]).acs_control is None
+    assert ConfigSpace(configuration_space(acs=REDIRECT)[:256]).acs_control is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "path"), [(0, "1", "PIX"), (0, "2", "PXB"), (1, "3", "PXB"), (0, "4", None), (3, "7", None)]
+)
+def test_p2p_is_judged_by_path(one: int, other: str, path: str | None) -> None:
+    node = nested_node()
+    node.gpus[one]["p2p"][other] = {"read": 1, "write": 1}
+    found = findings(node)
+    if path is None:
+        assert found == []
+    else:
+        assert [finding.id for finding in found] == ["GPU-P2P-OFF"]
+        assert f"1 pair of GPUs ({path})" in found[0].title
+
+
+@pytest.mark.parametrize(
+    ("vendor", "gpus", "version", "level"),
+    [
+        ("GenuineIntel", 8, (2, 30, 7), PathType.PXB),
+        ("GenuineIntel", 2, (2, 21, 5), PathType.PXB),
+        ("AuthenticAMD", 8, (2, 30, 7), PathType.PXB),
+        ("AuthenticAMD", 2, (2, 30, 7), PathType.SYS),
+        ("AuthenticAMD", 8, (2, 21, 5), PathType.SYS),
+    ],
+)
+def test_how_far_nccl_goes_directly(vendor: str, gpus: int, version: tuple[int, ...], level: PathType) -> None:
+    node = cluster_of({"node0": nested_node()}).topologies["node0"]
+    topology = Topology(node="x", cpu=CpuModel(vendor=vendor), gpus=node.gpus[:gpus])
+    assert p2p_level(topology, version) is level
+
+
+def test_the_common_switch_is_named_where_a_branch_has_no_card() -> None:
+    node = nested_node()
+    for device in ("mlx5_2", "mlx5_3"):
+        node.remove(node.port(device).removesuffix("/ports/1"))
+    for index in (0, 1):
+        node.remove(f"/sys/class/net/ens3f{index}np{index}")
+        node.machine.addresses.pop(f"ens3f{index}np{index}")
+        node.remove(node.key(f"0000:88:00.{index}"))
+    (found,) = findings(node)
+    assert (found.id, found.devices) == ("NIC-MISSING", ("0000:81:00.0",))
+
+
+def test_a_card_that_left_its_branch_is_misplaced() -> None:
+    node = nested_node()
+    node.machine.root_port(0xD0, 3, numa=1)
+    for function in (0, 1):
+        node.move(node.key(f"0000:88:00.{function}"), f"/sys/devices/pci0000:d0/0000:d0:03.0/0000:d1:00.{function}")
+    for path in [path for path in node.links if path.startswith("/sys/bus/pci/devices/0000:88:00")]:
+        node.links[path.replace("88:00", "d1:00")] = node.links.pop(path).replace("88:00", "d1:00")
+    found = [finding for finding in findings(node) if finding.severity.value == "slow"]
+    assert [(finding.id, finding.devices[-1]) for finding in found] == [("NIC-NOT-UNDER-SWITCH", "0000:d1:00")]
+    assert "4 of 8 GPUs have no nearby card" in found[0].effect
