@@ -4,7 +4,7 @@ shape of a node in a short text: its switches, what is behind each, and the path
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.model.per_node import collected
@@ -91,9 +91,9 @@ def stated_groups(topology: Topology) -> tuple[Sharing, ...]:
         if pair.other in home:
             old, new = home[pair.other], home[pair.one]
             home = {gpu: new if place == old else place for gpu, place in home.items()}
-    groups = [tuple(gpu for gpu in gpus if home[gpu] == place) for place in dict.fromkeys(home.values())]
+    members = collected((place, gpu) for gpu, place in home.items())
     nics = collected((home[pair.one], pair.other) for pair in near if pair.other not in home)
-    found = (Sharing(group, tuple(dict.fromkeys(nics.get(home[group[0]], ())))) for group in groups)
+    found = (Sharing(tuple(group), tuple(dict.fromkeys(nics.get(place, ())))) for place, group in members.items())
     return tuple(one for one in found if one.nics or len(one.gpus) > 1)
 
 
@@ -219,7 +219,7 @@ def _names(paths: tuple[PathType, ...]) -> str:
 
 def shape(topology: Topology) -> Shape:
     """The shape of one node."""
-    places, distances = SwitchPlaces(topology.switches), Distances(topology)
+    places = SwitchPlaces(topology.switches)
     tops = {gpu: places.above(f"{home}/")[-1] if home else "" for gpu, home in homes(topology, places).items()}
     cards = [places.above(functions[0].key) for functions in nic_cards(topology).values()]
     groups = []
@@ -229,17 +229,28 @@ def shape(topology: Topology) -> Shape:
         inner = {key for chain in (*gpus, *nics) for key in chain} - {switch.key}
         if gpus:
             groups.append(SwitchGroup(switch.address, switch.numa_node, len(gpus), len(nics), len(inner)))
-    inside, across = set[PathType](), set[PathType]()
-    for one, other in itertools.combinations(topology.gpus, 2):
-        together = tops[one.key] and tops[one.key] == tops[other.key]
-        (inside if together else across).add(distances.path_type(one.key, other.key))
-    placed = {device.key for device in topology.pci}
-    in_words = topology.stated is not None and not any(gpu.key in placed for gpu in topology.gpus)
+    inside, across = _between(topology, tops)
     return Shape(
         groups=tuple(groups),
         gpus_elsewhere=sum(not top for top in tops.values()),
         nics_elsewhere=sum(set(tops.values()).isdisjoint(chain) for chain in cards),
-        inside=tuple(sorted(inside - {PathType.DIS})),
-        across=tuple(sorted(across - {PathType.DIS})),
-        stated=tuple(len(group.gpus) for group in stated_groups(topology)) if in_words else None,
+        inside=inside,
+        across=across,
+        stated=_stated(topology),
     )
+
+
+def _between(topology: Topology, tops: Mapping[str, str]) -> list[tuple[PathType, ...]]:
+    """Path types between GPUs behind the same top switch, and between all others."""
+    distances, inside, across = Distances(topology), set[PathType](), set[PathType]()
+    for one, other in itertools.combinations(topology.gpus, 2):
+        together = tops[one.key] and tops[one.key] == tops[other.key]
+        (inside if together else across).add(distances.path_type(one.key, other.key))
+    return [tuple(sorted(types - {PathType.DIS})) for types in (inside, across)]
+
+
+def _stated(topology: Topology) -> tuple[int, ...] | None:
+    placed = {device.key for device in topology.pci}
+    if topology.stated is None or any(gpu.key in placed for gpu in topology.gpus):
+        return None
+    return tuple(len(group.gpus) for group in stated_groups(topology))
