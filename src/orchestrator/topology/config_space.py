@@ -6,7 +6,6 @@ Offsets are those of the PCI Express Base Specification (7.5.3 capability, 7.9.3
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from orchestrator.model.snapshot import Snapshot
@@ -44,19 +43,18 @@ class ConfigSpace:
     @property
     def acs_control(self) -> int | None:
         """The ACS control register; 0 without the capability, None where not readable."""
-        return self._extended(_ACS, 6)
+        return self._control(_ACS) if self.whole else None
 
     @property
     def ats_enabled(self) -> bool | None:
         """Whether Address Translation Services are on; None without the capability and where not readable."""
-        control = self._extended(_ATS, 6)
-        return None if control is None or not any(id_ == _ATS for _, id_ in self._chain()) else bool(control & 0x8000)
+        return bool(self._control(_ATS) & 0x8000) if _ATS in self._extended() else None
 
     @property
     def serial_number_at(self) -> int | None:
         """Where the 8 bytes of the Device Serial Number stand; None without one."""
-        found = (offset + 4 for offset, id_ in self._chain() if id_ == _SERIAL_NUMBER)
-        return next((at for at in found if at + 8 <= len(self._padded)), None)
+        at = self._extended().get(_SERIAL_NUMBER, _ALL) + 4
+        return at if at + 8 <= _ALL else None
 
     @property
     def max_read_request(self) -> int | None:
@@ -82,22 +80,20 @@ class ConfigSpace:
             offset = self.data[offset + 1] & 0xFC
         return None
 
-    def _extended(self, wanted: int, at: int) -> int | None:
-        """16 bits of an extended capability; 0 where the function has none of it."""
-        if not self.whole:
-            return None
-        for offset, found in self._chain():
-            if found == wanted:
-                return int.from_bytes(self._padded[offset + at : offset + at + 2], "little")
-        return 0
+    def _control(self, capability: int) -> int:
+        """The 16 bits that control an extended capability; 0 where the function has none of it."""
+        at = self._extended().get(capability)
+        return int.from_bytes(self._padded[at + 6 : at + 8], "little") if at is not None else 0
 
-    def _chain(self) -> Iterator[tuple[int, int]]:
-        offset, seen, data = _FIRST_EXTENDED, set[int](), self._padded
+    def _extended(self) -> dict[int, int]:
+        """{id of an extended capability: where the first one stands}; {} where they were not readable."""
+        offset, found, seen, data = _FIRST_EXTENDED, dict[int, int](), set[int](), self._padded
         while _FIRST_EXTENDED <= offset <= len(data) - 8 and offset not in seen:
             seen.add(offset)
             header = int.from_bytes(data[offset : offset + 4], "little")
-            yield offset, header & 0xFFFF
+            found.setdefault(header & 0xFFFF, offset)
             offset = header >> 20
+        return found
 
 
 def config_space(snapshot: Snapshot, key: str) -> ConfigSpace:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from orchestrator.planning import page_cache
 from orchestrator.planning.commands.plan_options import advisories_json, say_advisories
 from orchestrator.rooms import answers
 from orchestrator.topology.draw import paths_json
-from orchestrator.topology.paths import shape
+from orchestrator.topology.paths import counted, shape
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.topology.stated import recognised
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from orchestrator.doctor.rules.support.cluster import Node
     from orchestrator.doctor.steps.doctor import Examination
     from orchestrator.doctor.steps.nccl import NcclExpectation
-    from orchestrator.protocol.looks import LabelsAnswer
 
 
 EXAMPLE = """examples:
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         return int(code)
     if args.example:
         args.saved = _example(args)
-    examination = _examine_saved(args, screen) if args.saved else _examine(args, screen)
+    examination = _examine(args, screen)
     expectations = expected(examination.cluster)
     _write(args, examination, expectations, screen)
     files = lacking(examination.cluster) if args.netplan else ()
@@ -147,9 +148,12 @@ def _write(
         for path in dump_xml(examination.cluster.topologies, Path(args.dump_xml)):
             screen.say(f"topology written to {path}")
     if args.report:
+        from orchestrator.doctor.steps.look import labels_of
         from orchestrator.doctor.steps.report import write_report
 
-        write_report(examination, expectations, Path(args.report), _labels(args, examination))
+        names = list(examination.cluster.topologies)
+        labels = {} if args.saved else labels_of(open_inventory(args, None), names).values  # files hold none
+        write_report(examination, expectations, Path(args.report), labels)
         screen.say(f"report written to {args.report}")
 
 
@@ -174,32 +178,20 @@ def _write_netplan(files: Sequence[NodeFiles], folder: Path, screen: Screen) -> 
         )
 
 
-def _labels(args: argparse.Namespace, examination: Examination) -> Mapping[str, LabelsAnswer]:
-    """Files hold no labels."""
-    if args.saved:
-        return {}
-    from orchestrator.doctor.steps.look import labels_of
-
-    return labels_of(open_inventory(args, None), list(examination.cluster.topologies)).values
-
-
 def _examine(args: argparse.Namespace, screen: Screen) -> Examination:
+    if args.saved:
+        from orchestrator.doctor.steps.recordings import examine_given, given
+
+        seen = given(args.saved).only(args.node, "--node")
+        if seen.words and not args.json:
+            screen.out.print(printable(f"recognised: {seen.words}"))
+        return examine_given(seen, build_options(args), accept=args.accept)
     from orchestrator.cli.progress import patience
     from orchestrator.doctor.steps.doctor import examine_inventory
 
     inventory = open_inventory(args, screen)
-    count = len(args.node) or len(list(inventory.nodes))
-    with patience(screen, f"inspecting {count} node{'s' * (count != 1)}"):
+    with patience(screen, f"inspecting {counted(len(args.node) or len(list(inventory.nodes)), 'node')}"):
         return examine_inventory(inventory, accept=args.accept, nodes=args.node)
-
-
-def _examine_saved(args: argparse.Namespace, screen: Screen) -> Examination:
-    from orchestrator.doctor.steps.recordings import examine_given, given
-
-    seen = given(args.saved).only(args.node, "--node")
-    if seen.words and not args.json:
-        screen.out.print(printable(f"recognised: {seen.words}"))
-    return examine_given(seen, build_options(args), accept=args.accept)
 
 
 def document(examination: Examination, expectations: Sequence[NcclExpectation] = ()) -> dict[str, Any]:
@@ -258,37 +250,32 @@ def _node_json(node: Node) -> dict[str, Any]:
 
 def show(examination: Examination, expectations: Sequence[NcclExpectation], screen: Screen) -> None:
     """Findings for people, most severe first, and each machine's layout."""
+    cluster, count = examination.cluster, len(examination.cluster.topologies)
     for name, failure in examination.failures.items():
         screen.out.print(f"{printable(name)}: not examined: {printable(failure.what)}", style="bold red")
         screen.out.print(f"  fix: {printable(failure.fix)}")
-    count = len(examination.cluster.topologies)
     show_findings(examination.findings, screen, nodes=count)
-    shapes = collected((shape(topology).words, name) for name, topology in examination.cluster.topologies.items())
-    for words, names in shapes.items():
-        screen.out.print(printable(f"{who(names, count)}: {words}"), style="dim")
-    for node in examination.cluster.nodes:
-        if node.spec.spare:
-            screen.out.print(printable(f"{node.name}: a spare of gang {node.spec.gang}"), style="dim")
-    for gang, fits in examination.caches.items():
-        screen.out.print(printable(f"{gang}: {page_cache.words(fits)}"), style="dim")
-    for line in dict.fromkeys(_expectation(one, expectations) for one in expectations):
+    shapes = collected((shape(topology).words, name) for name, topology in cluster.topologies.items())
+    spares = [node for node in cluster.nodes if node.spec.spare]
+    for line in (
+        *(f"{who(names, count)}: {words}" for words, names in shapes.items()),
+        *(f"{node.name}: a spare of gang {node.spec.gang}" for node in spares),
+        *(f"{gang}: {page_cache.words(fits)}" for gang, fits in examination.caches.items()),
+        *dict.fromkeys(_expectation(one, expectations) for one in expectations),
+    ):
         screen.out.print(printable(line), style="dim")
-    say_advisories(tuple(examination.cluster.stacks.values()), screen)
-    gpus = sum(len(node.gpus) for node in examination.cluster.nodes)
+    say_advisories(tuple(cluster.stacks.values()), screen)
     if not count:
         screen.out.print("no node was examined; the wiring is unknown", style="bold red")
         return
-    nodes = f"{count} node{'' if count == 1 else 's'}, {gpus} GPUs examined"
-    screen.out.print(f"{nodes}: {summary(examination.findings)}")
+    gpus = sum(len(node.gpus) for node in cluster.nodes)
+    screen.out.print(f"{counted(count, 'node')}, {gpus} GPUs examined: {summary(examination.findings)}")
 
 
 def _expectation(one: NcclExpectation, all_of_them: Sequence[NcclExpectation]) -> str:
     """One line for a gang's versions that expect the same."""
-    alike = [
-        other.version
-        for other in all_of_them
-        if (other.gang, other.nodes, other.local_ranks) == (one.gang, one.nodes, one.local_ranks)
-    ]
+    same = (one.gang, one.nodes, one.local_ranks)
+    alike = [each.version for each in all_of_them if (each.gang, each.nodes, each.local_ranks) == same]
     said = f"{one.gang}: NCCL {' and '.join(alike)} should log nNodes {one.nodes} localRanks {one.local_ranks}"
     whole = [name for name, groups in one.halves.items() if not groups.over_network]
     if len(whole) == len(one.halves):
@@ -307,16 +294,13 @@ def _rules(args: argparse.Namespace, screen: Screen) -> int:
         raise no_such("finding", args.explain, entries, where="--explain", lister=LISTED_BY)
     chosen = [entries[args.explain]] if args.explain else [one for one in entries.values() if one.kind == "rule"]
     if args.json:
-        keys = ("id", "kind", "title", "explain", "reads", "source")
-        screen.json({"rules": [{key: getattr(one, key) for key in keys} for one in chosen]})
+        screen.json({"rules": [asdict(one) for one in chosen]})
         return 0
     for one in chosen:
         screen.out.print(f"{one.id:24} {one.title}")
-        if args.explain:
-            screen.out.print(f"  why:    {one.explain}")
-            for path in one.reads:
-                screen.out.print(f"  reads:  {path}")
-            screen.out.print(f"  source: {one.source}")
+        more = [("why:", one.explain), *(("reads:", path) for path in one.reads), ("source:", one.source)]
+        for label, words in more if args.explain else ():
+            screen.out.print(f"  {label:7} {words}")
     return 0
 
 
@@ -325,12 +309,13 @@ STYLES = {Severity.STOP: "bold red", Severity.SLOW: "yellow", Severity.NOTE: "cy
 
 
 def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) -> None:
-    """Each finding as a short paragraph; notes in one line each. nodes: how many there are in all."""
+    """Each finding as a short paragraph; notes in one line each. What a price rests on, in brackets at its end, is said
+    with the first. nodes: how many there are in all."""
     from rich.text import Text
 
-    bases: set[str] = set()
+    said: set[str] = set()
     for group in grouped(findings):
-        finding = group.finding
+        finding, effect = group.finding, group.finding.effect
         head = Text(f"{finding.severity.value:7}", style=STYLES[finding.severity])
         head.append(f" {printable(who(group.nodes, nodes))}: ", style="bold")
         head.append(printable(finding.title), style="")
@@ -341,25 +326,17 @@ def show_findings(findings: Sequence[Finding], screen: Screen, *, nodes: int) ->
         prefix = f"{finding.node}: " if len(group.nodes) > 1 else ""
         for evidence in finding.evidence:
             screen.out.print(Text(f"          {printable(prefix + evidence)}", style="dim"))
-        for label, words in (("costs", _once(finding.effect, bases)), ("fix", finding.fix)):
+        if basis := _BASIS.search(effect):
+            effect = effect.removesuffix(basis[0]) if basis[0] in said else effect
+            said.add(basis[0])
+        for label, words in (("costs:", effect), ("fix:", finding.fix)):
             if words:
-                screen.out.print(Text(f"        {label + ':':6} {printable(words)}"))
-
-
-def _once(effect: str, bases: set[str]) -> str:
-    """What a price rests on, in brackets at its end, is said with the first."""
-    basis = _BASIS.search(effect)
-    if basis is None or basis[0] not in bases:
-        bases.update([basis[0]] if basis else [])
-        return effect
-    return effect.removesuffix(basis[0])
+                screen.out.print(Text(f"        {label:6} {printable(words)}"))
 
 
 def summary(findings: Sequence[Finding]) -> str:
     """'2 stop, 3 slow, 4 notes', or 'nothing wrong'."""
-    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    return ", ".join(_counted(count, severity) for severity, count in counts.items() if count) or "nothing wrong"
-
-
-def _counted(count: int, severity: Severity) -> str:
-    return f"{count} {severity.value}{'s' if severity is Severity.NOTE and count > 1 else ''}"
+    counts = Counter(finding.severity for finding in findings)
+    words = [f"{counts[one]} {one.value}{'s' * (one is Severity.NOTE and counts[one] > 1)}" for one in Severity
+             if counts[one]]  # fmt: skip
+    return ", ".join(words) or "nothing wrong"

@@ -28,6 +28,7 @@ from orchestrator.records.documents import cant_be_written, write_whole
 from orchestrator.topology.build import BuildOptions, build
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted
+from orchestrator.topology.rdma import natural
 from orchestrator.topology.stated import recognised
 
 SUFFIX = ".json"
@@ -50,22 +51,19 @@ def save_snapshots(snapshots: Mapping[str, Snapshot], folder: Path) -> tuple[Pat
 
 def dump_xml(topologies: Mapping[str, Topology], folder: Path) -> tuple[Path, ...]:
     """One NCCL topology file a node. Raises InputError where the folder can't be written."""
-    paths = []
-    for name, topology in topologies.items():
-        paths.append(folder / f"{file_name(name)}.xml")
-        write_whole(paths[-1], nccl_xml(topology), folders=0o777, fix="choose another folder with --dump-xml")
-    return tuple(paths)
+    texts = {folder / f"{file_name(name)}.xml": nccl_xml(topology) for name, topology in topologies.items()}
+    for path, text in texts.items():
+        write_whole(path, text, folders=0o777, fix="choose another folder with --dump-xml")
+    return tuple(texts)
 
 
 def write_netplan(found: Iterable[NodeFiles], folder: Path) -> tuple[Path, ...]:
     """A folder of files a node. Raises InputError where they can't be written."""
-    paths = []
-    for node in found:
-        for path, text in node.wanted.items():
-            paths.append(folder / file_name(node.node) / path)
-            write_whole(paths[-1], text, folders=0o777, fix="choose another folder with --netplan")
-            paths[-1].chmod(0o600)
-    return tuple(paths)
+    texts = {folder / file_name(one.node) / path: text for one in found for path, text in one.wanted.items()}
+    for path, text in texts.items():
+        write_whole(path, text, folders=0o777, fix="choose another folder with --netplan")
+        path.chmod(0o600)
+    return tuple(texts)
 
 
 def load_saved(path: Path) -> dict[str, Snapshot]:
@@ -74,7 +72,7 @@ def load_saved(path: Path) -> dict[str, Snapshot]:
 
     Raises InputError where there is nothing of the kind.
     """
-    if path.is_dir() and not is_recorded(path):
+    if path.is_dir() and not _is_recorded(path):
         return _saved_folder(path)
     if not path.exists():
         raise InputError(
@@ -108,7 +106,7 @@ def _saved_folder(folder: Path) -> dict[str, Snapshot]:
     except OSError as failure:
         raise InputError(f"can't be listed: {failure.strerror}", where=str(folder), fix="--from FOLDER") from None
     snapshots: dict[str, Snapshot] = {}
-    for path in sorted(files, key=lambda path: _natural(path.stem)):
+    for path in sorted(files, key=lambda path: natural(path.stem)):
         snapshot = _saved_file(path)
         if snapshot.node in snapshots:
             raise InputError(f"node {snapshot.node!r} appears twice", where=str(path), fix="keep one file per node")
@@ -122,17 +120,13 @@ def _saved_folder(folder: Path) -> dict[str, Snapshot]:
     return snapshots
 
 
-def _natural(name: str) -> list[tuple[str, int]]:
-    return [(text, int(digits or -1)) for text, digits in re.findall(r"([^0-9]*)([0-9]{0,18})", name)]
-
-
 def _saved_file(path: Path) -> Snapshot:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             data = file.read(_LARGEST_SNAPSHOT + 1)
         if len(data) > _LARGEST_SNAPSHOT:
             raise ValueError(f"is larger than {_LARGEST_SNAPSHOT >> 20} MiB")  # noqa: TRY301 - told with the others
-        snapshot = snapshot_from_json(json.loads(data))
+        return snapshot_from_json(json.loads(data))
     except (OSError, EOFError, zlib.error) as failure:
         words = getattr(failure, "strerror", None) or failure
         raise InputError(f"can't be read: {words}", where=str(path), fix="--from PATH") from None
@@ -140,18 +134,17 @@ def _saved_file(path: Path) -> Snapshot:
         raise InputError(
             f"is not a snapshot: {wrong}", where=str(path), fix="specify a file from `l40s-deploy discover --save`"
         ) from None
-    return snapshot
 
 
-def is_recorded(folder: Path) -> bool:
+def _is_recorded(folder: Path) -> bool:
     """Whether a folder is a copy of /sys, or holds one."""
     return (folder / "sys").is_dir() or any((folder / name).is_dir() for name in _SYSFS_FOLDERS)
 
 
 def _recorded_directory(folder: Path) -> Snapshot:
     """A recorded machine below a folder, read by the production reader."""
-    whole = (folder / "sys").is_dir()
-    reader = SnapshotReader(root=str(folder)) if whole else SnapshotReader(root=str(folder), mount="/sys")
+    mount = "" if (folder / "sys").is_dir() else "/sys"
+    reader = SnapshotReader(root=str(folder), mount=mount)
     for part in PARTS:
         part.read(reader)
     return _snapshot(folder.resolve().name or "machine", reader.files, reader.links, reader.errors)
@@ -159,15 +152,8 @@ def _recorded_directory(folder: Path) -> Snapshot:
 
 def _snapshot(name: str, files: dict[str, str], links: dict[str, str], errors: dict[str, str]) -> Snapshot:
     """NVML has no data of a recorded machine: its absence is reported as an error, as by the probe."""
-    return Snapshot(
-        node=name,
-        taken_at=0.0,
-        files=files,
-        links=links,
-        errors=errors,
-        nvml={"error": NOT_RECORDED},
-        host={"hostname": name},
-    )
+    nvml, host = {"error": NOT_RECORDED}, {"hostname": name}
+    return Snapshot(node=name, taken_at=0.0, files=files, links=links, errors=errors, nvml=nvml, host=host)
 
 
 def _tarball(path: Path) -> Snapshot:
@@ -178,14 +164,12 @@ def _tarball(path: Path) -> Snapshot:
     try:
         with tarfile.open(path) as archive:
             for count, member in enumerate(archive):
-                place = _machine_path(member.name)
                 if count > _MOST_MEMBERS or size > _MOST_TEXT:
                     raise _unfit(path, "is larger than any recorded machine")
-                if place is None:
-                    continue
-                if member.issym():
+                place = _machine_path(member.name)
+                if place and member.issym():
                     links[place] = member.linkname
-                elif member.isreg() and member.size <= LARGEST_TEXT:
+                elif place and member.isreg() and member.size <= LARGEST_TEXT:
                     file = archive.extractfile(member)
                     data = file.read(LARGEST_TEXT) if file else b""
                     size += len(data)
@@ -194,24 +178,18 @@ def _tarball(path: Path) -> Snapshot:
         raise _unfit(path, f"can't be read as a tarball: {failure}") from None
     if not any(place.startswith("/sys/") for place in files):
         raise _unfit(path, "contains no /sys")
-    return _snapshot(_stem(path), files, links, {})
+    return _snapshot(re.sub(r"\.(?:tar(?:\.(?:bz2|gz|xz))?|t(?:gz|bz2|xz))$", "", path.name), files, links, {})
 
 
 def _unfit(path: Path, words: str) -> InputError:
     return InputError(words, where=str(path), fix="specify a tarball from hwloc-gather-topology")
 
 
-def _machine_path(name: str) -> str | None:
-    """The path on the machine of a member: 'name/sys/bus/...' is '/sys/bus/...'."""
+def _machine_path(name: str) -> str:
+    """The path on the machine of a member: 'name/sys/bus/...' is '/sys/bus/...'; '' for none."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        return None
     start = next((index for index, part in enumerate(parts[:2]) if part in ("sys", "proc", "etc")), None)
-    return None if start is None else "/" + "/".join(parts[start:])
-
-
-def _stem(path: Path) -> str:
-    return next((path.name.removesuffix(ending) for ending in TARBALLS if path.name.endswith(ending)), path.stem)
+    return "" if start is None or ".." in parts else "/" + "/".join(parts[start:])
 
 
 _FIX = (
@@ -259,21 +237,16 @@ def _named(node: str, file: str, *, own: bool) -> Given:
     found = Given(load_saved(path)) if saved else _of_folder(path) if path.is_dir() else _of_text(node, file)
     if not found.snapshots:
         raise InputError("contains nothing that is recognised", where=file, fix=_FIX)
-    return _called(node, found) if own else found
-
-
-def _called(node: str, found: Given) -> Given:
-    """Under the name that was asked for, where it is one node."""
-    if len(found.snapshots) != 1:
+    if not own or len(found.snapshots) != 1:
         return found
-    (snapshot,) = found.snapshots.values()
-    topologies = [(node, replace(one, node=node)) for one in found.topologies.values()]
-    return Given({node: replace(snapshot, node=node)}, dict(topologies))
+    (snapshot,) = found.snapshots.values()  # one node, under the name that was asked for
+    trees = [(node, replace(one, node=node)) for one in found.topologies.values()]
+    return Given({node: replace(snapshot, node=node)}, dict(trees))
 
 
 def _is_saved(folder: Path) -> bool:
     inside = [one.name for one in folder.iterdir()]
-    return is_recorded(folder) or not inside or any(name.endswith(PACKED) for name in inside)
+    return _is_recorded(folder) or not inside or any(name.endswith(PACKED) for name in inside)
 
 
 def _of_folder(folder: Path) -> Given:
