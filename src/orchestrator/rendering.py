@@ -100,7 +100,7 @@ def compose_file(node: NodePlan, gang: GangPlan, stack: Stack, template: str) ->
     """A compose file for one node, for those who start containers by hand: the plan's flags and environment, with
     the image's own python3 in place of the virtual environment's. Secrets are left to compose's .env file.
 
-    node: as planning.redaction shows it; template: the text of templates/compose.yml.j2
+    node: as model.secret_text shows it; template: the text of templates/compose.yml.j2
     """
     words = ["python3", *node.command[1:], *(word for flag in node.flags for word in flag)]
     env = [

@@ -34,7 +34,7 @@ class PlanOptions:
     """Pinned degrees (None lets the profile or the number of GPUs decide) and extra engine flags.
 
     layout: name of one of the profile's layouts, '' for none
-    adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.adapt)
+    adapt: where nothing is pinned and the usual layout does not fit these nodes, one that does (planning.named)
     debug: NCCL says at start which transport it took (NCCL_DEBUG=INFO)
     api_keys: fingerprint of the API key, by name of the gangs that ask for one
     """

@@ -36,7 +36,7 @@ def moved(request: StagingRequest, machine: Machine, met: Mapping[str, int] = Ma
 
     machine: the node as it is now, and what is pinned in its inventory; met: networks_met of the gang's nodes as they
     are now. What is gone altogether (an address, every usable RDMA port) can't be found again:
-    `still_there.gone` says so. Of a node that was not read in full, nothing is said to have moved.
+    `gone` says so. Of a node that was not read in full, nothing is said to have moved.
     """
     was, kept = request.network, set_by_hand(machine.spec)
     if machine.topology.lacks(*RAILS):

@@ -22,6 +22,7 @@ from orchestrator.planning.commands.plan_options import (
     request_of,
     show_plan,
     stacks_of_plan,
+    table,
     take_names,
 )
 from orchestrator.planning.offers import LayoutFit
@@ -164,16 +165,12 @@ _ENDED = ("absent", "stopped", "failed")
 
 
 def _show_ports(plan: Plan, screen: Screen) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("node", "address", "", "port", "what", "for", "authenticates by"):
-        table.add_column(column, overflow="fold")
-    for gang in plan.gangs:
-        for use in port_uses(gang):
-            row = (use.node, use.address, use.protocol, use.port, use.purpose, use.who, use.authenticates)
-            table.add_row(*map(printable, row))
-    screen.out.print(table)
+    rows = [
+        (use.node, use.address, use.protocol, use.port, use.purpose, use.who, use.authenticates)
+        for gang in plan.gangs
+        for use in port_uses(gang)
+    ]
+    screen.out.print(table(("node", "address", "", "port", "what", "for", "authenticates by"), rows))
     screen.out.print(
         "Ports for the gang's nodes must be reachable only from them; --show nftables prints rules that do that."
     )

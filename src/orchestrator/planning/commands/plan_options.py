@@ -161,42 +161,38 @@ def _summary(gang: GangPlan, screen: Screen) -> None:
         screen.out.print(printable(line))
 
 
-def _nodes(gang: GangPlan) -> Table:
-    from rich.table import Table
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Columns whose texts go on below where they are too long."""
+    from rich.table import Column, Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID"):
-        table.add_column(title, overflow="fold")
-    for node in gang.nodes:
-        gid = node.network.gid_index
-        cells = (
-            str(node.node_rank),
-            node.name,
-            node.address,
-            _span(node.tp_ranks),
-            node.network.interface,
-            node.network.hca.lstrip("="),
-            "" if gid is None else str(gid),
-        )
-        table.add_row(*(printable(cell) for cell in cells))
-    return table
+    made = Table(*(Column(title, overflow="fold") for title in titles), box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        made.add_row(*map(printable, row))
+    return made
+
+
+def _nodes(gang: GangPlan) -> Table:
+    titles = ("rank", "node", "address", "TP ranks", "interface", "RDMA ports", "GID")
+    return table(titles, map(_cells, gang.nodes))
+
+
+def _cells(node: NodePlan) -> tuple[str, ...]:
+    network = node.network
+    gid = "" if network.gid_index is None else str(network.gid_index)
+    ports = network.hca.lstrip("=")
+    return str(node.node_rank), node.name, node.address, _span(node.tp_ranks), network.interface, ports, gid
 
 
 def _settings(gang: GangPlan, *, sources: bool) -> Table:
     """Every variable and flag once where all nodes agree, else node by node."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("setting", "value", "node") + (("source",) if sources else ()):
-        table.add_column(title, overflow="fold")
     by_node = {node.name: _values(node) for node in gang.nodes}
     origins = {node.name: dict(node.sources) for node in gang.nodes}
+    rows = []
     for name in dict.fromkeys(name for values in by_node.values() for name in values):
         for value, nodes in _grouped(name, by_node).items():
             where = "all" if len(nodes) == len(gang.nodes) else ", ".join(nodes)
-            row = [name, value, where] + ([origins[nodes[0]].get(name, "")] if sources else [])
-            table.add_row(*(printable(cell) for cell in row))
-    return table
+            rows.append([name, value, where] + [origins[nodes[0]].get(name, "")] * sources)
+    return table(("setting", "value", "node", "source")[: 3 + sources], rows)
 
 
 def _values(node: NodePlan) -> dict[str, str]:
