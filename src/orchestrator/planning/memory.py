@@ -150,21 +150,22 @@ def _division(profile: ModelProfile, stack: Stack, layout: Layout, flags: Flags,
     )
 
 
+def _plain(layout: Layout) -> Division:
+    """Where no engine was asked: bf16, no draft, no windows."""
+    parts = layout.tensor_parallel // layout.attention_data_parallel
+    return Division(fraction=0.0, explanation="", attention_parts=parts, embedding_parts=parts)
+
+
 def kv_bytes_per_token(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
     """Bytes of one token's KV cache on one GPU of the stage with the most layers; bf16 where no division says else."""
-    dims = profile.dimensions
-    layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
-    size, parts = 2, layout.tensor_parallel // layout.attention_data_parallel
-    if division is not None:
-        size, parts = division.kv_bytes, division.attention_parts
-        layers += dims.num_nextn_predict_layers if division.draft else 0
+    dims, division = profile.dimensions, division or _plain(layout)
+    layers = -(-dims.num_hidden_layers // layout.pipeline_parallel) + dims.num_nextn_predict_layers * division.draft
     if dims.kv_lora_rank:
-        return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * size
-    heads = max(1, dims.num_key_value_heads // parts)
-    cell = 2 * heads * dims.head * size
+        return (dims.kv_lora_rank + dims.qk_rope_head_dim) * layers * division.kv_bytes
+    heads = max(1, dims.num_key_value_heads // division.attention_parts)
+    cell = 2 * heads * dims.head * division.kv_bytes
     windows = round(layers * profile.window_layers / dims.num_hidden_layers)
-    share = division.window_share if division is not None else 1.0
-    return cell * (layers - windows) + int(share * cell * windows)
+    return cell * (layers - windows) + int(division.window_share * cell * windows)
 
 
 def _of_windows(profile: ModelProfile, division: Division) -> str:
@@ -179,24 +180,21 @@ def _of_windows(profile: ModelProfile, division: Division) -> str:
 
 def weights_per_gpu(profile: ModelProfile, layout: Layout, division: Division | None = None) -> int:
     """Bytes of weights on the fullest GPU (the last stage: expert layers and the output head)."""
-    dims, tensor = profile.dimensions, layout.tensor_parallel
-    attention = tensor // layout.attention_data_parallel
+    dims, tensor, division = profile.dimensions, layout.tensor_parallel, division or _plain(layout)
+    staged = layout.pipeline_parallel > 1
     layers = -(-dims.num_hidden_layers // layout.pipeline_parallel)
-    dense = layers if not dims.n_routed_experts else dims.first_k_dense_replace
-    if layout.pipeline_parallel > 1 and dims.n_routed_experts:
-        dense = 0
+    dense = layers if not dims.n_routed_experts else 0 if staged else dims.first_k_dense_replace
     whole_dense, whole_shared = kept_whole(profile, tensor) if layout.expert_parallel > 1 else (False, False)
-    total = layers * _attention(profile, attention)
-    total += dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
+    attention = _attention(profile, tensor // layout.attention_data_parallel)
     sparse = _experts(profile, tensor, 1 if whole_shared else tensor)
-    total += (layers - dense) * sparse
-    vocabulary = dims.vocab_size * dims.hidden_size * 2
-    embedding = vocabulary // (division.embedding_parts if division is not None else attention)
+    total = layers * attention + (layers - dense) * sparse
+    total += dense * _mlp(profile, "dense", dims.intermediate_size, 1 if whole_dense else tensor)
     total += profile.vision.bytes if profile.vision else 0
-    if division is not None and division.draft and dims.num_nextn_predict_layers:
+    if division.draft:
         projection = 2 * dims.hidden_size * dims.hidden_size * 2
-        total += dims.num_nextn_predict_layers * (_attention(profile, attention) + sparse + projection)
-    return total + vocabulary // tensor + (embedding if layout.pipeline_parallel == 1 else 0)
+        total += dims.num_nextn_predict_layers * (attention + sparse + projection)
+    vocabulary = dims.vocab_size * dims.hidden_size * 2
+    return total + vocabulary // tensor + (0 if staged else vocabulary // division.embedding_parts)
 
 
 def routed_experts_per_gpu(profile: ModelProfile, layout: Layout) -> int:
