@@ -41,6 +41,8 @@ LOOSE_MTP = "mtp.safetensors"
 """sglang 0.5.23 loads it beside the index's files (srt/model_loader/weight_utils.py, maybe_add_mtp_safetensors)."""
 JOURNAL = ".l40s-reblock.json"
 """In a directory whose re-blocking has not ended."""
+WHICH = "specify the directory that contains config.json"
+_AGAIN = "download it again"
 LARGEST_BLOCK = 65536
 LONGEST_NAME = 255
 """Bytes: NAME_MAX of the file systems that hold checkpoints."""
@@ -97,9 +99,7 @@ class Checkpoint:
 def read_checkpoint(root: Path) -> Checkpoint:
     """Read a directory. Raises Failure only where there is no directory; everything else is a fault."""
     if not root.is_dir():
-        raise Failure(
-            "no-checkpoint", "no such directory", str(root), "specify the directory that contains config.json"
-        )
+        raise Failure("no-checkpoint", "no such directory", str(root), WHICH)
     faults: list[Fault] = []
     present = sorted(path.name for path in root.glob("*.safetensors"))
     config = _object(root / CONFIG, faults, broken="CONFIG-BROKEN", missing="CONFIG-MISSING")
@@ -131,13 +131,9 @@ def quantised_block(config: Mapping[str, Any]) -> Block | None:
     if not isinstance(quantisation, dict) or "fp8" not in str(quantisation.get("quant_method", "")):
         return None
     block = quantisation.get("weight_block_size")
-    if (
-        isinstance(block, list)
-        and len(block) == 2
-        and all(type(side) is int and 0 < side <= LARGEST_BLOCK for side in block)
-    ):
-        return (block[0], block[1])
-    return None
+    if not isinstance(block, list) or len(block) != 2:
+        return None
+    return (block[0], block[1]) if all(type(side) is int and 0 < side <= LARGEST_BLOCK for side in block) else None
 
 
 def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
@@ -156,25 +152,24 @@ def read_exactly(descriptor: int, length: int, offset: int) -> bytes:
 def _object(path: Path, faults: list[Fault], *, broken: str, missing: str = "") -> dict[str, Any] | None:
     """A JSON object's file, or None with the fault noted. missing: id where there is no file, '' to allow that."""
     try:
-        return _read_object(path)
+        with open(opened(path), "rb") as file:
+            text = file.read(MAX_JSON_BYTES + 1)
+        document = json.loads(text) if len(text) <= MAX_JSON_BYTES else None
+        if isinstance(document, dict):
+            return document
+        what = f"not a JSON object of at most {MAX_JSON_BYTES >> 20} MiB"
     except FileNotFoundError:
         if missing:
-            faults.append(Fault(missing, Gravity.STOP, path.name, "no such file", "download it again"))
+            faults.append(_stop(missing, path.name, "no such file", _AGAIN))
         return None
     except (OSError, ValueError, RecursionError) as wrong:
-        faults.append(Fault(broken, Gravity.STOP, path.name, f"cannot be read: {wrong}", "download it again"))
-        return None
+        what = str(wrong)
+    faults.append(_stop(broken, path.name, f"cannot be read: {what}", _AGAIN))
+    return None
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    with open(opened(path), "rb") as file:
-        text = file.read(MAX_JSON_BYTES + 1)
-    if len(text) > MAX_JSON_BYTES:
-        raise ValueError(f"over {MAX_JSON_BYTES >> 20} MiB")
-    document = json.loads(text)
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - told like every other fault of the text
-    return document
+def _stop(fault: str, where: str, what: str, fix: str = "") -> Fault:
+    return Fault(fault, Gravity.STOP, where, what, fix)
 
 
 def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping[str, str] | None:
@@ -182,9 +177,7 @@ def _weight_map(index: Mapping[str, Any] | None, faults: list[Fault]) -> Mapping
         return None
     raw = index.get("weight_map")
     if not isinstance(raw, dict) or not all(isinstance(name, str) for name in raw.values()):
-        faults.append(
-            Fault("INDEX-BROKEN", Gravity.STOP, INDEX, "weight_map does not map names to files", "download it again")
-        )
+        faults.append(_stop("INDEX-BROKEN", INDEX, "weight_map does not map names to files", _AGAIN))
         return {}
     return {sys.intern(tensor): sys.intern(shard) for tensor, shard in raw.items()}
 
@@ -194,15 +187,13 @@ def _shard_names(root: Path, weight_map: Mapping[str, str] | None, faults: list[
     single = [SINGLE] if (root / SINGLE).is_file() else []
     names = single if weight_map is None else sorted(set(weight_map.values()))
     for name in [name for name in names if not _is_plain(name)]:
-        faults.append(Fault("INDEX-BROKEN", Gravity.STOP, INDEX, f"lists a file outside the directory: {name!r:.80}"))
+        faults.append(_stop("INDEX-BROKEN", INDEX, f"lists a file outside the directory: {name!r:.80}"))
         names.remove(name)
     if names and LOOSE_MTP not in names and (root / LOOSE_MTP).is_file():
         names.append(LOOSE_MTP)
     if not names and not faults:
         what = f"neither {INDEX} nor {SINGLE}: not a safetensors checkpoint"
-        faults.append(
-            Fault("NO-WEIGHTS", Gravity.STOP, str(root), what, "specify the directory that contains the weights")
-        )
+        faults.append(_stop("NO-WEIGHTS", str(root), what, "specify the directory that contains the weights"))
     return names
 
 
@@ -215,24 +206,22 @@ def _is_plain(name: str) -> bool:
 
 
 def _shard(root: Path, name: str, faults: list[Fault]) -> Shard | None:
-    again = f"download this file again, or copy it from another node: {repair(root)}"
     try:
         shard = read_shard(root / name)
     except FileNotFoundError:
-        faults.append(Fault("SHARD-MISSING", Gravity.STOP, name, "it is in the index, but missing", again))
-        return None
+        fault, what = "SHARD-MISSING", "it is in the index, but missing"
     except OSError as wrong:
-        faults.append(Fault("SHARD-BROKEN", Gravity.STOP, name, f"cannot be read: {wrong.strerror}", again))
-        return None
+        fault, what = "SHARD-BROKEN", f"cannot be read: {wrong.strerror}"
     except HeaderError as wrong:
-        faults.append(Fault("SHARD-BROKEN", Gravity.STOP, name, str(wrong), again))
-        return None
-    if shard.size != shard.header.file_size:
+        fault, what = "SHARD-BROKEN", str(wrong)
+    else:
+        if shard.size == shard.header.file_size:
+            return shard
         word = "truncated" if shard.size < shard.header.file_size else "too long"
-        what = f"{word}: {shard.size} bytes, but its header states {shard.header.file_size}"
-        faults.append(Fault("SHARD-TRUNCATED", Gravity.STOP, name, what, again))
-        return None
-    return shard
+        fault, what = "SHARD-TRUNCATED", f"{word}: {shard.size} bytes, but its header states {shard.header.file_size}"
+    fix = f"download this file again, or copy it from another node: {repair(root)}"
+    faults.append(_stop(fault, name, what, fix))
+    return None
 
 
 def read_shard(path: Path) -> Shard:
@@ -256,7 +245,7 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     for shard, tensor in checkpoint.tensors():
         if tensor.name in homes:
             what = f"{homes[tensor.name]} contains it as well: an engine loads both and keeps the last"
-            faults.append(Fault("TENSOR-TWICE", Gravity.STOP, f"{shard.name}: {tensor.name}", what))
+            faults.append(_stop("TENSOR-TWICE", f"{shard.name}: {tensor.name}", what))
         homes[tensor.name] = shard.name
     if checkpoint.weight_map is None:
         return faults
@@ -264,7 +253,7 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     for name, shard_name in checkpoint.weight_map.items():
         if shard_name in readable and homes.get(name) != shard_name:
             what = f"the index lists it in {shard_name}, which does not contain it"
-            faults.append(Fault("TENSOR-MISSING", Gravity.STOP, name, what, "download the index and the shard again"))
+            faults.append(_stop("TENSOR-MISSING", name, what, "download the index and the shard again"))
     strays = [name for name, home in homes.items() if name not in checkpoint.weight_map and home != LOOSE_MTP]
     if strays:
         what = f"{len(strays)} tensors are in the shards but not in the index; an engine loads them anyway"
@@ -272,19 +261,15 @@ def _index_faults(checkpoint: Checkpoint) -> list[Fault]:
     total = checkpoint.index_metadata.get("total_size")
     held = checkpoint.indexed_bytes()
     if total is not None and total != held and len(checkpoint.shards) == checkpoint.named:
-        faults.append(
-            Fault("INDEX-SIZE", Gravity.NOTE, INDEX, f"total_size is {total}, but the shards contain {held} bytes")
-        )
+        what = f"total_size is {total}, but the shards contain {held} bytes"
+        faults.append(Fault("INDEX-SIZE", Gravity.NOTE, INDEX, what))
     return faults
 
 
 def _quantisation_faults(checkpoint: Checkpoint) -> list[Fault]:
     block = quantised_block(checkpoint.config)
-    if block is None:
-        return []
-    return [
-        Fault(misfit.id, Gravity.STOP, misfit.tensor, misfit.what) for misfit in misfits(checkpoint.by_name(), block)
-    ]
+    found = misfits(checkpoint.by_name(), block) if block else ()
+    return [_stop(misfit.id, misfit.tensor, misfit.what) for misfit in found]
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -329,7 +314,7 @@ def _unfinished(directory: Path) -> list[Fault]:
         return []
     what = "re-blocking into this directory was interrupted, or is in progress"
     fix = "run the same `l40s-deploy checkpoint reblock` again to continue"
-    return [Fault("UNFINISHED", Gravity.STOP, JOURNAL, what, fix)]
+    return [_stop("UNFINISHED", JOURNAL, what, fix)]
 
 
 def _by_dtype(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -361,8 +346,7 @@ def listed(directory: Path) -> list[str]:
         if not path.isprintable():
             raise Failure("odd-name", f"has a file name that can't be sent: {path!r}", str(directory), "rename")
     if not found:
-        fix = "specify the directory that contains config.json"
-        raise Failure("no-checkpoint", "contains no files", str(directory), fix)
+        raise Failure("no-checkpoint", "contains no files", str(directory), WHICH)
     return found
 
 

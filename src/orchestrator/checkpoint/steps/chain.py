@@ -12,7 +12,6 @@ from typing import Any
 from orchestrator.checkpoint.on_node.push.target import MOST_FILES, FileEntry, entries_of
 from orchestrator.model.deadlines import FIRST_LINE_S, SILENT_S
 from orchestrator.model.errors import DeployError, NodeError, Unreachable
-from orchestrator.model.inventory import NodeSpec
 from orchestrator.node.files import FIX
 from orchestrator.protocol.jobs import Giving, PushLine, ReceiveRequest
 from orchestrator.protocol.message import Message
@@ -150,7 +149,6 @@ class Chain:
     """
 
     fleet: Fleet
-    specs: Mapping[str, NodeSpec]
     origin: VerbStream
     source: Giving
     files: Sequence[FileEntry]
@@ -183,9 +181,9 @@ class Chain:
         """Begin every link; {} or the first that could not begin."""
         before, files = self.source, [[entry.path, entry.source, entry.size] for entry in self.files]
         for name in names:
-            if self.local and name == names[0] and self.specs[name].reach.connection != "local":
+            if self.local and name == names[0] and self.fleet.nodes[name].reach.connection != "local":
                 try:
-                    before = replace(before, port=ends.enter_context(port_forward(self.specs[name], before.port)))
+                    before = replace(before, port=ends.enter_context(port_forward(self.fleet.nodes[name], before.port)))
                 except Unreachable as failure:
                     return {name: failure}
             address = LOOPBACK if name == names[-1] else self.addresses[name]

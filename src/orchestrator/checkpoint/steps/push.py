@@ -118,7 +118,7 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
     directories = destinations(inventory, request)
     everyone = {**specs, **({node.name: node} if node else {})}
     with Fleet(everyone.values()) as fleet, Fleet([_here()]) as own:
-        shared = _shared(fleet, everyone, directories, node, path)
+        shared = _shared(fleet, directories, node, path)
         wanted = [name for name in directories if name not in shared]
         for name, owner in shared.items():
             watcher.say(f"{name}: has the same directory as {owner} (shared file system); nothing to send")
@@ -131,11 +131,10 @@ def push(inventory: Inventory, request: CheckpointPushRequest, watcher: PushWatc
         )
         if not wanted:
             return result
-        addresses, network, lost = _network(fleet, everyone, wanted, node, request, watcher)
+        addresses, network, lost = _network(fleet, wanted, node, request, watcher)
         with _origin(own if node is None else fleet, node, path, addresses, request) as (origin, giving):
             chain = Chain(
                 fleet=fleet,
-                specs=everyone,
                 origin=origin,
                 source=giving,
                 files=origin.files(),
@@ -153,7 +152,11 @@ def destinations(inventory: Inventory, request: CheckpointPushRequest) -> dict[s
     """The directory on each chosen node except the source itself. Raises InputError."""
     node, path = split_place(inventory, request.source)
     name = request.name or PurePosixPath(path).name
-    found = {each: _directory(spec, name) for each, spec in chosen_nodes(inventory.nodes, request.to, "--node").items()}
+    if name in ("", ".", "..") or "/" in name:
+        what = f"{name!r} is not a valid directory name"
+        raise InputError(what, where="--as", fix="--as DeepSeek-V3-0324-Block64x64")
+    chosen = chosen_nodes(inventory.nodes, request.to, "--node").values()
+    found = {spec.name: str(PurePosixPath(spec.model_root, name)) for spec in chosen}
     if node is not None and found.get(node.name) == path:
         del found[node.name]
     return found
@@ -172,28 +175,14 @@ def split_place(inventory: Inventory, place: str) -> tuple[NodeSpec | None, str]
     return nodes[name], str(PurePosixPath(path))
 
 
-def _directory(spec: NodeSpec, name: str) -> str:
-    if not name or name in (".", "..") or "/" in name:
-        raise InputError(
-            f"{name!r} is not a valid directory name", where="--as", fix="--as DeepSeek-V3-0324-Block64x64"
-        )
-    return str(PurePosixPath(spec.model_root, name))
-
-
 def _here() -> NodeSpec:
     reach = Reach(connection="local", host="localhost", python=sys.executable)
     return NodeSpec(name=HERE, gang="", node_rank=0, reach=reach)
 
 
-def _shared(
-    fleet: Fleet,
-    specs: Mapping[str, NodeSpec],
-    directories: Mapping[str, str],
-    node: NodeSpec | None,
-    path: str,
-) -> dict[str, str]:
+def _shared(fleet: Fleet, directories: Mapping[str, str], node: NodeSpec | None, path: str) -> dict[str, str]:
     """{node: owner} where another node's directory is the node's own too, so that nothing has to be sent."""
-    roots = {name: specs[name].model_root for name in directories}
+    roots = {name: fleet.nodes[name].model_root for name in directories}
     name = next((PurePosixPath(directory).name for directory in directories.values()), "")
     if node is not None and node.name not in roots and str(PurePosixPath(node.model_root, name)) == path:
         roots = {node.name: node.model_root, **roots}
@@ -205,7 +194,6 @@ def _shared(
 
 def _network(
     fleet: Fleet,
-    specs: Mapping[str, NodeSpec],
     wanted: Sequence[str],
     node: NodeSpec | None,
     request: CheckpointPushRequest,
@@ -218,7 +206,7 @@ def _network(
     between = list(dict.fromkeys([*([node.name] if node else []), *wanted]))
     if len(between) < 2:
         return dict.fromkeys(between, LOOPBACK), "", {}
-    looked = look(fleet, [specs[name] for name in between])
+    looked = look(fleet, [fleet.nodes[name] for name in between])
     if node is not None and node.name in looked.failures:
         raise looked.failures[node.name]
     if not looked.values:

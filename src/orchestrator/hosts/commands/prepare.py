@@ -6,7 +6,7 @@ import argparse
 import getpass
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,10 +138,6 @@ class _HostProgress:
     remarks: list[str] = field(default_factory=list)
     failure: str = ""
 
-    def begin(self, task: str) -> None:
-        """The next task."""
-        self.task, self.count, self.since = task, self.count + 1, time.monotonic()
-
     def passed_s(self) -> float:
         """Seconds in this task."""
         return time.monotonic() - self.since
@@ -171,7 +167,7 @@ class _PrepareProgress(LivePicture):
     def __call__(self, step: HostEvent) -> None:
         seen = self.nodes.setdefault(step.host, _HostProgress())
         if step.outcome == "started":
-            seen.begin(step.task)
+            seen.task, seen.count, seen.since = step.task, seen.count + 1, time.monotonic()
         elif step.outcome == "changed":
             seen.changes.append({"task": step.task, "role": step.role, "diff": step.diff})
             self._say(f"{self._place(step.host)}: {step.task} ({step.seconds:.1f} s)")
@@ -181,7 +177,7 @@ class _PrepareProgress(LivePicture):
             seen.failure = step.message
             self._say(f"{self._place(step.host)}: {step.outcome}: {step.task}")
         if self._live is not None:
-            self._live.update(_LiveTable(self._table))
+            self._live.update(self)
 
     def _place(self, name: str) -> str:
         """'node0: task 12 of 41', as far as that is known."""
@@ -198,7 +194,8 @@ class _PrepareProgress(LivePicture):
         if self._live is None:
             self._screen.say(words)
 
-    def _table(self) -> Table:
+    def __rich__(self) -> Table:
+        """Drawn again at each refresh of the display, so that the clock of a long task keeps running."""
         from rich.table import Table
         from rich.text import Text
 
@@ -214,41 +211,32 @@ class _PrepareProgress(LivePicture):
         return table
 
 
-@dataclass(frozen=True)
-class _LiveTable:
-    """Drawn again at each refresh of the display, so that the clock of a long task keeps running."""
-
-    table: Callable[[], Table]
-
-    def __rich__(self) -> Table:
-        return self.table()
-
-
 def _document(outcome: PrepareResult, check: bool, progress: _PrepareProgress) -> dict[str, Any]:
-    return {
-        "check": check,
-        "seconds": round(outcome.seconds, 3),
-        "nodes": [_node(name, outcome, progress.nodes.get(name, _HostProgress())) for name in outcome.nodes],
-    }
-
-
-def _node(name: str, outcome: PrepareResult, seen: _HostProgress) -> dict[str, Any]:
-    result, failure = outcome.results.values.get(name), outcome.results.failures.get(name)
-    return {
-        "name": name,
-        "result": asdict(result) if result else None,
-        "changes": seen.changes,
-        "remarks": seen.remarks,
-        "error": failure.as_json() if failure else None,
-    }
+    results, failures = outcome.results.values, outcome.results.failures
+    nodes = []
+    for name in outcome.nodes:
+        seen = progress.nodes.get(name, _HostProgress())
+        nodes.append(
+            {
+                "name": name,
+                "result": asdict(results[name]) if name in results else None,
+                "changes": seen.changes,
+                "remarks": seen.remarks,
+                "error": failures[name].as_json() if name in failures else None,
+            }
+        )
+    return {"check": check, "seconds": round(outcome.seconds, 3), "nodes": nodes}
 
 
 def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PrepareProgress, screen: Screen) -> None:
+    seen = {name: progress.nodes[name] for name in outcome.nodes if name in progress.nodes}
     if request.check:
-        _show_diffs(outcome, progress, screen)
-    for text, names in _together(
-        {name: progress.nodes[name].remarks for name in outcome.nodes if name in progress.nodes}
-    ):
+        for text, names in _together({name: list(map(_with_diff, one.changes)) for name, one in seen.items()}):
+            task, _, diff = text.partition("\n")
+            screen.out.print(printable(f"{names}: {task}"), style="bold")
+            for line in diff.splitlines():
+                screen.out.print(printable(f"    {line}"))
+    for text, names in _together({name: one.remarks for name, one in seen.items()}):
         screen.out.print(printable(f"{names}: {text}"))
     for name in outcome.nodes:
         failure = outcome.results.failures.get(name)
@@ -265,17 +253,8 @@ def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PreparePro
         screen.say("check what still needs a reboot or a BIOS setting: l40s-deploy doctor")
 
 
-def _show_diffs(outcome: PrepareResult, progress: _PrepareProgress, screen: Screen) -> None:
-    shown = {
-        name: [f"{change['task']}\n{change['diff']}".rstrip() for change in progress.nodes[name].changes]
-        for name in outcome.nodes
-        if name in progress.nodes
-    }
-    for text, names in _together(shown):
-        task, _, diff = text.partition("\n")
-        screen.out.print(printable(f"{names}: {task}"), style="bold")
-        for line in diff.splitlines():
-            screen.out.print(printable(f"    {line}"))
+def _with_diff(change: Mapping[str, str]) -> str:
+    return f"{change['task']}\n{change['diff']}".rstrip()
 
 
 def _together(said: dict[str, list[str]]) -> list[tuple[str, str]]:

@@ -39,6 +39,7 @@ LOG_LINES = 400
 """Of each node's newest log, in addition to those around the failure."""
 AROUND = 200
 KEY_BYTES = 32
+_OF_A_RUN = ("run_id", "plan_id", "model", "started", "ended", "end", "by", "command")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,16 +170,12 @@ def _gathered(
         return [
             {
                 "gang": kept.gang,
-                "runs": [
-                    {"run_id": run.run_id, "plan_id": run.plan_id, "model": run.model, "started": run.started,
-                     "ended": run.ended, "end": run.end, "by": run.by, "command": run.command}
-                    for run in kept.runs
-                ],
+                "runs": [{name: getattr(run, name) for name in _OF_A_RUN} for run in kept.runs],
                 "audit": [dict(line) for line in kept.audit],
                 "unreachable": {name: failure.what for name, failure in kept.failures.items()},
             }
             for kept in history(inventory, gangs)
-        ]  # fmt: skip
+        ]
 
     def around() -> str:
         parts = []

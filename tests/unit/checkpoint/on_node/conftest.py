@@ -203,26 +203,6 @@ def digest_of(directory: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-class Maker:
-    """The tests' interface: these functions under one name, since test folders are no packages."""
-
-    config = CONFIG
-    weights = WEIGHTS
-    orders = tuple(ORDERS)
-    fp8_pair = staticmethod(fp8_pair)
-    deepseek = staticmethod(deepseek)
-    encode = staticmethod(encode)
-    write = staticmethod(write)
-    read = staticmethod(official_read_all)
-    dequantised = staticmethod(dequantised)
-    digest_of = staticmethod(digest_of)
-
-
-@pytest.fixture(scope="session")
-def maker() -> Maker:
-    return Maker()
-
-
 @pytest.fixture(scope="session")
 def real_shapes() -> dict[str, Raw]:
     """Made once: about 80 MB."""

@@ -18,6 +18,8 @@ from orchestrator.node.agent import weights
 from orchestrator.node.engine import read_ahead
 from orchestrator.node.failure import Failure
 
+from .conftest import CONFIG, write
+
 SHARD, OTHER = "model-00001-of-000002.safetensors", "model-00002-of-000002.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -94,9 +96,9 @@ def test_a_size_that_is_not_the_headers(source: Path, more: bytes, word: str) ->
     assert word in facts["faults"][0]["what"]
 
 
-def test_scales_of_another_block(maker: Any, small: Any, tmp_path: Path) -> None:
-    quantisation = {**maker.config["quantization_config"], "weight_block_size": [64, 64]}
-    directory = maker.write(tmp_path / "x", small, config={**maker.config, "quantization_config": quantisation})
+def test_scales_of_another_block(small: Any, tmp_path: Path) -> None:
+    quantisation = {**CONFIG["quantization_config"], "weight_block_size": [64, 64]}
+    directory = write(tmp_path / "x", small, config={**CONFIG, "quantization_config": quantisation})
     assert set(faults(directory)) == {("SCALE-SHAPE", "stop")}
 
 

@@ -19,12 +19,12 @@ from orchestrator.model.inventory import NodeSpec, Reach
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress, ReblockRequest
 
-from .conftest import silent
+from .conftest import official_read_all, silent, write
 
 
 @pytest.fixture
-def pair(maker: Any, small: Any, tmp_path: Path) -> tuple[Path, Path]:
-    source = maker.write(tmp_path / "a", small)
+def pair(small: Any, tmp_path: Path) -> tuple[Path, Path]:
+    source = write(tmp_path / "a", small)
     reblock(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
     return source, tmp_path / "b"
 
@@ -120,8 +120,8 @@ def test_a_side_that_cannot_be_read_is_named_as_such(pair: tuple[Path, Path], mo
     assert "Input/output error" in failure.what
 
 
-def test_the_controller_hears_how_far_it_is_and_what_became_of_it(maker: Any, small: Any, tmp_path: Path) -> None:
-    source = maker.write(tmp_path / "a", small)
+def test_the_controller_hears_how_far_it_is_and_what_became_of_it(small: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "a", small)
     node = NodeSpec(
         name="node0",
         gang="gang0",
@@ -136,5 +136,5 @@ def test_the_controller_hears_how_far_it_is_and_what_became_of_it(maker: Any, sm
     )
     assert (done.old_block, done.new_block) == ((128, 128), (64, 64))
     assert done.written is not None and done.written.done == done.written.total > 0
-    assert done.proof is not None and done.proof.tensors == len(maker.read(tmp_path / "b"))
+    assert done.proof is not None and done.proof.tensors == len(official_read_all(tmp_path / "b"))
     assert {doing for doing, _ in heard} == {"re-blocking", "proving"}

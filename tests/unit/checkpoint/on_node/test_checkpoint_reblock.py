@@ -17,33 +17,33 @@ from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.node.failure import Failure
 from orchestrator.protocol.jobs import Progress
 
-from .conftest import make, silent
+from .conftest import CONFIG, WEIGHTS, dequantised, digest_of, fp8_pair, make, official_read_all, silent, write
 
 
 @pytest.mark.parametrize("order", ["official", "weight first", "scale first", "reversed", "shuffled"])
 @pytest.mark.parametrize("scales_elsewhere", [False, True], ids=["together", "scales elsewhere"])
 def test_every_kind_of_layer_dequantises_to_the_same_bits(
-    maker: Any, real_shapes: Any, tmp_path: Path, order: str, scales_elsewhere: bool
+    real_shapes: Any, tmp_path: Path, order: str, scales_elsewhere: bool
 ) -> None:
-    source = maker.write(tmp_path / "a", real_shapes, order=order, scales_elsewhere=scales_elsewhere)
-    before = maker.digest_of(source)
+    source = write(tmp_path / "a", real_shapes, order=order, scales_elsewhere=scales_elsewhere)
+    before = digest_of(source)
     make(source, tmp_path / "b")
-    made = maker.read(tmp_path / "b")
+    made = official_read_all(tmp_path / "b")
     assert made.keys() == real_shapes.keys()
     for name, (dtype, shape, data) in real_shapes.items():
         if not name.endswith("_scale_inv"):
             assert made[name] == (dtype, shape, data), name
-    names = maker.weights if order == "official" else ("model.layers.0.self_attn.kv_a_proj_with_mqa.weight",)
+    names = WEIGHTS if order == "official" else ("model.layers.0.self_attn.kv_a_proj_with_mqa.weight",)
     for name in names:
-        old = maker.dequantised(real_shapes, name, (128, 128)).view(np.uint32)
-        assert np.array_equal(old, maker.dequantised(made, name, (64, 64)).view(np.uint32)), name
-        rows, columns = maker.weights[name]
+        old = dequantised(real_shapes, name, (128, 128)).view(np.uint32)
+        assert np.array_equal(old, dequantised(made, name, (64, 64)).view(np.uint32)), name
+        rows, columns = WEIGHTS[name]
         assert made[f"{name}_scale_inv"][1] == (-(-rows // 64), -(-columns // 64))
-    assert maker.digest_of(source) == before
+    assert digest_of(source) == before
     prove(plan(source, 64), tmp_path / "b", jobs=2, report=silent)
 
 
-def test_the_directory_is_one_that_an_engine_loads(maker: Any, source: Path, tmp_path: Path) -> None:
+def test_the_directory_is_one_that_an_engine_loads(source: Path, tmp_path: Path) -> None:
     (source / "model-old.safetensors").write_bytes(b"no shard of the index")
     make(source, tmp_path / "b")
     config = json.loads((tmp_path / "b/config.json").read_text())
@@ -52,7 +52,9 @@ def test_the_directory_is_one_that_an_engine_loads(maker: Any, source: Path, tmp
     wanted["quantization_config"].pop("weight_block_size")
     assert config == wanted
     index = json.loads((tmp_path / "b/model.safetensors.index.json").read_text())
-    assert index["metadata"]["total_size"] == sum(len(data) for _, _, data in maker.read(tmp_path / "b").values())
+    assert index["metadata"]["total_size"] == sum(
+        len(data) for _, _, data in official_read_all(tmp_path / "b").values()
+    )
     assert index["weight_map"] == json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
     assert sorted(str(p.relative_to(tmp_path / "b")) for p in (tmp_path / "b").rglob("*") if p.is_file()) == [
         "config.json",
@@ -64,23 +66,23 @@ def test_the_directory_is_one_that_an_engine_loads(maker: Any, source: Path, tmp
     ]
 
 
-def test_a_checkpoint_of_one_file_without_an_index(maker: Any, small: Any, tmp_path: Path) -> None:
-    make(maker.write(tmp_path / "a", small, single=True), tmp_path / "b")
+def test_a_checkpoint_of_one_file_without_an_index(small: Any, tmp_path: Path) -> None:
+    make(write(tmp_path / "a", small, single=True), tmp_path / "b")
     assert not (tmp_path / "b/model.safetensors.index.json").exists()
     prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
 
 
 @pytest.mark.parametrize("block", [1, 32, 64])
-def test_any_divisor(maker: Any, source: Path, small: Any, tmp_path: Path, block: int) -> None:
+def test_any_divisor(source: Path, small: Any, tmp_path: Path, block: int) -> None:
     make(source, tmp_path / "b", block)
-    made = maker.read(tmp_path / "b")
+    made = official_read_all(tmp_path / "b")
     for name in (name for name in small if f"{name}_scale_inv" in small):
-        old = maker.dequantised(small, name, (128, 128)).view(np.uint32)
-        assert np.array_equal(old, maker.dequantised(made, name, (block, block)).view(np.uint32)), name
+        old = dequantised(small, name, (128, 128)).view(np.uint32)
+        assert np.array_equal(old, dequantised(made, name, (block, block)).view(np.uint32)), name
 
 
-def test_files_behind_links_as_the_hub_cache_has_them(maker: Any, small: Any, tmp_path: Path) -> None:
-    blobs = maker.write(tmp_path / "blobs", small)
+def test_files_behind_links_as_the_hub_cache_has_them(small: Any, tmp_path: Path) -> None:
+    blobs = write(tmp_path / "blobs", small)
     (tmp_path / "a").mkdir()
     for path in blobs.glob("*.*"):
         (tmp_path / "a" / path.name).symlink_to(path)
@@ -90,12 +92,12 @@ def test_files_behind_links_as_the_hub_cache_has_them(maker: Any, small: Any, tm
     prove(plan(tmp_path / "a", 64), tmp_path / "b", jobs=1, report=silent)
 
 
-def test_a_finished_target_is_left_as_it_is(maker: Any, source: Path, tmp_path: Path) -> None:
+def test_a_finished_target_is_left_as_it_is(source: Path, tmp_path: Path) -> None:
     make(source, tmp_path / "b")
-    before = maker.digest_of(tmp_path / "b")
+    before = digest_of(tmp_path / "b")
     again = make(source, tmp_path / "b")
     assert again.resumed == again.total == again.done
-    assert maker.digest_of(tmp_path / "b") == before
+    assert digest_of(tmp_path / "b") == before
 
 
 def test_progress_ends_at_its_total(source: Path, tmp_path: Path) -> None:
@@ -106,23 +108,23 @@ def test_progress_ends_at_its_total(source: Path, tmp_path: Path) -> None:
     assert [progress.done for progress in seen] == sorted(progress.done for progress in seen)
 
 
-def test_fp8_experts_fused_in_one_tensor(maker: Any, tmp_path: Path) -> None:
+def test_fp8_experts_fused_in_one_tensor(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.experts.gate_up_proj"
-    tensors = maker.fp8_pair(name, (3, 192, 576), np.random.default_rng(1))
-    make(maker.write(tmp_path / "a", tensors), tmp_path / "b")
-    made = maker.read(tmp_path / "b")
+    tensors = fp8_pair(name, (3, 192, 576), np.random.default_rng(1))
+    make(write(tmp_path / "a", tensors), tmp_path / "b")
+    made = official_read_all(tmp_path / "b")
     assert made[f"{name}_scale_inv"][1] == (3, 3, 9)
-    assert np.array_equal(maker.dequantised(tensors, name, (128, 128)), maker.dequantised(made, name, (64, 64)))
+    assert np.array_equal(dequantised(tensors, name, (128, 128)), dequantised(made, name, (64, 64)))
 
 
-def test_scales_of_one_byte(maker: Any, tmp_path: Path) -> None:
+def test_scales_of_one_byte(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     tensors = {
         "a.weight": ("F8_E4M3", (256, 130), rng.bytes(256 * 130)),
         "a.weight_scale_inv": ("F8_E8M0", (2, 2), bytes((1, 2, 3, 4))),
     }
-    make(maker.write(tmp_path / "a", tensors, shards=1), tmp_path / "b")
-    assert maker.read(tmp_path / "b")["a.weight_scale_inv"] == (
+    make(write(tmp_path / "a", tensors, shards=1), tmp_path / "b")
+    assert official_read_all(tmp_path / "b")["a.weight_scale_inv"] == (
         "F8_E8M0",
         (4, 3),
         bytes((1, 1, 2, 1, 1, 2, 3, 3, 4, 3, 3, 4)),
@@ -165,19 +167,19 @@ UP = "model.layers.0.mlp.up_proj.weight"
     ],
 )
 def test_what_cannot_be_reblocked_is_refused_in_words(
-    maker: Any, small: Any, tmp_path: Path, change: dict[str, Any], block: int, kind: str, says: str
+    small: Any, tmp_path: Path, change: dict[str, Any], block: int, kind: str, says: str
 ) -> None:
     tensors = change.get("tensors", dict)(small)
-    config = change.get("config", dict)(maker.config)
-    source = maker.write(tmp_path / "a", tensors, config=config)
-    before = maker.digest_of(source)
+    config = change.get("config", dict)(CONFIG)
+    source = write(tmp_path / "a", tensors, config=config)
+    before = digest_of(source)
     with pytest.raises(Failure) as refused:
         make(source, tmp_path / "b", block)
     assert refused.value.kind == kind
     assert says in refused.value.what
     assert refused.value.fix
     assert not (tmp_path / "b").exists()
-    assert maker.digest_of(source) == before
+    assert digest_of(source) == before
 
 
 FIRST, SECOND = "model-00001-of-000002.safetensors", "model-00002-of-000002.safetensors"

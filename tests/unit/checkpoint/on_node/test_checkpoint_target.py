@@ -24,7 +24,7 @@ from orchestrator.checkpoint.on_node.reblock import plan, reblock
 from orchestrator.checkpoint.on_node.target import check_space, target_failures, write_file
 from orchestrator.node.failure import Failure
 
-from .conftest import make, silent
+from .conftest import digest_of, make, silent, write
 
 
 def refusal(source: Path, target: Path, block: int = 64) -> Failure:
@@ -36,12 +36,14 @@ def refusal(source: Path, target: Path, block: int = 64) -> Failure:
 
 @pytest.mark.parametrize("target", ["a/.", "a/inside", "a/inside/deeper", "a/..", "other", "other/new"])
 def test_source_and_target_in_one_another_by_whatever_name(
-    source: Path, tmp_path: Path, target: str, maker: Any
+    source: Path,
+    tmp_path: Path,
+    target: str,
 ) -> None:
     (tmp_path / "other").symlink_to(source)
-    before = maker.digest_of(source)
+    before = digest_of(source)
     assert refusal(source, tmp_path / target).kind == "same-directory"
-    assert maker.digest_of(source) == before
+    assert digest_of(source) == before
 
 
 @pytest.mark.parametrize(("place", "kind"), [("b", "target"), ("b/thesis.tex", "target-exists")])
@@ -61,14 +63,14 @@ def test_a_finished_target_that_was_damaged_is_not_mended_in_silence(source: Pat
     assert shard.name in failure.what
 
 
-def test_a_hard_link_to_the_source_is_replaced_and_not_written(source: Path, tmp_path: Path, maker: Any) -> None:
+def test_a_hard_link_to_the_source_is_replaced_and_not_written(source: Path, tmp_path: Path) -> None:
     interrupted(source, tmp_path / "b")
-    before = maker.digest_of(source)
+    before = digest_of(source)
     name = "model-00001-of-000002.safetensors"
     (tmp_path / "b" / name).unlink(missing_ok=True)
     os.link(source / name, tmp_path / "b" / name)
     make(source, tmp_path / "b")
-    assert maker.digest_of(source) == before
+    assert digest_of(source) == before
     prove(plan(source, 64), tmp_path / "b", jobs=1, report=silent)
 
 
@@ -162,12 +164,12 @@ def run_killed_at(step: int, source: Path, target: Path) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_killed_at_every_change_of_the_disk_and_resumed(source: Path, tmp_path: Path, maker: Any) -> None:
+def test_killed_at_every_change_of_the_disk_and_resumed(source: Path, tmp_path: Path) -> None:
     never = 10**6
     whole = run_killed_at(never, source, tmp_path / "whole")
     steps = never - int(whole.stdout)
     assert steps > 30
-    before = maker.digest_of(source)
+    before = digest_of(source)
     for step in [*range(1, steps - 12, 3), *range(steps - 12, steps + 1)]:
         target = tmp_path / f"b{step}"
         run = run_killed_at(step, source, target)
@@ -178,11 +180,11 @@ def test_killed_at_every_change_of_the_disk_and_resumed(source: Path, tmp_path: 
         assert not any(path.name.startswith(".") for path in target.rglob("*")), step
         prove(plan(source, 64), target, jobs=1, report=silent)
         shutil.rmtree(target)
-    assert maker.digest_of(source) == before
+    assert digest_of(source) == before
 
 
-def test_killed_again_and_again(maker: Any, small: Any, tmp_path: Path) -> None:
-    source = maker.write(tmp_path / "a", small, shards=4)
+def test_killed_again_and_again(small: Any, tmp_path: Path) -> None:
+    source = write(tmp_path / "a", small, shards=4)
     never = 10**6
     steps = never - int(run_killed_at(never, source, tmp_path / "whole").stdout)
     runs = 0
@@ -246,10 +248,8 @@ def mounted(tmp_path: Path) -> Iterator[Any]:
         subprocess.run(["umount", str(point)], check=True)
 
 
-def test_a_disk_that_fills_up_and_is_given_room(
-    source: Path, mounted: Any, maker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = maker.digest_of(source)
+def test_a_disk_that_fills_up_and_is_given_room(source: Path, mounted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest_of(source)
     disk = mounted("-t", "tmpfs", "-o", "size=512k", "tmpfs", at="disk")
     assert refusal(source, disk / "b").kind == "no-space"
     monkeypatch.setattr("orchestrator.checkpoint.on_node.target.check_space", lambda *_: None)
@@ -261,7 +261,7 @@ def test_a_disk_that_fills_up_and_is_given_room(
     subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True)
     make(source, disk / "b")
     prove(plan(source, 64), disk / "b", jobs=1, report=silent)
-    assert maker.digest_of(source) == before
+    assert digest_of(source) == before
 
 
 def test_a_read_only_target(source: Path, mounted: Any) -> None:
@@ -272,9 +272,7 @@ def test_a_read_only_target(source: Path, mounted: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["btrfs", "xfs"])
-def test_blocks_are_shared_where_the_file_system_can(
-    maker: Any, real_shapes: Any, tmp_path: Path, mounted: Any, kind: str
-) -> None:
+def test_blocks_are_shared_where_the_file_system_can(real_shapes: Any, tmp_path: Path, mounted: Any, kind: str) -> None:
     tool = shutil.which(f"mkfs.{kind}")
     if tool is None:
         pytest.skip(f"no mkfs.{kind} here")
@@ -283,7 +281,7 @@ def test_blocks_are_shared_where_the_file_system_can(
         file.truncate(600 * 2**20)
     subprocess.run([tool, "-q", str(image)], check=True, capture_output=True)
     disk = mounted("-o", "loop", str(image), at="disk")
-    source = maker.write(disk / "a", real_shapes)
+    source = write(disk / "a", real_shapes)
     job = plan(source, 64)
     os.sync()
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize

@@ -109,9 +109,8 @@ def test_verify_names_file_and_node(tmp_path: Path) -> None:
 def test_another_name_below_the_sources_root_is_sent(tmp_path: Path) -> None:
     source, other = node("a", tmp_path), node("b", tmp_path, 1)
     with Fleet([source, other]) as fleet:
-        specs = {"a": source, "b": other}
-        assert push_workflow._shared(fleet, specs, {"b": f"{tmp_path}/Y"}, source, f"{tmp_path}/X") == {}
-        assert push_workflow._shared(fleet, specs, {"b": f"{tmp_path}/X"}, source, f"{tmp_path}/X") == {"b": "a"}
+        assert push_workflow._shared(fleet, {"b": f"{tmp_path}/Y"}, source, f"{tmp_path}/X") == {}
+        assert push_workflow._shared(fleet, {"b": f"{tmp_path}/X"}, source, f"{tmp_path}/X") == {"b": "a"}
 
 
 def test_a_node_is_as_complete_as_the_one_whose_directory_it_shares() -> None:
@@ -159,8 +158,7 @@ def test_a_node_without_forwarding_is_left_out_and_the_others_go_on(
     monkeypatch.setattr(push_chain, "port_forward", OneWithoutForwarding("a"))
     links: list[push_chain.VerbStream] = []
     chain = push_chain.Chain(
-        fleet=Fleet([]),
-        specs={"a": replace(node("a", tmp_path), reach=Reach(host="a", connection="ssh"))},
+        fleet=Fleet([replace(node("a", tmp_path), reach=Reach(host="a", connection="ssh"))]),
         origin=push_chain.VerbStream(Fleet([]), "here", "push-offer", OfferRequest(directory="/", address="")),
         source=Giving(address="127.0.0.1", port=1, secret="s"),
         files=(),

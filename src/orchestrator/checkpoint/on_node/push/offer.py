@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.checkpoint.on_node.digests import Digests, Reading
-from orchestrator.checkpoint.on_node.directory import listed, refuse_unfinished
+from orchestrator.checkpoint.on_node.directory import WHICH, listed, refuse_unfinished
 from orchestrator.checkpoint.on_node.push.giver import Giver, own_folder
 from orchestrator.checkpoint.on_node.push.target import PARTIAL, FileEntry
 from orchestrator.node import files
@@ -58,8 +58,7 @@ def read(directory: Path) -> tuple[Path, tuple[FileEntry, ...]]:
     Raises Failure for one that is not complete, or that can't be read.
     """
     if not directory.is_dir():
-        fix = "specify the directory that contains config.json"
-        raise Failure("no-checkpoint", "no such directory", str(directory), fix)
+        raise Failure("no-checkpoint", "no such directory", str(directory), WHICH)
     if directory.name.endswith(PARTIAL):
         what = "is the unfinished copy of another push"
         raise Failure("unfinished", what, str(directory), "finish that push first, or specify a complete checkpoint")
