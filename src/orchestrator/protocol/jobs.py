@@ -85,7 +85,7 @@ class Reblocked(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WouldReblock(Message):
-    """What a run would write. state: a Standing's value; todo: shards to write; bytes: of these and the small files,
+    """What a run would write. state: a TargetState's value; todo: shards to write; bytes: of these and the small files,
     less where the file system shares blocks with the source; free: bytes on the target's disk."""
 
     state: str

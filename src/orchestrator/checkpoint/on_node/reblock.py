@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, prod
@@ -145,12 +145,16 @@ def reblock(job: Job, target: Path, *, jobs: int, report: Report) -> Progress:
         _check_is_result(job, target)
         return _progress(job, [])
     with target_files.target_failures(target), target_files.held(target, _request(job)):
-        _remove_partial(target)
+        for left in target.rglob(f".*{PARTIAL}"):
+            left.unlink()
         todo = _todo(job, target)
         first = job.checkpoint.root / job.checkpoint.shards[0].name
-        with _blamed(first):
-            share = can_share(first, target)
-        _check_space(target, job, todo, share=share)
+        with _opened(first) as source:
+            share = can_share(source, target)
+        layouts = [job.layouts[shard.name] for shard in todo]
+        shared = sum(layout.shareable for layout in layouts) if share else 0
+        needed = sum(layout.size for layout in layouts) - shared + _small(job, target)
+        target_files.check_space(target, needed, shared)
         run = _ReblockRun(job, target, WorkMeter(_progress(job, todo)), share)
         side_by_side(partial(_write_shard, run), todo, run.meter, jobs=jobs, report=report)
         for name, path in job.others.items():
@@ -263,10 +267,9 @@ def _check_is_result(job: Job, target: Path) -> None:
 
 
 def _holds(path: Path, text: bytes) -> bool:
-    try:
+    with suppress(OSError):
         return path.stat().st_size == len(text) and path.read_bytes() == text
-    except OSError:
-        return False
+    return False
 
 
 def _todo(job: Job, target: Path) -> list[Shard]:
@@ -277,18 +280,6 @@ def _small(job: Job, target: Path) -> int:
     """Bytes of what is written beside the shards."""
     others = sum(path.stat().st_size for name, path in job.others.items() if not (target / name).exists())
     return others + len(job.config) + len(job.index or b"")
-
-
-def _remove_partial(target: Path) -> None:
-    for path in target.rglob(f".*{PARTIAL}"):
-        path.unlink()
-
-
-def _check_space(target: Path, job: Job, todo: list[Shard], *, share: bool) -> None:
-    layouts = [job.layouts[shard.name] for shard in todo]
-    shared = sum(layout.shareable for layout in layouts) if share else 0
-    needed = sum(layout.size for layout in layouts) - shared + _small(job, target)
-    target_files.check_space(target, needed, shared)
 
 
 def side_by_side(
@@ -321,7 +312,7 @@ def _progress(job: Job, todo: Sequence[Shard]) -> Progress:
 def _write_shard(run: _ReblockRun, shard: Shard) -> None:
     layout = run.job.layouts[shard.name]
     with (
-        _open_source(run.job.checkpoint.root / shard.name, shard) as source,
+        _opened(run.job.checkpoint.root / shard.name, shard) as source,
         target_files.growing(run.target / shard.name) as descriptor,
     ):
         os.ftruncate(descriptor, layout.size)
@@ -345,32 +336,25 @@ def _read_scale(source: int, shard: Shard, scale: NewScale) -> bytes:
 
 
 @contextmanager
-def _open_source(path: Path, shard: Shard) -> Iterator[int]:
-    """A source shard, the same from the first to the last byte that is read of it."""
-    with _blamed(path):
+def _opened(path: Path, shard: Shard | None = None) -> Iterator[int]:
+    """A file of the source; a shard is the same from the first to the last byte that is read of it. An error of the
+    source names the source, not the target that was being written."""
+    try:
         descriptor = open_source(path)
-    try:
-        _check_unchanged(descriptor, path, shard)
-        with _blamed(path):
+        try:
+            _check_unchanged(descriptor, path, shard)
             yield descriptor
-        _check_unchanged(descriptor, path, shard)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _blamed(source: Path) -> Iterator[None]:
-    """An error of the source names the source, not the target that was being written."""
-    try:
-        yield
+            _check_unchanged(descriptor, path, shard)
+        finally:
+            os.close(descriptor)
     except SourceUnreadable as wrong:
         fix = "check its owner and mode, and the disk (`dmesg`)"
-        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(source), fix) from None
+        raise Failure("unreadable", f"cannot be read: {wrong.strerror}", str(path), fix) from None
 
 
-def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
+def _check_unchanged(descriptor: int, path: Path, shard: Shard | None) -> None:
     status = os.fstat(descriptor)
-    if (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
+    if shard is not None and (status.st_size, status.st_mtime_ns) != (shard.size, shard.mtime_ns):
         fix = "wait until no process writes to the source, then start with a new target"
         raise Failure("source-changed", "the file changed while it was being read", str(path), fix)
 
@@ -378,11 +362,6 @@ def _check_unchanged(descriptor: int, path: Path, shard: Shard) -> None:
 def _copy_other(run: _ReblockRun, name: str, source: Path) -> None:
     target = run.target / name
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _blamed(source):
-        descriptor = open_source(source)
-    try:
-        size = os.fstat(descriptor).st_size
-        with _blamed(source), target_files.growing(target) as copy:
-            Carrier(descriptor, copy, share=run.share, moved=run.meter.aside).carry(Piece(0, 0, size))
-    finally:
-        os.close(descriptor)
+    with _opened(source) as descriptor, target_files.growing(target) as copy:
+        whole = Piece(0, 0, os.fstat(descriptor).st_size)
+        Carrier(descriptor, copy, share=run.share, moved=run.meter.aside).carry(whole)

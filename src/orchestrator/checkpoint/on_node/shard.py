@@ -238,23 +238,18 @@ def clone(source: int, source_at: int, target: int, target_at: int, length: int)
     return True
 
 
-def can_share(source: Path, directory: Path) -> bool:
-    """Whether a block of a source file can be shared with a file in a directory: known by trying."""
+def can_share(source: int, directory: Path) -> bool:
+    """Whether a block of an open source file can be shared with a file in a directory: known by trying."""
+    if os.fstat(source).st_size < PAGE:
+        return False
     probe = directory / f".l40s-share-{os.getpid()}.part"
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    source_fd = open_source(source)
+    probe_fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if os.fstat(source_fd).st_size < PAGE:
-            return False
-        probe_fd = os.open(probe, flags, 0o600)
-        try:
-            return clone(source_fd, 0, probe_fd, 0, PAGE)
-        finally:
-            os.close(probe_fd)
-            with suppress(OSError):
-                probe.unlink()
+        return clone(source, 0, probe_fd, 0, PAGE)
     finally:
-        os.close(source_fd)
+        os.close(probe_fd)
+        with suppress(OSError):
+            probe.unlink()
 
 
 def open_source(path: Path) -> int:

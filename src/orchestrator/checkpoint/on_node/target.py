@@ -145,9 +145,8 @@ def check_space(target: Path, needed: int, shared: int) -> None:
         return
     saved = f" ({gib(shared)} more is shared with the source)" if shared else ""
     what = f"{gib(needed)} is needed{saved}, but only {gib(free)} is free"
-    raise Failure(
-        "no-space", what, str(target), f"free {gib(needed - free)} there, or specify a target on another disk"
-    )
+    fix = f"free {gib(needed - free)} there, or specify a target on another disk"
+    raise Failure("no-space", what, str(target), fix)
 
 
 def lock(descriptor: int, place: Path, what: str) -> None:
@@ -195,7 +194,10 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
     except ValueError:
         found = None  # killed while the journal itself was written: nothing else was there yet
     if not isinstance(found, dict):
-        _check_nothing_else(target)
+        others = sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found"))
+        if others:
+            what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
+            raise Failure("other-run", what, str(target), "remove the target, or specify another one")
         os.ftruncate(descriptor, 0)
         write_at(descriptor, json.dumps(wanted, indent=1).encode(), 0)
         os.fsync(descriptor)
@@ -205,11 +207,4 @@ def _record(descriptor: int, target: Path, wanted: Mapping[str, Any]) -> None:
         what = f"contains the unfinished result of a run from {found.get('source')} to blocks of {found.get('block')}"
         if other == {"files"}:
             what = f"was started from {wanted['source']}, whose files have changed since"
-        raise Failure("other-run", what, str(target), "remove the target, or specify another one")
-
-
-def _check_nothing_else(target: Path) -> None:
-    others = sorted(path.name for path in target.iterdir() if path.name not in (JOURNAL, "lost+found"))
-    if others:
-        what = f"its journal {JOURNAL} can't be read, so it is not known what {others[0]} belongs to"
         raise Failure("other-run", what, str(target), "remove the target, or specify another one")

@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.checkpoint.on_node.push.target import FileEntry, PushTarget
 from orchestrator.node import supervision
+from orchestrator.node.failure import Failure
 
 pytestmark = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 
@@ -321,3 +323,17 @@ def test_strangers_get_no_daemon_no_thread_and_no_patience_and_do_not_keep_a_pus
             stranger.close()
     assert most == 0
     assert threads < 20
+
+
+def test_a_directory_that_lacks_an_empty_file_is_another_checkpoint(tmp_path: Path) -> None:
+    directory = tmp_path / "M"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    entries = [FileEntry("config.json", "config.json", 2), FileEntry("empty", "empty", 0)]
+    with pytest.raises(Failure, match="empty is missing there") as told:
+        PushTarget(directory, entries).open()
+    assert told.value.kind == "target-differs"
+    (directory / "empty").touch()
+    target = PushTarget(directory, entries)
+    target.open()
+    assert target.there
