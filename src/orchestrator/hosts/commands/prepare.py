@@ -229,15 +229,7 @@ def _document(outcome: PrepareResult, check: bool, progress: _PrepareProgress) -
 
 
 def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PrepareProgress, screen: Screen) -> None:
-    seen = {name: progress.nodes[name] for name in outcome.nodes if name in progress.nodes}
-    if request.check:
-        for text, names in _together({name: list(map(_with_diff, one.changes)) for name, one in seen.items()}):
-            task, _, diff = text.partition("\n")
-            screen.out.print(printable(f"{names}: {task}"), style="bold")
-            for line in diff.splitlines():
-                screen.out.print(printable(f"    {line}"))
-    for text, names in _together({name: one.remarks for name, one in seen.items()}):
-        screen.out.print(printable(f"{names}: {text}"))
+    _show_progress(outcome, request.check, progress, screen)
     for name in outcome.nodes:
         failure = outcome.results.failures.get(name)
         if failure is not None:
@@ -251,6 +243,19 @@ def _show(outcome: PrepareResult, request: PrepareRequest, progress: _PreparePro
     screen.out.print(f"{done} of {len(outcome.nodes)} nodes {verb} after {outcome.seconds:.1f} s")
     if not request.remove and not request.check and done:
         screen.say("check what still needs a reboot or a BIOS setting: l40s-deploy doctor")
+
+
+def _show_progress(outcome: PrepareResult, check: bool, progress: _PrepareProgress, screen: Screen) -> None:
+    """Remarks, and in a rehearsal what would change, each once with the nodes that it is of."""
+    seen = {name: progress.nodes[name] for name in outcome.nodes if name in progress.nodes}
+    if check:
+        for text, names in _together({name: list(map(_with_diff, one.changes)) for name, one in seen.items()}):
+            task, _, diff = text.partition("\n")
+            screen.out.print(printable(f"{names}: {task}"), style="bold")
+            for line in diff.splitlines():
+                screen.out.print(printable(f"    {line}"))
+    for text, names in _together({name: one.remarks for name, one in seen.items()}):
+        screen.out.print(printable(f"{names}: {text}"))
 
 
 def _with_diff(change: Mapping[str, str]) -> str:

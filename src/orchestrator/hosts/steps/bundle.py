@@ -115,7 +115,28 @@ def read_bundle(path: Path) -> StackBundle:
     Raises InputError for a file that is none, VerificationDiffers for a damaged one.
     """
     with _open(path) as tar:
-        return _proved(path, tar)
+        manifest = _manifest(tar)
+        wanted: dict[str, str] = dict(manifest["files"])
+        requirements = ""
+        while entry := tar.next():
+            digest = wanted.pop(entry.name, None)
+            if digest is None or not entry.isreg() or not _may_hold(entry.name):
+                raise ValueError(f"{entry.name!r} does not belong in it")
+            content = _opened(tar, entry)
+            if entry.name == REQUIREMENTS:
+                text = content.read(_LARGEST_TEXT)
+                requirements, content = text.decode(), io.BytesIO(text)
+            if sha256(content) != digest:
+                what = f"{entry.name} differs from what the bundle was built with"
+                fix = "copy it again, or build it again with `l40s-deploy stack build`"
+                raise VerificationDiffers(what, where=str(path), fix=fix)
+        if wanted:
+            raise ValueError(f"{sorted(wanted)[0]} is missing")
+        return _bundle(path, manifest, requirements)
+
+
+def _may_hold(name: str) -> bool:
+    return name == REQUIREMENTS or any(pattern.fullmatch(name) for pattern in _PARTS.values())
 
 
 def stack_in(path: Path) -> str:
@@ -136,33 +157,6 @@ def _open(path: Path) -> Iterator[tarfile.TarFile]:
 
 
 _MAKE = "create one: l40s-deploy stack build STACK --out FILE"
-
-
-def _proved(path: Path, tar: tarfile.TarFile) -> StackBundle:
-    manifest = _manifest(tar)
-    wanted: dict[str, str] = dict(manifest["files"])
-    requirements = ""
-    while entry := tar.next():
-        digest = wanted.pop(entry.name, None)
-        if digest is None or not entry.isreg() or not _may_hold(entry.name):
-            raise ValueError(f"{entry.name!r} does not belong in it")
-        content = _opened(tar, entry)
-        if entry.name == REQUIREMENTS:
-            text = content.read(_LARGEST_TEXT)
-            requirements, content = text.decode(), io.BytesIO(text)
-        if sha256(content) != digest:
-            raise VerificationDiffers(
-                f"{entry.name} differs from what the bundle was built with",
-                where=str(path),
-                fix="copy it again, or build it again with `l40s-deploy stack build`",
-            )
-    if wanted:
-        raise ValueError(f"{sorted(wanted)[0]} is missing")
-    return _bundle(path, manifest, requirements)
-
-
-def _may_hold(name: str) -> bool:
-    return name == REQUIREMENTS or any(pattern.fullmatch(name) for pattern in _PARTS.values())
 
 
 def copy_part(bundle: StackBundle, part: str, into: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.options import add_layout, add_timeout, add_usual, open_cluster
 from orchestrator.cli.questions import Questions
@@ -17,7 +18,9 @@ from orchestrator.model.benchmark import Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import Exit
 from orchestrator.planning.steps.plan import PlanRequest
-from orchestrator.support.steps.certify import CertifiedStep, StepVerdict, exit_code
+
+if TYPE_CHECKING:
+    from orchestrator.support.steps.certify import CertifiedStep
 
 EPILOG = """
 exit status: 0 all is right, 3 a step could not be run, 7 something is wrong, slow or not as planned; an error's own
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         screen.say("secrets, names and addresses were replaced; read it before you send it")
     if done.failure is not None:
         raise done.failure
-    return exit_code(StepVerdict(done.document["verdict"]))
+    return certify.exit_code(certify.StepVerdict(done.document["verdict"]))
 
 
 def _say(screen: Screen, step: CertifiedStep) -> None:
