@@ -11,6 +11,7 @@ from typing import Any
 from tests.support.gang import FAKE_ENGINE, Cluster
 from tests.support.ports import free_port
 
+from orchestrator.gang.guarding import GuardDecision
 from orchestrator.gang.steps.raising import StartedGangs, UpRequest, raise_all, risings
 from orchestrator.gang.steps.status.reports import see
 from orchestrator.gang.view import GangView
@@ -26,20 +27,27 @@ from orchestrator.remote.fleet import Fleet
 class Notes:
     """A watcher that records events and may interrupt."""
 
+    plans: list[Plan] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
     views: list[GangView] = field(default_factory=list)
+    decisions: list[GuardDecision] = field(default_factory=list)
+    on_step: Callable[[str], None] = lambda _: None
     on_seen: Callable[[GangView], None] = lambda _: None
 
     def planned(self, plan: Plan) -> None:
-        pass
+        self.plans.append(plan)
 
     def step(self, gang: str, words: str) -> None:
         self.steps.append(words)
+        self.on_step(words)
 
     def seen(self, views: Sequence[GangView]) -> None:
         self.views += views
         for view in views:
             self.on_seen(view)
+
+    def decided(self, gang: str, decision: GuardDecision) -> None:
+        self.decisions.append(decision)
 
 
 @dataclass

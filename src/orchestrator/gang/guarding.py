@@ -184,9 +184,13 @@ def noted(memory: GuardMemory, view: GangView, now: float) -> GuardMemory:
     return replace(memory, lost={**elsewhere, **lost})
 
 
+def _doubled(first_s: float, times: int, most_s: float) -> float:
+    return min(most_s, first_s * 2.0 ** min(times, 32))
+
+
 def restarted(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """After an attempted restart, whatever its result."""
-    pause = min(policy.most_pause_s, policy.first_pause_s * 2.0**memory.restarts)
+    pause = _doubled(policy.first_pause_s, memory.restarts, policy.most_pause_s)
     return replace(
         memory,
         restarts=memory.restarts + 1,
@@ -204,7 +208,7 @@ def held_back(
     memory: GuardMemory, now: float, policy: Policy, against: str, barred: tuple[str, ...] = ()
 ) -> GuardMemory:
     """After a finding forbade a restart: it does not count as one, and the next check follows after a pause."""
-    pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.held_back, 32))
+    pause = _doubled(policy.first_pause_s, memory.held_back, policy.most_look_s)
     return replace(
         memory,
         held_back=memory.held_back + 1,
@@ -245,7 +249,7 @@ def spares_failed(memory: GuardMemory, spares: tuple[str, ...]) -> GuardMemory:
 
 def not_back_yet(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """After a check found that the gang can't run on all nodes again yet: the pause doubles."""
-    pause = min(policy.most_look_s, policy.first_pause_s * 2.0 ** min(memory.looks, 32))
+    pause = _doubled(policy.first_pause_s, memory.looks, policy.most_look_s)
     return replace(memory, looks=memory.looks + 1, return_at=max(memory.return_at, now + pause))
 
 
@@ -257,7 +261,7 @@ def settling(memory: GuardMemory, now: float, policy: Policy, ports: tuple[str, 
 def returning(memory: GuardMemory, now: float, policy: Policy) -> GuardMemory:
     """Before an attempted return to all nodes: it counts whatever its result, and the next one waits longer."""
     first = max(policy.first_pause_s, policy.degrade_after_s or 0.0)
-    pause = min(policy.most_return_pause_s, first * 2.0 ** min(memory.returned, 32))
+    pause = _doubled(first, memory.returned, policy.most_return_pause_s)
     return replace(memory, returned=memory.returned + 1, return_at=now + pause)
 
 

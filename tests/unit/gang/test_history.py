@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from orchestrator.gang.history import past_runs
-from orchestrator.protocol.report import AgentState, Report
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.gang.history import last_verdict, of_now, past_runs
+from orchestrator.gang.timeline import NodeEvents, timeline
+from orchestrator.model.errors import Unreachable
+from orchestrator.protocol.report import AgentState, Cause, RankReport, RankState, Report
 
 
 def test_a_run_belongs_to_the_last_holder_of_the_lock_before_it() -> None:
@@ -22,3 +28,107 @@ def test_a_run_belongs_to_the_last_holder_of_the_lock_before_it() -> None:
     ]
     (run,) = past_runs("gang0", {"a": [report]}, {"a": lines})
     assert (run.command, run.by) == ("up", "ops@head")
+
+
+OOM = Cause(node="node1", tp_rank=3, text="out of memory", at=90.0, signature="oom")
+FOLLOWED = Cause(node="node0", text="ended because node1 failed", at=90.1, secondary=True)
+
+
+def report(node: str, run: str = "r1", state: str = "failed", **more: object) -> Report:
+    base = Report(
+        run_id=run,
+        gang="gang0",
+        node=node,
+        node_rank=int(node[-1]),
+        state=AgentState(state),
+        model="M",
+        stack="S",
+        alive=False,
+        started_at=float(run[-1]) * 50,
+        now=100.0,
+    )
+    return replace(base, **more)  # type: ignore[arg-type]
+
+
+FAILED = {"node0": [report("node0", cause=FOLLOWED, verdict=OOM)], "node1": [report("node1", cause=OOM)]}
+
+
+def cleared(run: Report) -> Report:
+    return replace(run, state=AgentState.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("kept", "newest"),
+    [
+        pytest.param(FAILED, True, id="just failed"),
+        pytest.param({node: [cleared(run) for run in runs] for node, runs in FAILED.items()}, True, id="then down"),
+        pytest.param(
+            {node: [*runs, report(node, "r2", "ready", alive=True)] for node, runs in FAILED.items()},
+            False,
+            id="then started again",
+        ),
+        pytest.param(
+            {node: [*runs, report(node, "r2", "stopped")] for node, runs in FAILED.items()},
+            False,
+            id="then started and stopped in good order",
+        ),
+    ],
+)
+def test_the_first_cause_with_what_followed(kept: dict[str, list[Report]], newest: bool) -> None:
+    found = last_verdict("gang0", kept)
+    assert found is not None
+    assert (found.run_id, found.cause, found.secondary) == ("r1", OOM, (FOLLOWED,))
+    assert (found.newest, found.ago_s, found.model) == (newest, 10.0, "M")
+
+
+def test_a_run_that_is_asked_for_and_the_gang_of_now() -> None:
+    """What it suffers from now is its trouble, and no failure of a run that goes on."""
+    hangs = Cause(node="node1", text="the engine may hang", at=99.0, pid=7, gpu=3)
+    ranks = (RankReport(tp_rank=11, gpu=3, pid=7, state=RankState.ALIVE),)
+    more: dict[str, object] = {"alive": True, "updated_at": 100.0, "service_url": "http://x", "service_state": "slow"}
+    now = {
+        "node0": report("node0", "r2", "ready", **more, trouble=hangs),
+        "node1": report("node1", "r2", "ready", alive=True, updated_at=100.0, ranks=ranks),
+    }
+    kept = {name: [now[name], *runs] for name, runs in FAILED.items()}
+    found = last_verdict("gang0", kept)
+    assert found is not None and found.run_id == "r1" and last_verdict("gang0", kept, "r2") is None
+    seen = of_now("gang0", kept)
+    assert (seen.state.value, seen.trouble, seen.model) == ("degraded", "slow", "M")
+    assert seen.cause is not None and (seen.cause.node, seen.cause.tp_rank) == ("node1", 11)
+
+
+def test_nothing_ever_failed() -> None:
+    assert last_verdict("gang0", {"node0": [], "node1": []}) is None
+    assert last_verdict("gang0", {"node0": [report("node0", state="stopped")]}) is None
+
+
+def test_the_others_tell_of_a_node_that_does_not_answer() -> None:
+    lost = Unreachable("no answer", where="node1", fix="look")
+    found = last_verdict("gang0", {"node0": FAILED["node0"], "node1": lost})
+    assert found is not None
+    assert (found.cause, found.ago_s) == (OOM, None)
+
+
+def test_of_two_failures_the_newer_one() -> None:
+    again = replace(OOM, text="again", at=95.0)
+    found = last_verdict("gang0", {"node1": [report("node1", "r2", cause=again), *FAILED["node1"]]})
+    assert found is not None
+    assert (found.run_id, found.cause.text) == ("r2", "again")
+
+
+def test_events_of_clocks_that_differ_come_in_their_real_order() -> None:
+    ahead = NodeEvents(events=[{"at": 1100.0, "event": "state", "state": "armed"}], ahead_s=100.0)
+    right = NodeEvents(events=[{"at": 999.0, "event": "checked"}, {"at": 1001.0, "event": "cause", "text": "oom"}])
+    told = timeline({"node0": ahead, "node1": right})
+    assert [(event.node, event.what) for event in told] == [
+        ("node1", "checked"),
+        ("node0", "state"),
+        ("node1", "cause"),
+    ]
+    assert told[2].words == "oom"
+
+
+def test_a_clock_that_was_set_back_does_not_mix_up_one_node() -> None:
+    told = timeline({"node0": NodeEvents(events=[{"at": 50.0, "event": "a"}, {"at": 10.0, "event": "b"}])})
+    assert [event.what for event in told] == ["a", "b"]

@@ -6,12 +6,6 @@ one node after the other.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shlex
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +13,7 @@ from enum import Enum
 
 from orchestrator.gang.operations import OperationKind
 from orchestrator.gang.steps.checks import against_starts
+from orchestrator.gang.steps.guard.notice_hook import run_command
 from orchestrator.gang.steps.locks import take_again
 from orchestrator.gang.steps.raising import Watcher
 from orchestrator.gang.steps.replay import Staged
@@ -103,33 +98,13 @@ class NodesWork:
     def _run(self, gang: GangSpec, node: NodeSpec, ends: float) -> None:
         """The operator's command for one node; what it started ends with it when its time is over."""
         about = {"L40S_NODE": node.name, "L40S_HOST": node.reach.host, "L40S_GANG": gang.name}
-        with tempfile.TemporaryFile() as said:
-            try:
-                process = subprocess.Popen(
-                    shlex.split(self.run),
-                    env={**os.environ, **about},
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as failure:
-                raise InputError(f"can't be run: {failure.strerror}", where="--run", fix="specify a program") from None
-            try:
-                status = process.wait(max(1.0, ends - time.monotonic()))
-            except BaseException as ended:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                if not isinstance(ended, subprocess.TimeoutExpired):
-                    raise
-                status = -signal.SIGKILL
-            said.seek(0, os.SEEK_END)
-            said.seek(max(0, said.tell() - 2000))
-            last = said.read().decode("utf-8", "replace").strip().splitlines()[-3:]
-        if status:
-            how = f"status {status}" if status > 0 else "a signal or a timeout"
-            lines = "".join(f"\n    | {line}" for line in last)
+        try:
+            status, last = run_command(self.run, about, max(1.0, ends - time.monotonic()), keep=2000, stdout_too=True)
+        except OSError as failure:
+            raise InputError(f"can't be run: {failure.strerror}", where="--run", fix="specify a program") from None
+        if status != 0:
+            how = f"status {status}" if status is not None and status > 0 else "a signal or a timeout"
+            lines = "".join(f"\n    | {line}" for line in last.strip().splitlines()[-3:])
             raise GangFailed(
                 f"the --run command ended with {how}{lines}",
                 where=f"gang {gang.name}: {node.name}",

@@ -48,6 +48,8 @@ def staging_requests(
     specs = {node.name: node for node in gang.nodes}
     engine, allowed = dialect(plan.dialect).engine(plan.engine_version), allowed_s(plan.model_bytes)
     packages = _packages(plan.stack)
+    wanted = plan.canary
+    canary = CanaryOrder(prompt=wanted.prompt, max_tokens=wanted.max_tokens, expect_any=wanted.expect_any)
     return {
         node.name: StagingRequest(
             state_dir=specs[node.name].state_dir,
@@ -86,7 +88,7 @@ def staging_requests(
             key=key,
             lease_s=plan.lease_s,
             service=ServiceOrder(url=plan.service_url) if node.node_rank == 0 else None,
-            canary=_canary(plan) if node.node_rank == 0 else None,
+            canary=canary if node.node_rank == 0 else None,
             watch=replace(engine.watch(dict(node.env)), allowed_s=allowed).hung_after(hung_after_s),
             api_key=plan.api_key or None,
             secrets=_secrets(gang, plan, node),
@@ -140,11 +142,6 @@ def cache_order(node: NodePlan, plan: GangPlan) -> CacheOrder:
 
 def _container(node: NodePlan) -> ContainerOrder | None:
     return ContainerOrder(program=node.container.program, image=node.container.image) if node.container else None
-
-
-def _canary(plan: GangPlan) -> CanaryOrder:
-    canary = plan.canary
-    return CanaryOrder(prompt=canary.prompt, max_tokens=canary.max_tokens, expect_any=canary.expect_any)
 
 
 def _secrets(gang: GangSpec, plan: GangPlan, node: NodePlan) -> Secrets:

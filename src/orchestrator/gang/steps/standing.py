@@ -40,7 +40,7 @@ def as_standing(inventory: Inventory) -> Inventory:
     """The inventory with the gangs that were last started with `up --replicas` as their replicas, and with spares that
     have a part in a gang's run among its nodes; only gangs with several nodes or a spare are asked."""
     answers = _told(_of_several(inventory))
-    runs = tuple(run for answer in answers.values.values() for run in runs_in(answer))
+    runs = _runs(answers.values.values())
     manned = replace(inventory, gangs=tuple(_manned(gang, answers) for gang in inventory.gangs))
     return split(manned, [gang.name for gang in inventory.gangs if stands_as_replicas(gang, runs)])
 
@@ -54,7 +54,7 @@ def _manned(gang: GangSpec, told: PerNode[ReportAnswer]) -> GangSpec:
 
 def standing_gangs(gangs: Iterable[GangSpec], answers: Iterable[ReportAnswer]) -> tuple[GangSpec, ...]:
     """These gangs, or their replicas, by what their nodes have answered of all that they know."""
-    runs = tuple(run for answer in answers for run in runs_in(answer))
+    runs = _runs(answers)
     return tuple(one for gang in gangs for one in (replicas_of(gang) if stands_as_replicas(gang, runs) else (gang,)))
 
 
@@ -70,7 +70,7 @@ def to_start(inventory: Inventory, names: Collection[str], *, replicas: bool) ->
     Raises InputError where one of them runs the other way.
     """
     several = _of_several(inventory)
-    runs = tuple(run for answer in _told(several).values.values() for run in runs_in(answer))
+    runs = _runs(_told(several).values.values())
     chosen = [gang for gang in several if concerned(gang, names)]
     for gang in chosen:
         last = last_run(gang, runs)
@@ -85,12 +85,9 @@ def _of_several(inventory: Inventory) -> list[GangSpec]:
 
 
 def _the_other_way(gang: GangSpec, *, replicas: bool) -> InputError:
-    if replicas:
-        runs, asked = f"runs as one engine on {len(gang.nodes)} nodes", "--replicas was given"
-    else:
-        runs, asked = "runs as replicas, one a node", "--replicas was not given"
+    runs = f"one engine on {len(gang.nodes)} nodes" if replicas else "replicas, one a node"
     return InputError(
-        f"this gang {runs}, and {asked}",
+        f"this gang runs as {runs}, and --replicas was {'' if replicas else 'not '}given",
         where=f"gang {gang.name}",
         fix=f"stop it first: `l40s-deploy down {gang.name}`"
         + ("" if replicas else ", or add --replicas to keep its replicas"),
@@ -104,6 +101,10 @@ def _told(gangs: Collection[GangSpec]) -> PerNode[ReportAnswer]:
         return PerNode(values={}, failures={})
     with Fleet([node for gang in gangs for node in gang.machines], hands_over=True) as fleet:
         return everything(fleet, patience=StragglerWait())
+
+
+def _runs(answers: Iterable[ReportAnswer]) -> tuple[LastRun, ...]:
+    return tuple(run for answer in answers for run in runs_in(answer))
 
 
 def runs_in(answer: ReportAnswer) -> Iterator[LastRun]:

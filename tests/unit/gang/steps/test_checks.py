@@ -9,24 +9,33 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.local_gang import Local, LocalGang
-from tests.unit.gang.steps.test_restart import Told
+from tests.support.local_gang import Local, LocalGang, Notes
+from tests.support.reference_cluster import topology
 from tests.unit.gang.steps.test_up import up, with_env
 
+from orchestrator.doctor.rules.support.cluster import Cluster
+from orchestrator.doctor.steps.doctor import Examination
+from orchestrator.gang.steps import checks
 from orchestrator.gang.steps import restart as restart_module
+from orchestrator.gang.steps.checks import against_on_nodes, against_starts, say_gone
 from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.replay import Staged
 from orchestrator.gang.steps.restart import RESTART, ROLLING, RestartRequest, RestartVerb, rehearse_restart, restart
 from orchestrator.gang.steps.rollback import ROLLBACK
 from orchestrator.gang.steps.staging import other_checkpoint
 from orchestrator.model.errors import DeployError, Exit, FindingsError, InputError
 from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState
-from orchestrator.model.inventory import GangSpec, Inventory
+from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
+from orchestrator.model.per_node import PerNode
 from orchestrator.node.agent import weights
+from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.staging import Endpoint, StagingRequest
+from orchestrator.protocol.verbs import CheckAnswer
 
 Verb = Callable[["LocalGang", pytest.MonkeyPatch], object]
 ECC = Finding(
@@ -105,7 +114,7 @@ def rolled(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
         name="gang1", nodes=tuple(replace(node, name=f"{node.name}b", gang="gang1") for node in one.nodes)
     )
     two = Inventory(path="hosts.yml", gangs=(one, absent))
-    return restart(two, RestartRequest(verb=ROLLING, gangs=("gang0",), without_router=True), Told())
+    return restart(two, RestartRequest(verb=ROLLING, gangs=("gang0",), without_router=True), Notes())
 
 
 def changed(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
@@ -115,7 +124,7 @@ def changed(gang: LocalGang, monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def typed(verb: RestartVerb, carry_out: Callable[..., object] = restart, **words: Any) -> Verb:
-    return lambda gang, _: carry_out(gang.inventory, RestartRequest(verb=verb, **words), Told())
+    return lambda gang, _: carry_out(gang.inventory, RestartRequest(verb=verb, **words), Notes())
 
 
 VERBS: dict[str, Verb] = {
@@ -165,13 +174,13 @@ def test_what_was_accepted_forbids_nothing_later(local: Local, findings: list[Fi
     gang = local()
     gang.up(accept=("GPU-HEALTH@node1",))
     findings.append(ECC)
-    assert rehearse_restart(gang.inventory, RestartRequest(), Told())
+    assert rehearse_restart(gang.inventory, RestartRequest(), Notes())
     findings.append(replace(ECC, node="node0"))
     with pytest.raises(FindingsError):
-        rehearse_restart(gang.inventory, RestartRequest(), Told())
-    assert rehearse_restart(gang.inventory, RestartRequest(accept=("GPU-HEALTH",)), Told())
+        rehearse_restart(gang.inventory, RestartRequest(), Notes())
+    assert rehearse_restart(gang.inventory, RestartRequest(accept=("GPU-HEALTH",)), Notes())
     with pytest.raises(InputError, match="no finding is called"):
-        restart(gang.inventory, RestartRequest(accept=("GPU-HELTH",)), Told())
+        restart(gang.inventory, RestartRequest(accept=("GPU-HELTH",)), Notes())
 
 
 @pytest.mark.processes
@@ -235,3 +244,71 @@ def test_copies_of_a_checkpoint_are_told_apart_by_what_they_say(
     found = weights.told_apart(str(tmp_path)).get("config.json")
     assert (None if found is None else found == usual) is same
     assert weights.told_apart("") == {}
+
+
+NODES = ("node0", "node1", "node2")
+
+
+def staged() -> Staged:
+    request = StagingRequest(
+        gang="gang0",
+        run_id="r",
+        node="any",
+        node_rank=0,
+        nnodes=2,
+        leader=Endpoint(port=7700),
+        gpus=tuple(range(8)),
+        network=NodeNetwork(transport=Transport.RDMA, hca="=mlx5_0:1,mlx5_1:1"),
+    )
+    nodes = tuple(
+        NodeSpec(name=name, gang="gang0", node_rank=rank, reach=Reach(host=name)) for rank, name in enumerate(NODES)
+    )
+    return Staged(gang=GangSpec(name="gang0", nodes=nodes), requests=dict.fromkeys(NODES, request))
+
+
+def test_each_node_that_lacks_something_is_named_with_the_way_to_a_new_plan() -> None:
+    was = topology()
+    told = Notes()
+    now = {"node0": was, "node1": replace(was, gpus=was.gpus[1:], rdma=was.rdma[1:])}
+    say_gone(staged(), now, told)
+    (words,) = told.steps
+    assert words.startswith("node1 no longer has what its plan needs: GPU 0, RDMA port mlx5_0:1; ")
+    assert "plan --diff" in words
+
+
+def test_a_node_that_could_not_be_looked_at_is_not_judged() -> None:
+    told = Notes()
+    say_gone(staged(), {}, told)
+    assert told.steps == []
+
+
+def test_a_node_without_any_port_is_against_a_start_by_a_plan_that_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    was, told, plan = topology(), Notes(), staged()
+    needs = replace(plan.requests["node1"], plan_id="p")
+    plan = replace(plan, requests=dict.fromkeys(NODES, needs))
+    nodes = {"node0": was, "node1": was, "node2": was}
+    seen = Examination(Cluster(topologies=nodes, snapshots={}, specs={}), (), (), {})
+    monkeypatch.setattr(checks, "examine", lambda *_: seen)
+    fleet = SimpleNamespace(on_every=lambda *_, only: PerNode(values={}, failures={}))
+    assert against_starts(fleet, [plan], told) is None  # type: ignore[arg-type]
+    nodes["node1"] = replace(was, rdma=tuple(replace(port, state="DOWN") for port in was.rdma))
+    against = against_starts(fleet, [plan], told)  # type: ignore[arg-type]
+    assert against is not None and against.outdated and against.nodes == ()
+    assert against.error.where == "node1" and "l40s-deploy up --model" in against.error.fix
+
+
+def test_gangs_with_other_checkpoints_are_compared_each_with_itself() -> None:
+    """One of two gangs has an index file, the other none."""
+    plan = staged()
+    other = GangSpec(name="gang1", nodes=tuple(replace(one, name=f"{one.name}b") for one in plan.gang.nodes))
+    request = plan.requests["node1"]
+    plans = [plan, Staged(gang=other, requests={node.name: request for node in other.nodes})]
+    files = {"config.json": "a", "model.safetensors.index.json": "b"}
+    told = {name: CheckAnswer(checkpoint=files) for name in NODES} | {
+        node.name: CheckAnswer(checkpoint={"config.json": "c"}) for node in other.nodes
+    }
+    fleet = SimpleNamespace(on_every=lambda *_, only: PerNode(values={n: told[n] for n in only}, failures={}))
+    assert against_on_nodes(fleet, plans) is None  # type: ignore[arg-type]
+    told["node2b"] = CheckAnswer(checkpoint={"config.json": "a"})
+    against = against_on_nodes(fleet, plans)  # type: ignore[arg-type]
+    assert against is not None and against.error.where.startswith("node2b: ")

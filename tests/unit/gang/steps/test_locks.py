@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from orchestrator.gang.steps import locks, raising
 from orchestrator.gang.steps.down import stop
 from orchestrator.gang.steps.locks import GangLock, release, still_ours
 from orchestrator.gang.steps.replay import staged_plan
+from orchestrator.gang.steps.status.unfinished import has_ended, this_process
 from orchestrator.model.errors import DeployError, LockHeld, Unreachable
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach
 from orchestrator.model.per_node import PerNode
+from orchestrator.node import processes
 from orchestrator.protocol.verbs import LockAnswer, LockHolder
 from orchestrator.remote.fleet import Fleet
 from orchestrator.remote.node_app import NodeRefusal
@@ -244,3 +247,32 @@ def test_a_damaged_lock_file_is_told_in_words_and_given_back_by_force(local: Loc
         assert found.node == "node1" and not file.exists()
         with GangLock(fleet, gang.gang, "down"):
             pass
+
+
+@pytest.fixture
+def ended() -> dict[str, Any]:
+    """A process of this machine that was killed."""
+    process = subprocess.Popen(["sleep", "600"])
+    holder = this_process() | {"pid": process.pid, "start": processes.start_of(process.pid)}
+    assert not has_ended(LockHolder(token="t", **holder))
+    process.kill()
+    process.wait()
+    return holder
+
+
+def test_we_run_and_a_killed_process_of_this_machine_has_ended(ended: dict[str, Any]) -> None:
+    assert not has_ended(LockHolder(token="t", **this_process()))
+    assert has_ended(LockHolder(token="t", **ended))
+
+
+def test_another_process_with_its_id_is_not_it(ended: dict[str, Any]) -> None:
+    assert has_ended(LockHolder(token="t", **this_process() | {"start": ended["start"] + 1}))
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [{"boot": "another"}, {"pid_namespace": "pid:[1]"}, {"boot": ""}, {"boot": None}, {"pid": None}, {"start": None}],
+)
+def test_one_that_can_not_be_seen_from_here_has_not_ended(ended: dict[str, Any], unlike: dict[str, Any]) -> None:
+    """A container or a cloned machine with the same host name, and the holder as an older release wrote it."""
+    assert not has_ended(LockHolder(token="t", **{**ended, **unlike}))

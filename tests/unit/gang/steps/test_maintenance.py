@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.local_gang import LocalGang
-from tests.unit.gang.steps.test_restart import Told
+from tests.support.local_gang import LocalGang, Notes
 
 from orchestrator.gang.guarding import may_finish
 from orchestrator.gang.steps import maintenance
 from orchestrator.gang.steps.down import DownRequest, down
-from orchestrator.gang.steps.maintenance import MAINTENANCE
+from orchestrator.gang.steps.maintenance import MAINTENANCE, ReturnState, boot_of, place
 from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.restart_sequence import RestartStep, how_to_go_on
 from orchestrator.gang.steps.status.unfinished import interrupted
@@ -53,11 +52,11 @@ A, B = "a 1", "b 1"
 def test_every_node_is_waited_for_until_it_has_booted_anew(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> None:
     before = serving.view().run_id
     boots(monkeypatch, iter([(A, A), (A, A), (None, A), (B, None), (B, B)]))
-    told = Told()
+    told = Notes()
     done = restart(serving.inventory, request(wait_s=20), told)
     assert done.views[0].state is GangState.READY and done.views[0].run_id != before
-    assert "will not serve for about" in told.words[1]
-    moves = [words for words in told.words if words.endswith((" is back", "does not answer"))]
+    assert "will not serve for about" in told.steps[1]
+    moves = [words for words in told.steps if words.endswith((" is back", "does not answer"))]
     assert moves == ["node0 does not answer", "node0 is back", "node1 does not answer", "node1 is back"]
 
 
@@ -65,7 +64,7 @@ def test_a_command_is_run_for_one_node_after_the_other_while_the_gang_is_stopped
     serving: LocalGang, tmp_path: Path
 ) -> None:
     out = tmp_path / "worked-on"
-    told = Told()
+    told = Notes()
 
     def look(words: str) -> None:
         if words.startswith("the --run command"):
@@ -93,7 +92,7 @@ def test_what_ends_it_says_that_the_gang_is_stopped_and_how_to_go_on(
     serving: LocalGang, asked: dict[str, Any], kind: type[DeployError], words: str
 ) -> None:
     with pytest.raises(kind) as ended:
-        restart(serving.inventory, request(**asked), Told())
+        restart(serving.inventory, request(**asked), Notes())
     assert words in ended.value.what
     assert len(ended.value.fix.split()) > 2, "the fix says what to do, and with what"
     assert "start it again with `l40s-deploy restart gang0`" in ended.value.what
@@ -108,7 +107,7 @@ def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
     serving: LocalGang, moment: str, by_hand: bool, words: str
 ) -> None:
     """A gang that is starting is left to the next command, or a guard, to put behind the router."""
-    told = Told()
+    told = Notes()
 
     def ctrl_c(said: str) -> None:
         if said.startswith(moment):
@@ -118,7 +117,7 @@ def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
     told.on_step = ctrl_c
     with pytest.raises(KeyboardInterrupt):
         restart(serving.inventory, request(run="true", wait_s=20), told)
-    assert told.words[-1].startswith(words)
+    assert told.steps[-1].startswith(words)
     with Fleet(serving.inventory.nodes) as fleet:
         (left,) = interrupted(fleet, serving.inventory.gangs)
     assert left.turning and left.by_hand is by_hand
@@ -128,7 +127,7 @@ def test_ctrl_c_leaves_the_nodes_to_their_operator_only_while_the_gang_is_down(
 def test_a_node_that_stays_away_is_unreachable(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> None:
     boots(monkeypatch, iter([(A, A), (B, None)]))
     with pytest.raises(Unreachable, match="node1 did not come back within") as ended:
-        restart(serving.inventory, request(wait_s=0.1), Told())
+        restart(serving.inventory, request(wait_s=0.1), Notes())
     assert ended.value.fix == "check power and network of node1, then run `l40s-deploy doctor`"
 
 
@@ -136,11 +135,11 @@ def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
     serving: LocalGang, findings: list[Finding]
 ) -> None:
     gone = Finding(id="GPU-MISSING", severity=Severity.STOP, node="node1", title="a GPU is gone", fix="look")
-    told = Told()
+    told = Notes()
     told.on_step = lambda words: findings.append(gone) if words.startswith("the --run command for node1") else None
     with pytest.raises(FindingsError, match="a GPU is gone"):
         restart(serving.inventory, request(run="true"), told)
-    assert any("trying again" in words for words in told.words)
+    assert any("trying again" in words for words in told.steps)
     serving.nothing_left()
     told.on_step = lambda words: findings.clear() if "trying again" in words else None
     accepted = request(run="true", accept=("GPU-MISSING",))
@@ -160,3 +159,31 @@ def test_the_doctor_is_asked_again_for_a_while_and_then_forbids_the_start(
 def test_what_ends_it_says_what_became_of_the_gang(step: RestartStep, interrupted: bool, words: str) -> None:
     said = how_to_go_on("g", ["h"], step, interrupted=interrupted)
     assert said.startswith(words) and bool(said) is bool(words)
+
+
+STAT = "1 (init (x) y) S 0 1 1 0 -1 4194560 9 9 9 9 1 2 3 4 20 0 1 0 {} 169 1 2\n"
+OLD, NEW = "a 4", "b 4"
+
+
+def test_what_names_a_boot() -> None:
+    kernel = "ab1c59c4-f5a0-4e4a-8b1d-000000000000"
+    assert boot_of(f"{kernel}\n{STAT.format(4)}") == f"{kernel} 4"
+    assert boot_of(f"{kernel}\n") == kernel  # hidepid: we can't see process 1
+    assert boot_of("") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "reboots", "wanted"),
+    [
+        (OLD, OLD, True, ReturnState.STILL),
+        (OLD, None, True, ReturnState.AWAY),
+        (OLD, NEW, True, ReturnState.BACK),
+        (OLD, "a 99", True, ReturnState.BACK),
+        (OLD, OLD, False, ReturnState.BACK),
+        (OLD, None, False, ReturnState.AWAY),
+        (None, NEW, True, ReturnState.BACK),
+    ],
+    ids=["not yet", "away", "a new boot", "a container's new boot", "an answer is enough", "no answer", "was away"],
+)
+def test_where_it_is(before: str | None, now: str | None, reboots: bool, wanted: ReturnState) -> None:
+    assert place(before, now, reboots=reboots) is wanted

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.local_gang import Local, LocalGang
+from tests.support.local_gang import Local, LocalGang, Notes
 from tests.support.waiting import until
 
 from orchestrator.gang.steps import down as down_module
@@ -18,41 +17,23 @@ from orchestrator.gang.steps import restart_sequence
 from orchestrator.gang.steps.down import DownRequest, StopResult, down, refuse_leftovers
 from orchestrator.gang.steps.restart import RestartRequest, restart
 from orchestrator.gang.steps.status.history import why
-from orchestrator.gang.view import GangView
 from orchestrator.model.errors import GangFailed, InputError
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.inventory import GangSpec, Inventory
-from orchestrator.model.plan import Plan
 from orchestrator.node import supervision
 from orchestrator.protocol.verbs import StopAnswer
 
 pytestmark = pytest.mark.processes
 
 
-@dataclass
-class Told:
-    words: list[str] = field(default_factory=list)
-    on_step: Callable[[str], None] = lambda _: None
-
-    def planned(self, plan: Plan) -> None:
-        raise AssertionError("nothing is planned anew")
-
-    def step(self, gang: str, words: str) -> None:
-        self.words.append(words)
-        self.on_step(words)
-
-    def seen(self, views: Sequence[GangView]) -> None:
-        pass
-
-
 def test_the_same_plan_runs_again_under_a_new_run_and_key(serving: LocalGang) -> None:
     before = serving.view()
-    told = Told()
+    told = Notes()
     done = restart(serving.inventory, RestartRequest(), told)
     (after,) = done.views
     assert after.state is GangState.READY
     assert after.plan_id == before.plan_id and after.run_id != before.run_id
-    assert "gang0 will not serve for about" in told.words[1]
+    assert "gang0 will not serve for about" in told.steps[1] and not told.plans, "nothing is planned anew"
     assert 0 < done.seconds < 30
     assert why(serving.inventory)[0].verdict is None
 
@@ -86,7 +67,7 @@ def _command_line(pid: int) -> str:
 
 
 def test_weight_files_are_read_ahead_while_the_engine_before_drains(slow_weights: LocalGang) -> None:
-    done = restart(slow_weights.inventory, RestartRequest(), Told())
+    done = restart(slow_weights.inventory, RestartRequest(), Notes())
     assert done.views[0].state is GangState.READY
     until(lambda: not _readers(slow_weights), 20)
 
@@ -98,10 +79,10 @@ def test_reading_ahead_ends_with_a_restart_that_is_given_up(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(down_module, "stop_gangs", given_up)
-    told = Told()
+    told = Notes()
     with pytest.raises(KeyboardInterrupt):
         restart(slow_weights.inventory, RestartRequest(), told)
-    assert told.words[-1].endswith("gang0 still serves; continue: l40s-deploy up gang0")
+    assert told.steps[-1].endswith("gang0 still serves; continue: l40s-deploy up gang0")
     until(lambda: not _readers(slow_weights), 20)
     assert slow_weights.view().state is GangState.READY
 
@@ -116,27 +97,27 @@ def test_an_interrupted_restart_says_that_the_gang_is_stopped_and_how_to_continu
         raise KeyboardInterrupt
 
     monkeypatch.setattr(restart_sequence, "stop", interrupted)
-    told = Told()
+    told = Notes()
     with pytest.raises(KeyboardInterrupt):
         restart(serving.inventory, RestartRequest(now=True), told)
-    assert told.words[-1].endswith("gang0 is stopped; continue: l40s-deploy up gang0")
+    assert told.steps[-1].endswith("gang0 is stopped; continue: l40s-deploy up gang0")
 
 
 def test_a_failed_gang_and_one_that_was_stopped_come_back(serving: LocalGang) -> None:
     serving.kill_rank(2)
     serving.nothing_left()
-    restart(serving.inventory, RestartRequest(), Told())
+    restart(serving.inventory, RestartRequest(), Notes())
     (account,) = why(serving.inventory)
     assert account.verdict is not None and not account.verdict.newest
     assert (account.verdict.cause.node, account.verdict.cause.signal) == ("node1", 9)
     down(serving.inventory, DownRequest())
-    assert restart(serving.inventory, RestartRequest(), Told()).views[0].state is GangState.READY
+    assert restart(serving.inventory, RestartRequest(), Notes()).views[0].state is GangState.READY
 
 
 def test_without_a_plan_there_is_nothing_to_start_again(local: Local) -> None:
     gang = local()
     with pytest.raises(InputError, match="was never started"):
-        restart(gang.inventory, RestartRequest(), Told())
+        restart(gang.inventory, RestartRequest(), Notes())
 
 
 def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) -> None:
@@ -144,7 +125,7 @@ def test_a_gang_of_other_nodes_is_refused_before_anything_stops(local: Local) ->
     gang.up()
     fewer = Inventory(path="hosts.yml", gangs=(GangSpec(name="gang0", nodes=(gang.spec(0),)),))
     with pytest.raises(InputError, match=r"node0, node1; the inventory's gang is node0"):
-        restart(fewer, RestartRequest(), Told())
+        restart(fewer, RestartRequest(), Notes())
     assert gang.view().state is GangState.READY
 
 

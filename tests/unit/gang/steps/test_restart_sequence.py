@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gang.steps import raising, restart_sequence
+from orchestrator.gang.operations import GangOperation, OperationKind
+from orchestrator.gang.steps import raising, restart_sequence, resume
 from orchestrator.gang.steps.raising import Reads, Rising, StartedGangs
 from orchestrator.gang.steps.replay import Staged
+from orchestrator.gang.steps.restart import ROLLING, RestartRequest
 from orchestrator.gang.steps.restart_sequence import GangRestart, RestartSequence
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
@@ -68,3 +70,38 @@ def test_weight_files_are_read_ahead_from_the_drain_to_the_end_of_the_engine(
     assert steps.run([one]) == ()
     drained = ["take_out", "stop"] if now else ["read on node0", "set_aside", "stop", "no more on node0"]
     assert order == ["turn", *drained, "work", "start", "put_back", "finished"]
+
+
+KEPT = {"timeout_s": 7.0, "of a later release": 1, "command": "no", "verb": "no"}
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "goes_on"),
+    [
+        (OperationKind.ROLLING, KEPT, True),
+        (OperationKind.ROLLING, {"without_router": True}, False),
+        (OperationKind.RESTART, {}, False),
+        (OperationKind.MAINTENANCE, {}, False),
+        (OperationKind.CHANGE, {}, False),
+    ],
+)
+def test_only_what_others_serve_through_goes_on_by_itself(
+    monkeypatch: pytest.MonkeyPatch, what: OperationKind, options: dict[str, Any], goes_on: bool
+) -> None:
+    asked: list[RestartRequest] = []
+
+    def restart(_: object, request: RestartRequest, __: object) -> Any:
+        asked.append(request)
+        return SimpleNamespace(views=("a", "b"))
+
+    monkeypatch.setattr(resume, "restart", restart)
+    left = [GangOperation(gang=gang, what=what, command="l40s-deploy typed", options=options) for gang in ("a", "b")]
+    went_on: Any = resume.go_on(SimpleNamespace(), left, "l40s-deploy up", SimpleNamespace())  # type: ignore[arg-type]
+    views, words = went_on
+    if goes_on:
+        wanted = RestartRequest(verb=ROLLING, gangs=("a", "b"), command="l40s-deploy up", timeout_s=7.0)
+        assert asked == [wanted] and list(views) == ["a", "b"] and words == ()
+    else:
+        assert not asked and views == ()
+        assert [word.split()[0] for word in words] == ["a", "b"]
+        assert all("serves as before" in word and "run `l40s-deploy typed` again" in word for word in words)

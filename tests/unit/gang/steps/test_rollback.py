@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.local_gang import Local, LocalGang
-from tests.unit.gang.steps.test_restart import Told
+from tests.support.local_gang import Local, LocalGang, Notes
 from tests.unit.gang.steps.test_up import up, with_env
 
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -27,19 +26,19 @@ def test_back_to_the_plan_before_and_every_run_is_remembered(local: Local, monke
     plan = gang.plan("plan1")
     up(gang, plan, monkeypatch)
     with pytest.raises(InputError, match="no recorded run of a plan other than plan1"):
-        restart(gang.inventory, BACK, Told())
+        restart(gang.inventory, BACK, Notes())
     up(gang, with_env(replace(plan, plan_id="plan2"), NEW="1"), monkeypatch, replace_it=True)
     before = gang.view()
-    (rehearsed,) = rehearse_restart(gang.inventory, BACK, Told())
+    (rehearsed,) = rehearse_restart(gang.inventory, BACK, Notes())
     assert (rehearsed.plan_id, rehearsed.then) == ("plan2", "plan1")
-    (rehearsed,) = rehearse_restart(gang.inventory, RestartRequest(verb=MAINTENANCE), Told())
+    (rehearsed,) = rehearse_restart(gang.inventory, RestartRequest(verb=MAINTENANCE), Notes())
     assert rehearsed.then == "plan2" and rehearsed.what.startswith("would be restarted; gang0 will not serve for about")
     (rehearsed,) = would_stop(gang.inventory, (), now=True)
     assert rehearsed.what == "would be stopped on node0, node1, at once"
     with pytest.raises(InputError, match="no interrupted command has left anything"):
         rehearse_resume(gang.inventory, ())
     assert (gang.view().run_id, gang.view().state) == (before.run_id, GangState.READY), "a rehearsal changes nothing"
-    (view,) = restart(gang.inventory, BACK, Told()).views
+    (view,) = restart(gang.inventory, BACK, Notes()).views
     assert (view.state, view.plan_id) == (GangState.READY, "plan1")
     (kept,) = history(gang.inventory)
     assert [(run.plan_id, run.end) for run in kept.runs] == [
@@ -69,7 +68,7 @@ def test_where_the_plan_before_does_not_come_up_the_gang_keeps_the_one_it_has(
 
     monkeypatch.setattr("orchestrator.gang.steps.raising.raise_all", fails_once)
     with pytest.raises(GangFailed, match="gang0 is back on plan plan2"):
-        restart(gang.inventory, BACK, Told())
+        restart(gang.inventory, BACK, Notes())
     assert gang.view().plan_id == "plan2" and gang.view().state is GangState.READY
 
 

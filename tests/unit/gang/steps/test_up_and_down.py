@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import slack, until
 
 from orchestrator.gang.overview import status_json
+from orchestrator.gang.steps import down as module
 from orchestrator.gang.steps.down import DownRequest, down, stop_gangs
 from orchestrator.gang.steps.locks import GangLock
 from orchestrator.gang.steps.maintenance import MAINTENANCE
@@ -408,3 +410,41 @@ def test_a_holder_that_was_paused_can_not_act_beside_the_one_that_took_over(loca
             assert stopped.error is not None and "holds it with `down`" in stopped.error.what
             assert [one.error for one in stop_gangs(others, [gang.gang], now=True)] == [None, None]
         assert gang.engine_processes() == []
+
+
+INVENTORY = Inventory(path="hosts.yml", gangs=(GangSpec(name="a", nodes=()), GangSpec(name="b", nodes=())))
+
+
+def done_by_down(monkeypatch: pytest.MonkeyPatch, *, held: str = "") -> list[str]:
+    done: list[str] = []
+
+    class Lock:
+        def finish(self) -> None:
+            done.append("forget what was begun")
+
+        def still_ours(self) -> None:
+            pass
+
+    @contextmanager
+    def lock(_: object, gang: GangSpec, *__: object, **___: object) -> Iterator[Lock]:
+        if gang.name == held:
+            raise LockHeld("somebody holds it", where="node0", fix="wait")
+        done.append(f"lock {gang.name}")
+        yield Lock()
+
+    monkeypatch.setattr(module, "GangLock", lock)
+    monkeypatch.setattr(module, "stop_gangs", lambda *_, **__: done.append("stop"))
+    try:
+        down(INVENTORY, DownRequest(), before_stop=lambda: done.append("out of the router"))
+    except LockHeld:
+        done.append("held")
+    return done
+
+
+def test_gangs_leave_the_router_once_every_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget = ["forget what was begun"] * 2
+    assert done_by_down(monkeypatch) == ["lock a", "lock b", "out of the router", "stop", *forget]
+
+
+def test_whose_lock_is_held_stays_in_the_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert done_by_down(monkeypatch, held="b") == ["lock a", "held"]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -59,39 +60,52 @@ def run_hook(hook: Hook, event: str, *, gang: str, why: str, deadline_s: float =
     try:
         if hook.is_address:
             return _post(hook.target, facts, deadline_s)
-        return _run(hook.target, facts, deadline_s)
-    except subprocess.TimeoutExpired:
-        return f"{shown_hook(hook.target)}: did not end within {deadline_s:g} s"
+        about = {f"L40S_{name.upper()}": str(value) for name, value in facts.items()}
+        status, last = run_command(hook.target, about, deadline_s)
+        if status is None:
+            return f"{shown_hook(hook.target)}: did not end within {deadline_s:g} s"
+        return f"status {status} {last}".strip() if status else ""
     except OSError as error:
         return f"{shown_hook(hook.target)}: {type(error).__name__}: {error.strerror or 'timed out'}"
     except (ValueError, http.client.HTTPException) as error:
         return f"{shown_hook(hook.target)}: {type(error).__name__}"
 
 
-def _run(command: str, facts: dict[str, object], deadline_s: float) -> str:
-    environment = {**os.environ, **{f"L40S_{name.upper()}": str(value) for name, value in facts.items()}}
-    words, quiet = shlex.split(command), subprocess.DEVNULL
-    hook = subprocess.Popen(
-        words, env=environment, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE, start_new_session=True
+def run_command(
+    command: str, about: Mapping[str, str], deadline_s: float, *, keep: int = 300, stdout_too: bool = False
+) -> tuple[int | None, str]:
+    """Run a command without a shell, with these variables beside ours. (its exit status, the last that it said, of so
+    many bytes); None where it did not end in time, and was ended with what it had started. Raises OSError."""
+    wanted = (subprocess.PIPE, subprocess.STDOUT) if stdout_too else (subprocess.DEVNULL, subprocess.PIPE)
+    process = subprocess.Popen(
+        shlex.split(command),
+        env={**os.environ, **about},
+        stdin=subprocess.DEVNULL,
+        stdout=wanted[0],
+        stderr=wanted[1],
+        start_new_session=True,
     )
     last = bytearray()
-    listening = threading.Thread(target=_keep_last, args=(hook.stderr, last), daemon=True)
+    listening = threading.Thread(target=_keep_last, args=(process.stdout or process.stderr, last, keep), daemon=True)
     listening.start()
     try:
-        status = hook.wait(deadline_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(hook.pid, signal.SIGKILL)
-        hook.wait()
-        raise
+        status: int | None = process.wait(deadline_s)
+    except BaseException as ended:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if not isinstance(ended, subprocess.TimeoutExpired):
+            raise
+        status = None
     listening.join(1.0)  # what it left running may hold the other end
-    return f"status {status} {last.decode('utf-8', 'replace')}".strip() if status else ""
+    return status, last.decode("utf-8", "replace")
 
 
-def _keep_last(stream: io.BufferedReader, last: bytearray) -> None:
+def _keep_last(stream: io.BufferedReader, last: bytearray, most: int) -> None:
     with stream:
         while chunk := stream.read1(1 << 16):
             last += chunk
-            del last[:-300]
+            del last[:-most]
 
 
 def _post(url: str, facts: dict[str, object], deadline_s: float) -> str:

@@ -110,8 +110,7 @@ class Watching:
 
     def _views(self) -> tuple[GangView, ...]:
         asked = {name: self._asked.get(name, self._began) for name in self._fleet.nodes}
-        failures = dict(self._failures)
-        failures = overdue(asked, self._answers, time.monotonic()) | failures
+        failures = overdue(asked, self._answers, time.monotonic()) | dict(self._failures)
         values = {name: answer for name, answer in dict(self._answers).items() if name not in failures}
         return views_of(self._gangs, values, failures)
 
@@ -268,13 +267,8 @@ class GangLoad:
 
     def as_json(self) -> dict[str, Any]:
         """gangs[].serving of `status --watch --json`."""
-        return {
-            "running": self.now.running,
-            "queued": self.now.queued,
-            "tokens_s": self.tokens_s,
-            "prompt_tokens_s": self.prompt_tokens_s,
-            "cache_used": self.now.cache_used,
-        }
+        rates = {"tokens_s": self.tokens_s, "prompt_tokens_s": self.prompt_tokens_s}
+        return {"running": self.now.running, "queued": self.now.queued, **rates, "cache_used": self.now.cache_used}
 
 
 def read_gauges(session: Session) -> GaugesAnswer:
@@ -289,13 +283,9 @@ def node_loads(inventory: Inventory, gangs: tuple[str, ...] = ()) -> dict[str, N
     """Every node of the chosen gangs, read once."""
     with Fleet([node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]) as fleet:
         answers = fleet.on_every(read_gauges, patience=StragglerWait(least_s=WATCH_NVML_S + 1))
-    return _loads(answers.values, answers.failures)
-
-
-def _loads(values: Mapping[str, GaugesAnswer], failures: Mapping[str, DeployError]) -> dict[str, NodeLoad]:
     now = time.monotonic()
-    read = {name: NodeLoad(gauges=one, ports=port_rates(None, one), at=now) for name, one in values.items()}
-    return read | {name: NodeLoad(at=now, failure=failure) for name, failure in failures.items()}
+    read = {name: NodeLoad(gauges=one, ports=port_rates(None, one), at=now) for name, one in answers.values.items()}
+    return read | {name: NodeLoad(at=now, failure=failure) for name, failure in answers.failures.items()}
 
 
 def add_loads(document: Mapping[str, Any], loads: Mapping[str, NodeLoad]) -> None:

@@ -157,7 +157,7 @@ def refuse_elsewhere(views: Iterable[GangView]) -> None:
 
 def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
     """Its report; an agent of the same node and port that has another state directory is said unless this one lives."""
-    found = _own_report(node, gang, answer)
+    found = own_report(node, gang, answer)
     mine = (node.name, node.ports.agent)
     other = next((one for one in answer.others if (one.node, one.port) == mine), None)
     if other is None or (isinstance(found, Report) and found.alive):
@@ -167,7 +167,8 @@ def _report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
     )
 
 
-def _own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
+def own_report(node: NodeSpec, gang: str, answer: ReportAnswer) -> Answer:
+    """What this node says of its part of this gang."""
     for raw in answer.reports:
         if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node.name:
             report = Report.read(raw)

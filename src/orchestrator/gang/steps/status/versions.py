@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.gang.steps.status.reports import ask_report, unreadable
+from orchestrator.gang.steps.status.reports import ask_report, own_report
+from orchestrator.gang.view import Answer
 from orchestrator.model.chosen import chosen_gangs
 from orchestrator.model.errors import DeployError
-from orchestrator.model.inventory import Inventory
-from orchestrator.protocol.message import Unreadable
-from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import ReportAnswer
+from orchestrator.model.inventory import Inventory, NodeSpec
 from orchestrator.remote.fleet import Fleet
 
 
@@ -29,9 +27,8 @@ class NodeVersion:
 
     def as_json(self) -> dict[str, Any]:
         """nodes[] of `version --json`."""
-        error = self.error.as_json() if self.error else None
-        return {"node": self.node, "gang": self.gang, "agent": self.agent or None, "stack": self.stack or None,
-                "model": self.model or None, "state": self.state or None, "error": error}  # fmt: skip
+        told = {name: getattr(self, name) or None for name in ("agent", "stack", "model", "state")}
+        return {"node": self.node, "gang": self.gang, **told, "error": self.error and self.error.as_json()}
 
 
 def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVersion, ...]:
@@ -39,22 +36,16 @@ def versions(inventory: Inventory, gangs: tuple[str, ...] = ()) -> tuple[NodeVer
     nodes = [node for gang in chosen_gangs(inventory, gangs) for node in gang.nodes]
     with Fleet(nodes) as fleet:
         answers = fleet.on_every(ask_report)
-    found = []
-    for node in nodes:
-        failure = answers.failures.get(node.name)
-        if failure is not None:
-            found.append(NodeVersion(node=node.name, gang=node.gang, error=failure))
-        else:
-            found.append(_version(node.name, node.gang, answers.values[node.name]))
-    return tuple(found)
+    return tuple(
+        _version(node, answers.failures.get(node.name) or own_report(node, node.gang, answers.values[node.name]))
+        for node in nodes
+    )
 
 
-def _version(node: str, gang: str, answer: ReportAnswer) -> NodeVersion:
-    for raw in answer.reports:
-        if isinstance(raw, dict) and raw.get("gang") == gang and raw.get("node") == node:
-            report = Report.read(raw)
-            if isinstance(report, Unreadable):
-                return NodeVersion(node=node, gang=gang, error=unreadable(node, raw, report))
-            return NodeVersion(node=node, gang=gang, agent=report.agent_version, stack=report.stack,
-                               model=report.model, state=report.word)  # fmt: skip
-    return NodeVersion(node=node, gang=gang, state="absent")
+def _version(node: NodeSpec, told: Answer) -> NodeVersion:
+    if isinstance(told, DeployError):
+        return NodeVersion(node=node.name, gang=node.gang, error=told)
+    if told is None:
+        return NodeVersion(node=node.name, gang=node.gang, state="absent")
+    return NodeVersion(node=node.name, gang=node.gang, agent=told.agent_version, stack=told.stack,
+                       model=told.model, state=told.word)  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.local_gang import Local, LocalGang
+from tests.support.local_gang import Local, LocalGang, Notes
 
-from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
+from orchestrator.gang.guarding import GuardAction, Policy
 from orchestrator.gang.steps import down, raising
 from orchestrator.gang.steps.guard import guard as guarding
 from orchestrator.gang.steps.guard.guard import GuardRequest, guard
@@ -27,26 +27,8 @@ from orchestrator.remote.session import Session
 pytestmark = pytest.mark.processes
 
 
-@dataclass
-class Told:
-    decisions: list[GuardDecision] = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
-
-    def planned(self, plan: object) -> None:
-        pass
-
-    def step(self, gang: str, words: str) -> None:
-        self.steps.append(words)
-
-    def seen(self, views: object) -> None:
-        pass
-
-    def decided(self, gang: str, decision: GuardDecision) -> None:
-        self.decisions.append(decision)
-
-
-def look(gang: LocalGang, **words: Any) -> tuple[Told, GangState, GuardAction]:
-    told = Told()
+def look(gang: LocalGang, **words: Any) -> tuple[Notes, GangState, GuardAction]:
+    told = Notes()
     (left,) = guard(gang.inventory, GuardRequest(once=True, **words), told)
     return told, left.view.state, left.decision.do
 
@@ -97,7 +79,7 @@ def test_a_gang_that_does_not_come_back_is_given_up(local: Local, monkeypatch: p
     assert (state, do) == (GangState.FAILED, GuardAction.WAIT), "what its start would be refused for holds it back"
     assert "has no config.json" in told.decisions[-1].why
     monkeypatch.setattr(guarding, "against_starts", lambda *_: None)  # as if it went after the checks
-    told = Told()
+    told = Notes()
     policy = Policy(limit=2, first_pause_s=0.1)
     (left,) = guard(gang.inventory, GuardRequest(policy=policy), told)
     assert left.decision.do is GuardAction.GIVE_UP
@@ -115,7 +97,7 @@ def test_two_guards_do_not_fight_and_a_guard_holds_nobody_up(serving: LocalGang)
 
 def test_one_gang_cannot_roll(serving: LocalGang) -> None:
     with pytest.raises(InputError, match=r"a single gang can't be restarted.*will not serve for about") as refused:
-        restart(serving.inventory, RestartRequest(verb=ROLLING), Told())
+        restart(serving.inventory, RestartRequest(verb=ROLLING), Notes())
     assert refused.value.exit_code == 2
     assert serving.view().state is GangState.READY
 

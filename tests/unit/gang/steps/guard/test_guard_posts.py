@@ -1,42 +1,33 @@
-"""Several gangs under one guard, with scripted views: no node is asked."""
+"""Guards over scripted views, where no node is asked: several gangs, and a gang that goes on without nodes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.local_gang import Notes
 
-from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
+from orchestrator.gang.guarding import GuardAction, Policy
+from orchestrator.gang.steps.checks import StartRefusal
 from orchestrator.gang.steps.guard import guard as guarding
-from orchestrator.gang.steps.guard.guard import GuardRequest, guard
+from orchestrator.gang.steps.guard.guard import GuardRequest, _Post, guard
 from orchestrator.gang.steps.router import routing
 from orchestrator.gang.view import GangView, NodeView
-from orchestrator.model.errors import LockHeld, Unreachable
+from orchestrator.model.errors import FindingsError, GangFailed, InputError, LockHeld, Unreachable
+from orchestrator.model.finding import Finding, Severity
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec, Inventory, NodeSpec, Reach, RouterSpec
 from orchestrator.protocol.report import Cause, RailChange
+from orchestrator.protocol.staging import Asked
 
 BUSY = Policy(limit=0)
 FAILED = GangState.FAILED
 READY = GangState.READY
-
-
-class Quiet:
-    def planned(self, plan: object) -> None:
-        pass
-
-    def step(self, gang: str, words: str) -> None:
-        pass
-
-    def seen(self, views: object) -> None:
-        pass
-
-    def decided(self, gang: str, decision: GuardDecision) -> None:
-        pass
 
 
 def inventory(*names: str) -> Inventory:
@@ -82,7 +73,7 @@ class Script:
 
 def test_a_gang_that_is_given_up_is_guarded_again_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, last="b", a=[FAILED, FAILED, READY, READY, FAILED], b=[READY, FAILED])
-    left = guard(inventory("a", "b"), GuardRequest(policy=BUSY), Quiet())
+    left = guard(inventory("a", "b"), GuardRequest(policy=BUSY), Notes())
     assert sorted(script.told) == ["failed a", "failed a", "failed b"]
     assert [one.decision.do for one in left] == [GuardAction.GIVE_UP, GuardAction.GIVE_UP]
     assert all("TP0 died" in one.decision.why for one in left)
@@ -94,7 +85,7 @@ def test_a_defect_in_one_loop_ends_all_of_it_at_once(monkeypatch: pytest.MonkeyP
 
     def run() -> None:
         try:
-            guard(inventory("a", "b"), GuardRequest(), Quiet())
+            guard(inventory("a", "b"), GuardRequest(), Notes())
         except BaseException as defect:
             ended.append(defect)
 
@@ -132,7 +123,7 @@ def test_a_router_that_failed_or_hangs_is_restarted_as_a_gang_is(
     request = GuardRequest(policy=Policy(limit=1), once=True)
     with ExitStack() as held:
         routed = replace(inventory("a"), router=ROUTER)
-        post = guarding._RouterPost(routed, front.fleet, front.gang, request, Quiet(), router=front, held=held)
+        post = guarding._RouterPost(routed, front.fleet, front.gang, request, Notes(), router=front, held=held)
         for _ in range(3):
             post.stand()
     assert (stopped, raised) == (ended, ["router"])
@@ -148,7 +139,7 @@ def test_a_router_that_another_guard_watches_is_left_to_it(monkeypatch: pytest.M
         return nullcontext()
 
     monkeypatch.setattr(guarding, "_guard_lock", guard_lock)
-    (left,) = guard(replace(inventory("a"), router=ROUTER), GuardRequest(once=True, policy=BUSY), Quiet())
+    (left,) = guard(replace(inventory("a"), router=ROUTER), GuardRequest(once=True, policy=BUSY), Notes())
     assert left.view.name == "a"
 
 
@@ -165,7 +156,7 @@ def test_the_hook_is_called_once_for_a_port_that_is_back_and_again_in_another_ru
 ) -> None:
     gone, back = on_rails("r1", up=False), on_rails("r1", up=True)
     script = Script(monkeypatch, c=[READY, gone, back, back, gone, back, on_rails("r2", up=True), FAILED])
-    guard(inventory("c"), GuardRequest(policy=BUSY), Quiet())
+    guard(inventory("c"), GuardRequest(policy=BUSY), Notes())
     assert script.told == ["back c", "back c", "failed c"]
 
 
@@ -183,5 +174,241 @@ def test_a_node_that_did_not_answer_is_not_asked_what_was_begun(monkeypatch: pyt
         return ()
 
     monkeypatch.setattr(guarding, "interrupted", interrupted)
-    guard(inventory("one"), GuardRequest(once=True, policy=BUSY), Quiet())
+    guard(inventory("one"), GuardRequest(once=True, policy=BUSY), Notes())
     assert asked == [["here"]]
+
+
+NOW = Policy(limit=3, first_pause_s=60, degrade_after_s=0)
+TCP = Finding(
+    id="TRAFFIC-ON-TCP", severity=Severity.SLOW, node="node2", title="all of it uses TCP", effect="half as fast"
+)
+LOST = Unreachable("no answer", where="node", fix="look")
+
+
+def node(name: str, *, spare: bool = False) -> NodeSpec:
+    return NodeSpec(name=name, gang="gang0", node_rank=0, reach=Reach(host="none"), spare=spare)
+
+
+@dataclass
+class Cluster(Notes):
+    """A failed gang of four nodes, perhaps with a spare. lost: does not answer; sick: the doctor refuses it;
+    missing: its newest run was without it; ends: what a start on other nodes raises; breaks: what the doctor raises;
+    off: nodes without a usable RDMA port, under a plan that needs one; state: of the gang; gpus: of every node."""
+
+    lost: tuple[str, ...] = ()
+    sick: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    ends: Exception | None = None
+    breaks: Exception | None = None
+    off: tuple[str, ...] = ()
+    state: GangState = GangState.FAILED
+    gpus: tuple[str, ...] = ("GPU-a", "GPU-b", "GPU-c")
+    asked: list[list[str]] = field(default_factory=list)
+    without: list[tuple[str, ...]] = field(default_factory=list)
+    returns: int = 0
+
+    @property
+    def gang(self) -> GangSpec:
+        nodes = tuple(node(f"node{rank}") for rank in range(4))
+        return GangSpec(name="gang0", nodes=nodes, spares=tuple(node(name, spare=True) for name in self.spares))
+
+    def see(self, *_: object, **__: object) -> tuple[GangView, ...]:
+        nodes = tuple(self._seen(rank, spec.name) for rank, spec in enumerate(self.gang.nodes))
+        members = tuple(one.name for one in nodes if one.name not in self.missing)
+        spares = tuple(self._seen(-1, name) for name in self.spares)
+        cause = Cause(node="node0", text="it was lost")
+        trouble = "nodes" if self.state is GangState.DEGRADED else ""
+        return (
+            GangView(name="gang0", state=self.state, cause=cause, nodes=nodes, members=members, plan_id="over-tcp",
+                     trouble=trouble, service_healthy=self.state is GangState.READY, missing=self.missing,
+                     spares=spares),
+        )  # fmt: skip
+
+    def _seen(self, rank: int, name: str) -> NodeView:
+        return NodeView(name=name, node_rank=rank, state=NodeState.FAILED, error=LOST if name in self.lost else None)
+
+    def examine(self, _: object, specs: Collection[str]) -> Any:
+        if self.breaks is not None:
+            raise self.breaks
+        found = [Finding(id="GPU-MISSING", severity=Severity.STOP, node=name, title="a GPU is gone", fix="look")
+                 for name in specs if name in self.sick]  # fmt: skip
+        found += [replace(TCP, node=name) for name in specs if name in self.off]
+        port = SimpleNamespace(name="mlx5_0:1", active=True)
+        gpus = [SimpleNamespace(uuid=uuid, lost="") for uuid in self.gpus]
+        ports = {name: SimpleNamespace(rdma=() if name in self.off else (port,), gpus=gpus) for name in specs}
+        return SimpleNamespace(findings=tuple(found), failures={}, cluster=SimpleNamespace(topologies=ports))
+
+    def asked_of(self, _: object, gang: GangSpec) -> object:
+        self.asked.append([one.name for one in gang.nodes])
+        return Asked(model="m")
+
+    def up(self, _: object, __: str, without: tuple[str, ...] | None = None) -> Any:
+        """A start on these nodes; None: the return to all."""
+        if without is None:
+            self.returns += 1
+            return SimpleNamespace(views=self.see())
+        self.without.append(without)
+        if self.ends is not None:
+            raise self.ends
+        return SimpleNamespace(views=self.see(), plan=SimpleNamespace(findings=(TCP,) if self.off else ()))
+
+    def staged_plan(self, _: object, gang: GangSpec, **__: object) -> Any:
+        planned = SimpleNamespace(gpus=(0, 1), gpu_uuids=("GPU-a", "GPU-b"))
+        return SimpleNamespace(requests={one.name: planned for one in gang.nodes})
+
+    def against_starts(self, *_: object) -> StartRefusal | None:
+        error = InputError("none of its RDMA ports can be used", where="".join(self.off), fix="look")
+        return StartRefusal(error=error, outdated=True) if self.off else None
+
+
+def guarded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, looks: int) -> _Post:
+    for name in ("see", "examine", "asked_of", "against_starts"):
+        monkeypatch.setattr(guarding, name, getattr(cluster, name))
+    monkeypatch.setattr(_Post, "_up", cluster.up)
+    monkeypatch.setattr(guarding, "interrupted", lambda *_, **__: ())
+    monkeypatch.setattr(guarding, "GangLock", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(guarding, "staged_plan", cluster.staged_plan)
+    nothing: Any = None
+    inventory = Inventory(path="hosts.yml", gangs=(cluster.gang,))
+    post = _Post(inventory, nothing, cluster.gang, GuardRequest(policy=NOW, restores=True), cluster)
+    for _ in range(looks):
+        post._look()
+    return post
+
+
+def test_a_survivor_with_a_stop_finding_is_left_out_too_and_that_counts_no_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(lost=("node0",), sick=("node1",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.memory.restarts, cluster.without) == (0, [])
+    assert post.decision.do is GuardAction.WAIT and "GPU-MISSING" in post.decision.why
+    post._look()
+    assert (post.memory.restarts, cluster.without) == (1, [("node0", "node1")])
+
+
+def test_a_finding_of_a_node_is_none_of_the_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), sick=("node1",), spares=("spare0",))
+    post = guarded(cluster, monkeypatch, looks=2)
+    assert (post.memory.unfit, cluster.without) == ((), [("node0", "node1")])
+
+
+def test_a_spare_with_a_stop_finding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), sick=("spare0",), spares=("spare0",))
+    post = guarded(cluster, monkeypatch, looks=2)
+    assert (post.memory.unfit, cluster.without) == ((), [("node0", "spare0")])
+
+
+@pytest.mark.parametrize("spares", [(), ("spare0",)])
+def test_a_refusal_of_the_start_itself_counts_nothing(spares: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = FindingsError("RAIL-SUBNETS: rails differ", where="the cluster", fix="look")
+    post = guarded(Cluster(lost=("node0",), spares=tuple(spares), ends=refused), monkeypatch, looks=1)
+    assert (post.memory.restarts, post.memory.unfit, post.memory.held_back) == (0, (), 1)
+    assert post.decision.do is GuardAction.WAIT and "RAIL-SUBNETS" in post.decision.why
+
+
+def test_a_start_that_failed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = GangFailed("TP3 was killed", where="gang0", fix="look")
+    assert guarded(Cluster(lost=("node0",), ends=failed), monkeypatch, looks=1).memory.restarts == 1
+
+
+def test_a_node_that_is_back_takes_part_and_is_not_asked_what_the_gang_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(lost=("node0",), missing=("node2",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (cluster.without, cluster.asked) == ([("node0",)], [["node1", "node3"]])
+    assert any("it serves" in one.why and "3 of 4 nodes, without node0" in one.why for one in cluster.decisions)
+    assert post.memory.restarts == 1
+
+
+def test_a_node_without_an_rdma_port_has_its_gang_planned_anew_with_the_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.memory.restarts, cluster.without) == (0, []), "a link may be training: it is looked at again first"
+    post.memory = replace(post.memory, not_before=0.0)
+    post._look()
+    assert (post.memory.restarts, cluster.without, post.memory.replanned) == (1, [()], "over-tcp")
+    said = cluster.decisions[-1].why
+    assert "4 of 4 nodes, planned anew; all of it uses TCP; half as fast" in said
+
+
+def off_for_long(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> _Post:
+    """A guard that is about to make a new plan."""
+    post = guarded(cluster, monkeypatch, looks=1)
+    post.memory = replace(post.memory, not_before=0.0)
+    return post
+
+
+def test_a_port_that_is_back_in_time_needs_no_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = off_for_long(cluster, monkeypatch)
+    cluster.off = ()
+    post._look()
+    assert (cluster.without, post.memory.outdated_since) == ([], None)
+
+
+def test_a_plan_that_can_not_be_made_counts_nothing_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",), ends=InputError("no layout", where="node2", fix="look"))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    assert (cluster.without, post.memory.restarts, post.memory.replanned) == ([()], 0, "")
+    post.memory, cluster.ends = replace(post.memory, not_before=0.0), None
+    post._look()
+    assert (len(cluster.without), post.memory.replanned) == (2, "over-tcp")
+
+
+def test_a_node_with_a_stop_finding_beside_it_is_left_out_of_the_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",), sick=("node1",), missing=("node1",))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    assert (cluster.without, post.memory.barred) == ([], ("node1",))
+    post.memory = replace(post.memory, not_before=0.0)
+    post._look()
+    assert cluster.without == [("node1",)]
+
+
+def test_a_gang_that_was_planned_anew_returns_once_its_ports_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(off=("node2",))
+    post = off_for_long(cluster, monkeypatch)
+    post._look()
+    cluster.state = GangState.READY
+    post._look()
+    assert (post.decision.do, cluster.returns) == (GuardAction.RETURN, 0)
+    assert "node2: all of it uses TCP; half as fast" in cluster.decisions[-1].why
+    for off, returns in (("node1",), 0), ((), 0), ((), 1):
+        cluster.off, post.memory = off, replace(post.memory, return_at=0.0)
+        post._look()
+        assert cluster.returns == returns
+    assert any("ports of two looks in a row are the same" in one.why for one in cluster.decisions)
+    assert post.memory.replanned == ""
+
+
+def test_a_node_that_is_back_is_reason_enough_to_return_while_a_port_is_still_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(off=("node2",), missing=("node3",), state=GangState.DEGRADED)
+    post = guarded(cluster, monkeypatch, looks=0)
+    post.memory = replace(post.memory, replanned="over-tcp")
+    post._look()
+    post.memory = replace(post.memory, return_at=0.0)
+    post._look()
+    assert cluster.returns == 1
+
+
+def test_a_node_returns_with_the_cards_that_it_had_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(missing=("node3",), state=GangState.DEGRADED, gpus=("GPU-a", "GPU-c"))
+    post = guarded(cluster, monkeypatch, looks=1)
+    for gpus, returns in (cluster.gpus, 0), (cluster.gpus, 0), (("GPU-c", "GPU-b", "GPU-a"), 0), ((), 1):  # two looks
+        cluster.gpus, post.memory = gpus, replace(post.memory, return_at=0.0)
+        post._look()
+        assert cluster.returns == returns
+    told = next(one.why for one in cluster.decisions if "it lost" in one.why)
+    assert "node3: it lost GPU 1 (GPU-b); to use others: l40s-deploy up --model m --gang gang0 --replace" in told
+
+
+def test_a_doctor_that_can_not_be_asked_holds_back_and_ends_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(lost=("node0",), breaks=Unreachable("no answer", where="node1", fix="look"))
+    post = guarded(cluster, monkeypatch, looks=1)
+    assert (post.decision.do, post.memory.restarts, cluster.without) == (GuardAction.WAIT, 0, [])

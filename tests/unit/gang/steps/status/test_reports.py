@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.support.local_gang import LocalGang
 from tests.support.reference_cluster import gang, node
 
+from orchestrator import __version__
 from orchestrator.gang.steps.status.reports import as_it_runs
+from orchestrator.gang.steps.status.versions import versions
 from orchestrator.gang.view import GangView
 from orchestrator.model.gang_state import GangState
 
@@ -28,3 +32,14 @@ def test_its_members_in_their_order_and_no_spare_that_waits(members: tuple[str, 
     runs = as_it_runs(FOUR, GangView(name="gang0", state=GangState.READY, members=members))
     assert [one.name for one in runs.nodes] == nodes.split() and not runs.spares
     assert [one.node_rank for one in runs.nodes] == list(range(len(runs.nodes)))
+
+
+@pytest.mark.processes
+def test_versions_of_a_gang(local: Callable[..., LocalGang]) -> None:
+    gang = local()
+    assert [(one.state, one.agent) for one in versions(gang.inventory)] == [("absent", "")] * 2
+    gang.up()
+    told = versions(gang.inventory)
+    assert [(one.node, one.state, one.agent, one.stack) for one in told] == [
+        (gang.name(rank), "ready", __version__, told[0].stack) for rank in (0, 1)
+    ]
