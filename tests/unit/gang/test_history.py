@@ -1,4 +1,4 @@
-"""Runs that the nodes have kept, with what the audit log says about them."""
+"""Runs that the nodes have kept: who started each, and why the last one failed."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,7 @@ def test_the_document(run: Run) -> None:
     code, out, _ = run((DONE,), "--json")
     assert code == 0
     assert json.loads(out)["nodes"] == [
-        {
-            "gang": "g",
-            "name": "a",
-            "state": "stopped",
-            "was": "ready",
-            "left_behind": [],
-            "held": [],
-            "error": None,
-        }
+        {"gang": "g", "name": "a", "state": "stopped", "was": "ready", "left_behind": [], "held": [], "error": None}
     ]
 
 
@@ -80,32 +73,17 @@ LOST = Unreachable("no route", where="b", fix="look")
 
 
 @pytest.mark.parametrize(
-    ("other", "code", "words"),
+    ("told", "code", "words"),
     [
-        (
-            StopResult(gang="g", node="b", was="unreachable", error=LOST, told=StopAnswer(state="unknown")),
-            4,
-            "b: no route",
-        ),
-        (
-            StopResult(gang="g", node="b", was="ready", told=StopAnswer(state="failed", left_behind=(7, 8))),
-            5,
-            "process 7, 8 does not exit",
-        ),
-        (
-            StopResult(gang="g", node="b", was="ready", told=StopAnswer(state="stopped", alive=True)),
-            5,
-            "still stopping",
-        ),
-        (
-            StopResult(gang="g", node="b", was="ready", told=StopAnswer(state="stopped", held=("GPU 3: 2.0 GiB",))),
-            5,
-            "GPU 3: 2.0 GiB",
-        ),
+        (LOST, 4, "b: no route"),
+        (StopAnswer(state="failed", left_behind=(7, 8)), 5, "process 7, 8 does not exit"),
+        (StopAnswer(state="stopped", alive=True), 5, "still stopping"),
+        (StopAnswer(state="stopped", held=("GPU 3: 2.0 GiB",)), 5, "GPU 3: 2.0 GiB"),
     ],
-    ids=["unreachable", "left behind", "still stopping", "memory held"],
 )
-def test_what_is_not_clean_is_told_and_counts(run: Run, other: StopResult, code: int, words: str) -> None:
+def test_what_is_not_clean_is_told_and_counts(run: Run, told: StopAnswer | Unreachable, code: int, words: str) -> None:
+    other = StopResult(gang="g", node="b", was="ready")
+    other = replace(other, error=told) if isinstance(told, Unreachable) else replace(other, told=told)
     found, out, err = run((DONE, other))
     assert (found, words in err) == (code, True)
     assert out.startswith("g: stopped on a")

@@ -1,4 +1,4 @@
-"""A lock stays fresh while its holder waits for a long step."""
+"""A lock stays fresh while its holder waits for a long step, and tells whether its process still runs."""
 
 from __future__ import annotations
 

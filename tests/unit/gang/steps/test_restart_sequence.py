@@ -1,4 +1,4 @@
-"""A gang's turn: the steps done while its engine still drains."""
+"""A gang's turn: the steps done while its engine still drains; and what goes on after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`up` on a gang that serves another plan, over real agents: refused by default, replaced by --replace, undone."""
+"""`up` on a gang that serves another plan, over real agents; and on one that others lead, which clients are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gang as defined by its newest run's nodes."""
+"""What nodes report: a gang as defined by its newest run's nodes, and their releases."""
 
 from __future__ import annotations
 
