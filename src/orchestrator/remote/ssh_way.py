@@ -1,10 +1,12 @@
-"""Connects to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key; notices dead ones.
+"""Connects to a node: TCP, jump hosts or a proxy command, key exchange, host key, our own key; notices dead ones. Host
+keys can be looked at without a login, and remembered.
 
 All of it has one deadline. Each kind of failure has its own message.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import logging
@@ -13,18 +15,21 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import paramiko
 
 from orchestrator.model.errors import DeployError, Unreachable
+from orchestrator.model.inventory import NodeSpec
+from orchestrator.model.per_node import PerNode
 from orchestrator.remote import known_hosts
 from orchestrator.remote.deadline import Deadline, DeadlinePassed
-from orchestrator.remote.known_hosts import KnownKey
+from orchestrator.remote.known_hosts import KnownKey, fingerprint
 from orchestrator.remote.ssh_keys import candidates
-from orchestrator.remote.ssh_target import SshTarget
+from orchestrator.remote.ssh_target import SshTarget, target_of
 
 DEAD_LINK_S = 10
 """A direct connection whose peer acknowledges nothing for this long is lost: TCP_USER_TIMEOUT of tcp(7)."""
@@ -60,26 +65,13 @@ class SshConnection:
 
 def open_way(target: SshTarget, deadline_s: float) -> SshConnection:
     """Connect and log in. Raises Unreachable, HostKeyError, InputError."""
-    deadline = Deadline(deadline_s)
-    closers: list[Callable[[], object]] = []
-    way: SshConnection | None = None
-    hop = target
-    try:
-        for hop in (*target.jumps, target):
-            through = way.transport if way else None
-            with _turn(hop, deadline):
-                transport = _logged_in(hop, through, deadline, closers)
-            way = SshConnection(transport, closers)
-    except DeadlinePassed:
-        _close_all(closers)
-        raise _silent(hop, deadline_s) from None
-    except (paramiko.SSHException, EOFError, OSError) as fault:
-        _close_all(closers)
-        raise _no_ssh(hop, fault) from None
-    except BaseException:
-        _close_all(closers)
-        raise
-    assert way is not None
+    deadline, closers = Deadline(deadline_s), list[Callable[[], object]]()
+    through: paramiko.Transport | None = None
+    for hop in (*target.jumps, target):
+        with _in_words(hop, deadline_s, closers), _turn(hop, deadline):
+            through = _logged_in(hop, through, deadline, closers)
+    assert through is not None
+    way = SshConnection(through, closers)
     patience_s = SILENT_SSHD_S if target.direct else PATIENCE_S
     closers.append(heartbeat(way.transport, way.close, patience_s=patience_s))
     return way
@@ -90,22 +82,80 @@ def shown_key(target: SshTarget, deadline_s: float) -> tuple[str, bytes]:
 
     Jump hosts in front of it must be known. Raises as open_way does.
     """
-    deadline = Deadline(deadline_s)
-    closers: list[Callable[[], object]] = []
+    deadline, closers = Deadline(deadline_s), list[Callable[[], object]]()
     through: paramiko.Transport | None = None
-    hop = target
-    try:
-        for hop in target.jumps:
+    for hop in target.jumps:
+        with _in_words(hop, deadline_s, closers):
             through = _logged_in(hop, through, deadline, closers)
-        hop = target
-        transport = _transport(hop, through, deadline, closers)
-        return _exchange(transport, deadline, known_hosts.known_keys(hop))
-    except DeadlinePassed:
-        raise _silent(hop, deadline_s) from None
-    except (paramiko.SSHException, EOFError, OSError) as fault:
-        raise _no_ssh(hop, fault) from None
-    finally:
+    with _in_words(target, deadline_s, closers):
+        transport = _transport(target, through, deadline, closers)
+        shown = _exchange(transport, deadline, known_hosts.known_keys(target))
+    _close_all(closers)
+    return shown
+
+
+@dataclass(frozen=True, slots=True)
+class ShownKey:
+    """kind: as OpenSSH calls it. key: in base64. known: by known_hosts, or to be recorded at the first login anyway"""
+
+    kind: str
+    key: str
+    fingerprint: str
+    known: bool
+
+
+def scan_host_keys(nodes: Iterable[NodeSpec], *, deadline_s: float) -> PerNode[ShownKey]:
+    """Each node's key; a node that does not answer, or whose key is not the one that we know, is a failure."""
+    found: dict[str, ShownKey] = {}
+    failures: dict[str, DeployError] = {}
+
+    def one(spec: NodeSpec) -> None:
+        try:
+            found[spec.name] = _scan(spec, deadline_s)
+        except DeployError as failure:
+            failures[spec.name] = failure
+
+    nodes = list(nodes)
+    with ThreadPoolExecutor(max_workers=len(nodes) or 1) as pool:
+        list(pool.map(one, nodes))
+    return PerNode(found, failures).ordered([node.name for node in nodes])
+
+
+def remember_host_keys(nodes: Iterable[NodeSpec], keys: Mapping[str, ShownKey]) -> str:
+    """Append the keys that are not known to the first known_hosts file; its path, '' where nothing was to be done."""
+    file = ""
+    for node in nodes:
+        key = keys.get(node.name)
+        if key is not None and not key.known:
+            target = target_of(node)
+            known_hosts.record(target, key.kind, key.key)
+            file = str(target.known_hosts[0]) if target.known_hosts else ""
+    return file
+
+
+def _scan(spec: NodeSpec, deadline_s: float) -> ShownKey:
+    target = target_of(spec)
+    kind, key = shown_key(target, deadline_s)
+    encoded = base64.b64encode(key).decode("ascii")
+    known = known_hosts.known_keys(target)
+    if not any(not line.marker for line in known) and not any(line.key == encoded for line in known):
+        return ShownKey(kind, encoded, fingerprint(key), known=target.accept_new)
+    known_hosts.check(target, kind, key, known)
+    return ShownKey(kind, encoded, fingerprint(key), known=True)
+
+
+@contextlib.contextmanager
+def _in_words(hop: SshTarget, deadline_s: float, closers: list[Callable[[], object]]) -> Iterator[None]:
+    """A failure at this server ends all that was opened, and is told in words."""
+    try:
+        yield
+    except BaseException as fault:
         _close_all(closers)
+        if isinstance(fault, DeadlinePassed):
+            raise _silent(hop, deadline_s) from None
+        if isinstance(fault, (paramiko.SSHException, EOFError, OSError)):
+            raise _no_ssh(hop, fault) from None
+        raise
 
 
 def _logged_in(

@@ -307,10 +307,14 @@ def config(*servers: Sshd, proxy: str = "") -> str:
     return str(path)
 
 
+def behind(*gates: Sshd) -> tuple[tuple[str, str], ...]:
+    """SSH options that lead through these servers."""
+    return ("configfile", config(*gates)), ("proxyjump", ",".join(f"hop{number}" for number in range(len(gates))))
+
+
 def test_through_a_jump_host(sshd: Sshd, start_sshd: Start, eventually: Callable[..., None]) -> None:
     gate = start_sshd()
-    options = (("configfile", config(gate)), ("proxyjump", "hop0"))
-    session = open_session(sshd.spec(ssh_options=options), deadline_s=20)
+    session = open_session(sshd.spec(ssh_options=behind(gate)), deadline_s=20)
     assert session.run("echo through", deadline_s=20).out == b"through\n"
     assert gate.sessions()
     session.close()
@@ -319,7 +323,7 @@ def test_through_a_jump_host(sshd: Sshd, start_sshd: Start, eventually: Callable
 
 
 def test_through_two_jump_hosts(sshd: Sshd, start_sshd: Start) -> None:
-    options = (("configfile", config(start_sshd(), start_sshd())), ("proxyjump", "hop0,hop1"))
+    options = behind(start_sshd(), start_sshd())
     session = open_session(sshd.spec(ssh_options=options), deadline_s=30)
     assert session.run("echo through", deadline_s=20).out == b"through\n"
     session.close()
@@ -327,7 +331,7 @@ def test_through_two_jump_hosts(sshd: Sshd, start_sshd: Start) -> None:
 
 def test_many_nodes_behind_one_gate_that_admits_few_strangers(sshd: Sshd, start_sshd: Start) -> None:
     """sshd drops connections beyond MaxStartups that have not logged in yet (its default is 10:30:100)."""
-    options = (("configfile", config(start_sshd("MaxStartups 8:100:8"))), ("proxyjump", "hop0"))
+    options = behind(start_sshd("MaxStartups 8:100:8"))
     with Fleet([sshd.spec(f"n{number}", ssh_options=options) for number in range(16)], connect_deadline_s=60) as fleet:
         done = fleet.on_every(lambda session: session.run("true", deadline_s=60).status)
     assert not done.failures
@@ -385,8 +389,7 @@ def test_a_busy_sshd_is_asked_longer_where_it_has_let_us_in(
 
 def test_a_jump_host_that_dies_ends_the_session(sshd: Sshd, start_sshd: Start) -> None:
     gate = start_sshd()
-    options = (("configfile", config(gate)), ("proxyjump", "hop0"))
-    lines = open_session(sshd.spec(ssh_options=options), deadline_s=20).stream("echo x; sleep 60", deadline_s=None)
+    lines = open_session(sshd.spec(ssh_options=behind(gate)), deadline_s=20).stream("echo x; sleep 60", deadline_s=None)
     assert next(lines) == b"x\n"
     gate.kill_sessions()
     with pytest.raises(Unreachable, match="connection was lost"):
@@ -394,19 +397,18 @@ def test_a_jump_host_that_dies_ends_the_session(sshd: Sshd, start_sshd: Start) -
 
 
 def test_a_node_that_the_jump_host_cannot_reach(sshd: Sshd, start_sshd: Start) -> None:
-    options = (("configfile", config(start_sshd())), ("proxyjump", "hop0"))
+    gate = start_sshd()
     with socket.socket() as taken:
         taken.bind((sshd.address, 0))
         with pytest.raises(Unreachable, match="jump host cannot reach"):
-            connect(sshd.spec(port=taken.getsockname()[1], ssh_options=options), deadline_s=20)
+            connect(sshd.spec(port=taken.getsockname()[1], ssh_options=behind(gate)), deadline_s=20)
 
 
 def test_the_host_key_of_a_jump_host_is_checked(sshd: Sshd, start_sshd: Start) -> None:
     gate = start_sshd()
-    options = (("configfile", config(gate)), ("proxyjump", "hop0"))
     gate.known_hosts.write_text("")
     with pytest.raises(HostKeyError, match="unknown") as caught:
-        connect(sshd.spec(ssh_options=options), deadline_s=20)
+        connect(sshd.spec(ssh_options=behind(gate)), deadline_s=20)
     assert caught.value.where.startswith("jump host hop0")
 
 
@@ -414,8 +416,7 @@ def test_a_frozen_node_behind_a_jump_host_is_noticed(
     sshd: Sshd, start_sshd: Start, eventually: Callable[..., None]
 ) -> None:
     node = start_sshd()
-    options = (("configfile", config(sshd)), ("proxyjump", "hop0"))
-    session = open_session(node.spec(ssh_options=options), deadline_s=20)
+    session = open_session(node.spec(ssh_options=behind(sshd)), deadline_s=20)
     stop_beats = heartbeat(session._way.transport, session.close, interval_s=0.05, patience_s=0.5)
     assert session.run("sleep 0.3; echo alive", deadline_s=20).out == b"alive\n"
     node.freeze_sessions()

@@ -103,7 +103,7 @@ def _trusted(
     nodes: Sequence[NodeSpec], keys: Mapping[str, ShownKey], accept: bool, questions: Questions, screen: Screen
 ) -> None:
     """Show every key; record the unknown ones if the operator confirms them. Raises HostKeyError."""
-    from orchestrator.hosts.steps.init import remember
+    from orchestrator.hosts.steps.init import remember_host_keys
 
     for name, key in keys.items():
         screen.say(f"{name}: host key {key.kind} {key.fingerprint} ({'known' if key.known else 'not known yet'})")
@@ -118,7 +118,7 @@ def _trusted(
             where="init",
             fix=f"compare the fingerprints, then run it again with {_TRUST}",
         )
-    if file := remember(nodes, keys):
+    if file := remember_host_keys(nodes, keys):
         screen.say(f"{len(unknown)} host keys added to {file}")
 
 

@@ -19,15 +19,15 @@ from orchestrator.model.per_node import PerNode
 from orchestrator.model.topology import NETWORKS, Area, Topology
 from orchestrator.planning.choices import not_read
 from orchestrator.records.documents import write_whole
-from orchestrator.remote import host_key_scan
+from orchestrator.remote import ssh_way
 from orchestrator.remote.fleet import Fleet
-from orchestrator.remote.host_key_scan import ShownKey, remember
 from orchestrator.remote.session import Session
 from orchestrator.remote.ssh_target import target_of
+from orchestrator.remote.ssh_way import ShownKey, remember_host_keys
 from orchestrator.topology.build import build
 from orchestrator.topology.network import tcp_interface
 
-__all__ = ["ShownKey", "remember"]
+__all__ = ["ShownKey", "remember_host_keys"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def usual_user(node: NodeSpec) -> str:
 
 def scan(nodes: Sequence[NodeSpec]) -> PerNode[ShownKey]:
     """The host key that each node shows."""
-    return host_key_scan.scan(nodes, deadline_s=INIT_CONNECT_S)
+    return ssh_way.scan_host_keys(nodes, deadline_s=INIT_CONNECT_S)
 
 
 def log_in(nodes: Sequence[NodeSpec]) -> PerNode[Login]:
