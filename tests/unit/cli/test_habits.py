@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -106,85 +107,73 @@ def test_no_color_takes_the_colours_away(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not coloured(NO_COLOR="1")
 
 
-def test_bash_completes_verbs_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    script = tmp_path / "l40s-deploy.bash"
-    script.write_text(capsys.readouterr().out)
+@pytest.fixture
+def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Path]:
+    """A shell's completion script, as a file."""
 
-    def completed(*words: str) -> set[str]:
-        shell = (
-            f"source {script}; f=$(complete -p l40s-deploy | grep -o -- '-F [^ ]*' | cut -c4-);"
-            f'COMP_WORDS=({" ".join(words)} ""); COMP_CWORD={len(words)}; [ "{words[-1]}" = -- ] && '
-            f'COMP_WORDS=({" ".join(words)}) && COMP_CWORD={len(words) - 1}; $f; printf "%s\\n" "${{COMPREPLY[@]}}"'
-        )
-        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, timeout=20)
-        return set(done.stdout.split())
+    def write(shell: str) -> Path:
+        assert main(["completion", shell]) == 0
+        path = tmp_path / "_l40s-deploy"
+        path.write_text(capsys.readouterr().out)
+        return path
 
-    assert set(VERBS) <= completed("l40s-deploy")
-    assert "push" in completed("l40s-deploy", "checkpoint")
-    assert {"--watch", "--wide"} <= completed("l40s-deploy", "status", "--")
+    return write
+
+
+def told(*words: str) -> list[str]:
+    """The lines that a shell prints."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("typed", "wanted"),
     [
-        ("status", {"gang0"}),
-        ("logs --node", {"l40s-0", "l40s-3"}),
-        ("plan --model", {"GLM-4.6-FP8"}),
-        ("up", {"gang0", "GLM-4.6-FP8"}),
+        ("", {*VERBS}),
+        ("checkpoint ", {"push"}),
+        ("status --", {"--watch", "--wide"}),
+        ("status ", {"gang0"}),
+        ("logs --node ", {"l40s-0", "l40s-3"}),
+        ("plan --model ", {"GLM-4.6-FP8"}),
+        ("up ", {"gang0", "GLM-4.6-FP8"}),
     ],
 )
-def test_bash_completes_gangs_nodes_and_models(
-    words: str, wanted: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_bash_completes_verbs_options_gangs_nodes_and_models(
+    typed: str, wanted: set[str], script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["completion", "bash"]) == 0
-    script = tmp_path / "l40s-deploy.bash"
-    script.write_text(capsys.readouterr().out)
     monkeypatch.setenv("L40S_INVENTORY", str(REFERENCE))
-    ours = f'l40s-deploy() {{ {sys.executable} -m orchestrator.cli.main "$@"; }}'
+    words = typed if typed.endswith("--") else f'{typed}""'
     shell = (
-        f"{ours}; source {script}; f=$(complete -p l40s-deploy | grep -o -- '-F [^ ]*' | cut -c4-);"
-        f'COMP_WORDS=(l40s-deploy {words} ""); COMP_CWORD={len(words.split()) + 1}; $f;'
-        ' printf "%s\\n" "${COMPREPLY[@]}"'
+        f'l40s-deploy() {{ {sys.executable} -m orchestrator.cli.main "$@"; }}; source {script("bash")};'
+        f"COMP_WORDS=(l40s-deploy {words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1));"
+        "$(complete -p l40s-deploy | grep -o -- '-F [^ ]*' | cut -c4-); printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True, timeout=120)
-    assert wanted <= set(done.stdout.split()), done.stderr
+    assert wanted <= {*told("bash", "-c", shell)}
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_get_a_script_with_every_verb(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    out = capsys.readouterr().out
-    assert (all(verb in out for verb in VERBS) and "--hung-after" in out) or "hung-after" in out
+def test_other_shells_get_a_script_with_every_verb(shell: str, script: Callable[[str], Path]) -> None:
+    text = script(shell).read_text()
+    assert all(verb in text for verb in VERBS) and "hung-after" in text
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_completes_verbs_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "fish"]) == 0
-    script = tmp_path / "l40s-deploy.fish"
-    script.write_text(capsys.readouterr().out)
-
-    def completed(line: str) -> set[str]:
-        words = ["fish", "--no-config", "-c", f"source {script}; complete -C '{line}'"]
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=20)
-        return {offered.partition("\t")[0] for offered in done.stdout.splitlines()}
-
-    assert set(VERBS) <= completed("l40s-deploy ")
-    assert {"--watch", "--wide"} <= completed("l40s-deploy status --")
+def test_fish_completes_verbs_and_options(script: Callable[[str], Path]) -> None:
+    path = script("fish")
+    for line, wanted in (("l40s-deploy ", {*VERBS}), ("l40s-deploy status --", {"--watch", "--wide"})):
+        offered = told("fish", "--no-config", "-c", f"source {path}; complete -C '{line}'")
+        assert wanted <= {one.partition("\t")[0] for one in offered}
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_takes_the_script_as_the_completion_of_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["completion", "zsh"]) == 0
-    (tmp_path / "_l40s-deploy").write_text(capsys.readouterr().out)
+def test_zsh_takes_the_script_as_the_completion_of_the_command(script: Callable[[str], Path]) -> None:
+    folder = script("zsh").parent
     shell = (
-        f"autoload -Uz compinit; fpath=({tmp_path} $fpath); compinit -u -d {tmp_path}/dump;"
+        f"autoload -Uz compinit; fpath=({folder} $fpath); compinit -u -d {folder}/dump;"
         "zsh -n $fpath[1]/_l40s-deploy && print ${_comps[l40s-deploy]}"
     )
-    done = subprocess.run(["zsh", "-f", "-c", shell], capture_output=True, text=True, check=False, timeout=20)
-    assert done.stdout.strip() == "_l40s-deploy", done.stderr
+    assert told("zsh", "-f", "-c", shell) == ["_l40s-deploy"]
 
 
 def test_without_a_cluster_the_own_version_is_an_answer(

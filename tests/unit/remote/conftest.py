@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.waiting import until as eventually
+from tests.support.waiting import until
 
 from orchestrator.model.inventory import NodeSpec, Reach
 
@@ -90,11 +90,6 @@ def _with_children(pids: list[int]) -> list[int]:
     return found
 
 
-@pytest.fixture(name="eventually")
-def _eventually() -> Callable[..., None]:
-    return eventually
-
-
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with client keys: `client`, `other`, and `locked`, which has a passphrase."""
@@ -158,7 +153,7 @@ def _start(folder: Path, client_key: Path, number: int, lines: tuple[str, ...], 
     )
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(config)], stderr=log, stdin=subprocess.DEVNULL)
-    eventually(lambda: process.poll() is not None or _answers(address, port))
+    until(lambda: process.poll() is not None or _answers(address, port))
     assert process.poll() is None, (folder / "log").read_text()
     return Sshd(folder, address, port, client_key, process, cache)
 

@@ -134,9 +134,7 @@ def test_a_defect_of_ours_is_raised() -> None:
         fleet.on_every(work)
 
 
-def test_a_connection_is_kept_and_reopened_when_lost(
-    start_sshd: Callable[..., Sshd], eventually: Callable[..., None]
-) -> None:
+def test_a_connection_is_kept_and_reopened_when_lost(start_sshd: Callable[..., Sshd]) -> None:
     server = start_sshd()
 
     def which(session: Session) -> bytes:
@@ -146,11 +144,11 @@ def test_a_connection_is_kept_and_reopened_when_lost(
         first = fleet.on_every(which).all()["node0"]
         assert fleet.on_every(which).all()["node0"] == first
         server.kill_sessions()
-        eventually(lambda: "node0" in fleet.on_every(which).values)
+        until(lambda: "node0" in fleet.on_every(which).values)
         assert fleet.on_every(which).all()["node0"] != first
 
 
-def test_closing_ends_work_and_connections(start_sshd: Callable[..., Sshd], eventually: Callable[..., None]) -> None:
+def test_closing_ends_work_and_connections(start_sshd: Callable[..., Sshd]) -> None:
     server = start_sshd()
     started = threading.Event()
 
@@ -167,7 +165,7 @@ def test_closing_ends_work_and_connections(start_sshd: Callable[..., Sshd], even
     threading.Thread(target=close_when_started).start()
     done = fleet.on_every(long)
     assert isinstance(done.failures["node0"], Unreachable)
-    eventually(lambda: not server.sessions())
+    until(lambda: not server.sessions())
     assert isinstance(fleet.on_every(long).failures["node0"], Unreachable)
 
 

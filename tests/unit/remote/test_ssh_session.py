@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.waiting import slack
+from tests.support.waiting import slack, until
 from tests.unit.remote.conftest import AS_SUDO, fake_sudo
 
 from orchestrator.model.errors import HostKeyError, InputError, NodeError, Unreachable
@@ -40,15 +40,13 @@ def test_a_frozen_sshd_meets_the_deadline(start_sshd: Start) -> None:
     assert time.monotonic() - start < 5 * slack() and not session.alive
 
 
-def test_a_lost_connection_is_unreachable_and_no_empty_answer(
-    start_sshd: Start, eventually: Callable[..., None]
-) -> None:
+def test_a_lost_connection_is_unreachable_and_no_empty_answer(start_sshd: Start) -> None:
     server = start_sshd()
     session = open_session(server.spec(), deadline_s=20)
     marker = server.folder / "started"
 
     def kill_when_started() -> None:
-        eventually(marker.exists)
+        until(marker.exists)
         server.kill_sessions()
 
     killer = threading.Thread(target=kill_when_started)
@@ -312,14 +310,14 @@ def behind(*gates: Sshd) -> tuple[tuple[str, str], ...]:
     return ("configfile", config(*gates)), ("proxyjump", ",".join(f"hop{number}" for number in range(len(gates))))
 
 
-def test_through_a_jump_host(sshd: Sshd, start_sshd: Start, eventually: Callable[..., None]) -> None:
+def test_through_a_jump_host(sshd: Sshd, start_sshd: Start) -> None:
     gate = start_sshd()
     session = open_session(sshd.spec(ssh_options=behind(gate)), deadline_s=20)
     assert session.run("echo through", deadline_s=20).out == b"through\n"
     assert gate.sessions()
     session.close()
     assert not session.alive
-    eventually(lambda: not gate.sessions())
+    until(lambda: not gate.sessions())
 
 
 def test_through_two_jump_hosts(sshd: Sshd, start_sshd: Start) -> None:
@@ -412,15 +410,13 @@ def test_the_host_key_of_a_jump_host_is_checked(sshd: Sshd, start_sshd: Start) -
     assert caught.value.where.startswith("jump host hop0")
 
 
-def test_a_frozen_node_behind_a_jump_host_is_noticed(
-    sshd: Sshd, start_sshd: Start, eventually: Callable[..., None]
-) -> None:
+def test_a_frozen_node_behind_a_jump_host_is_noticed(sshd: Sshd, start_sshd: Start) -> None:
     node = start_sshd()
     session = open_session(node.spec(ssh_options=behind(sshd)), deadline_s=20)
     stop_beats = heartbeat(session._way.transport, session.close, interval_s=0.05, patience_s=0.5)
     assert session.run("sleep 0.3; echo alive", deadline_s=20).out == b"alive\n"
     node.freeze_sessions()
-    eventually(lambda: not session.alive)
+    until(lambda: not session.alive)
     stop_beats()
 
 
