@@ -125,7 +125,7 @@ def _told(one: Finding) -> tuple[str, ...]:
 def metrics() -> str:
     """The exporter's metrics and the alerts."""
     lines = ["# Metrics and alerts", "", TOLD, "", "## Metrics", "", "| metric | labels | meaning |", "|---|---|---|"]
-    lines += [_row(f"`{one.name}`", ", ".join(one.labels), one.help) for one in CATALOGUE]
+    lines += [_row(f"`{one.name}`", ", ".join(one.labels), one.help) for one in CATALOGUE.values()]
     lines += [
         "",
         "## Alerts",

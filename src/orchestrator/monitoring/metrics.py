@@ -21,8 +21,7 @@ from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import DeployError
 from orchestrator.model.gang_state import GangState, NodeState
 from orchestrator.model.inventory import GangSpec
-from orchestrator.monitoring import catalogue as names
-from orchestrator.monitoring.catalogue import Metric
+from orchestrator.monitoring.catalogue import CATALOGUE, Metric
 from orchestrator.protocol.gauges import FiguresAnswer, GpuGauges, PortGauges
 from orchestrator.protocol.report import Cause, RankState
 from orchestrator.protocol.verbs import LockHolder
@@ -45,16 +44,20 @@ GUARD = "guard."
 STOPPED = "stopped"
 _NODE_STATES = tuple(state.value for state in NodeState if state not in (NodeState.LEFT_OUT, NodeState.SPARE))
 _GPU_FIGURES = (
-    (names.GPU_TEMPERATURE, "temperature_c", 1),
-    (names.GPU_POWER, "power_mw", MILLI),
-    (names.GPU_POWER_LIMIT, "power_limit_mw", MILLI),
-    (names.GPU_BUSY, "utilization_percent", 1e-2),
-    (names.GPU_MEMORY_USED, "memory_used_bytes", 1),
-    (names.GPU_MEMORY, "memory_total_bytes", 1),
-    (names.GPU_CLOCK, "sm_clock_mhz", MHZ),
-    (names.GPU_CLOCK_MAX, "sm_clock_max_mhz", MHZ),
+    ("l40s_gpu_temperature_celsius", "temperature_c", 1),
+    ("l40s_gpu_power_watts", "power_mw", MILLI),
+    ("l40s_gpu_power_limit_watts", "power_limit_mw", MILLI),
+    ("l40s_gpu_utilization_ratio", "utilization_percent", 1e-2),
+    ("l40s_gpu_memory_used_bytes", "memory_used_bytes", 1),
+    ("l40s_gpu_memory_bytes", "memory_total_bytes", 1),
+    ("l40s_gpu_sm_clock_hertz", "sm_clock_mhz", MHZ),
+    ("l40s_gpu_sm_clock_max_hertz", "sm_clock_max_mhz", MHZ),
 )
-_PORT_COUNTERS = ((names.RAIL_ERRORS, ERRORS), (names.RAIL_DISCARDS, DISCARDS), (names.RAIL_MARKS, CONGESTION))
+_PORT_COUNTERS = (
+    ("l40s_rail_errors_total", ERRORS),
+    ("l40s_rail_discards_total", DISCARDS),
+    ("l40s_rail_congestion_marks_total", CONGESTION),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +112,23 @@ class Scene:
 
 
 class Families:
-    """Gathers samples; what is None is left out, since Prometheus shows nothing better than a false zero."""
+    """Gathers samples of the catalogue's metrics; what is None is left out, since Prometheus shows nothing better than
+    a false zero."""
 
     def __init__(self) -> None:
         self._samples: dict[Metric, dict[tuple[str, ...], float]] = {}
 
-    def add(self, metric: Metric, value: float | None, **labels: object) -> None:
+    def add(self, name: str, value: float | None, /, **labels: object) -> None:
         """A second sample with the same labels takes the place of the first."""
+        metric = CATALOGUE[name]
         samples = self._samples.setdefault(metric, {})
         if value is not None:
-            samples[tuple(str(labels[name]) for name in metric.labels)] = float(value)
+            samples[tuple(str(labels[label]) for label in metric.labels)] = float(value)
 
-    def states(self, metric: Metric, now: str, of: Iterable[str], **labels: object) -> None:
+    def states(self, name: str, now: str, of: Iterable[str], /, **labels: object) -> None:
         """A sample for each state, 1 for the one that is: the metric's last label."""
         for state in dict.fromkeys((*of, now)):
-            self.add(metric, state == now, **labels, **{metric.labels[-1]: state})
+            self.add(name, state == now, **labels, **{CATALOGUE[name].labels[-1]: state})
 
     def done(self) -> tuple[Family, ...]:
         """As the client library has them, in the order in which they came."""
@@ -140,8 +145,8 @@ def metrics(scene: Scene) -> tuple[Family, ...]:
     """Every family that has a sample or could have one. A node that did not answer has l40s_node_up 0, and no figure
     of its hardware: an old one would pass for a new one."""
     families = Families()
-    families.add(names.EXPORTER_INFO, 1, version=scene.version)
-    families.add(names.SCRAPE_SECONDS, scene.seconds)
+    families.add("l40s_exporter_info", 1, version=scene.version)
+    families.add("l40s_scrape_duration_seconds", scene.seconds)
     _gangs(families, scene)
     for gang in scene.gangs:
         for node in gang.nodes:
@@ -161,9 +166,9 @@ def _gangs(families: Families, scene: Scene) -> None:
             _node_state(families, gang.name, node)
             links = _raw_report(scene.nodes.get(node.name), gang.name).get("links")
             for peer, word in links.items() if isinstance(links, Mapping) else ():
-                families.add(names.PEER_HEARD, word == "heard", gang=gang.name, node=node.name, peer=peer)
+                families.add("l40s_node_peer_heard", word == "heard", gang=gang.name, node=node.name, peer=peer)
     for receiver, heard in scene.receivers.items():
-        families.add(names.NOTIFIER_UP, heard, receiver=receiver)
+        families.add("l40s_notifier_up", heard, receiver=receiver)
     if scene.router is not None:
         _router(families, scene.router, scene.views)
 
@@ -179,21 +184,21 @@ def _gang(families: Families, gang: GangSpec, view: GangView, scene: Scene) -> N
     place = _place(scene.router, view) if scene.router is not None else None
     reason = degraded_reason(view, place)
     families.add(
-        names.GANG_INFO, 1, gang=name, model=view.model, stack=view.stack, plan_id=view.plan_id, run_id=view.run_id
+        "l40s_gang_info", 1, gang=name, model=view.model, stack=view.stack, plan_id=view.plan_id, run_id=view.run_id
     )
-    families.states(names.GANG_STATE, view.state.value, (state.value for state in GangState), gang=name)
-    families.add(names.GANG_SERVING, view.serves, gang=name)
-    families.add(names.GANG_DEGRADED, 1 if reason else None, gang=name, reason=reason)
-    families.add(names.GANG_LATE, view.late is not None, gang=name)
+    families.states("l40s_gang_state", view.state.value, (state.value for state in GangState), gang=name)
+    families.add("l40s_gang_serving", view.serves, gang=name)
+    families.add("l40s_gang_degraded", 1 if reason else None, gang=name, reason=reason)
+    families.add("l40s_gang_start_late", view.late is not None, gang=name)
     failed = view.cause if view.state is GangState.FAILED else None
-    families.add(names.GANG_FAILED, 1 if failed else None, gang=name, **(cause_labels(failed) if failed else {}))
-    families.add(names.LEASE_SECONDS, gang.leader.lease_s, gang=name)
+    families.add("l40s_gang_failed", 1 if failed else None, gang=name, **(cause_labels(failed) if failed else {}))
+    families.add("l40s_gang_lease_seconds", gang.leader.lease_s, gang=name)
     _locks(families, name, scene.nodes)
     ready = [node.started_s - node.phase_s for node in view.nodes if node.phase.name == "ready" and node.alive]
-    families.add(names.START_SECONDS, max(ready, default=None), gang=name)
+    families.add("l40s_gang_start_duration_seconds", max(ready, default=None), gang=name)
     taken = _raw_report(scene.nodes.get(gang.leader.name), name).get("service_latency_s")
     probed = view.running and isinstance(taken, (int, float)) and taken > 0
-    families.add(names.PROBE_SECONDS, taken if probed else None, gang=name)
+    families.add("l40s_gang_canary_duration_seconds", taken if probed else None, gang=name)
 
 
 def _raw_report(answer: FiguresAnswer | DeployError | None, gang: str) -> Mapping[str, Any]:
@@ -210,39 +215,44 @@ def _locks(families: Families, gang: str, nodes: Mapping[str, FiguresAnswer | De
 
     held, guard = holder(gang), holder(GUARD + gang)
     families.add(
-        names.LOCK_HELD,
+        "l40s_lock_held",
         1 if held else None,
         gang=gang,
         holder=held.name if held else "",
         command=(held.command or "").split(" --")[0] if held else "",
     )
-    families.add(names.LOCK_AGE, held.age_s if held else None, gang=gang)
-    families.add(names.GUARDED, guard is not None and not guard.stale, gang=gang)
+    families.add("l40s_lock_age_seconds", held.age_s if held else None, gang=gang)
+    families.add("l40s_guard_up", guard is not None and not guard.stale, gang=gang)
 
 
 def _past(families: Families, gang: GangSpec, view: GangView, past: Past) -> None:
     for cause, count in past.restarts.items():
-        families.add(names.RESTARTS, count, gang=gang.name, cause=cause)
+        families.add("l40s_gang_restarts_total", count, gang=gang.name, cause=cause)
     if past.failure is not None:
-        families.add(names.LAST_FAILURE, past.failure.at, gang=view.name, **cause_labels(past.failure.cause))
+        families.add(
+            "l40s_gang_last_failure_timestamp_seconds",
+            past.failure.at,
+            gang=view.name,
+            **cause_labels(past.failure.cause),
+        )
     for phase, seconds in past.phases.items():
-        families.add(names.PHASE_SECONDS, seconds, gang=gang.name, phase=phase)
+        families.add("l40s_gang_start_phase_duration_seconds", seconds, gang=gang.name, phase=phase)
 
 
 def _node_state(families: Families, gang: str, node: NodeView) -> None:
     who = {"gang": gang, "node": node.name}
-    families.add(names.NODE_UP, node.error is None, **who)
-    families.states(names.NODE_STATE, node.state, _NODE_STATES, **who)
+    families.add("l40s_node_up", node.error is None, **who)
+    families.states("l40s_node_state", node.state, _NODE_STATES, **who)
     if node.alive:
-        families.states(names.NODE_PHASE, node.phase.name or "none", PHASES, **who)
-        families.add(names.PHASE_STEP, node.phase.step, **who)
-        families.add(names.PHASE_STEPS, node.phase.of, **who)
-        families.add(names.PHASE_AGE, node.phase_s, **who)
-    families.add(names.LEFT_BEHIND, len(node.left_behind) if node.error is None else None, **who)
+        families.states("l40s_node_phase", node.phase.name or "none", PHASES, **who)
+        families.add("l40s_node_phase_step", node.phase.step, **who)
+        families.add("l40s_node_phase_steps", node.phase.of, **who)
+        families.add("l40s_node_phase_age_seconds", node.phase_s, **who)
+    families.add("l40s_node_left_behind_processes", len(node.left_behind) if node.error is None else None, **who)
     for rank in node.ranks:
         labels = {**who, "gpu": rank.gpu, "tp_rank": rank.tp_rank}
-        families.add(names.RANK_ALIVE, rank.state in (RankState.ALIVE, RankState.STOPPED), **labels)
-        families.add(names.RANK_MEMORY, rank.gpu_memory_bytes, **labels)
+        families.add("l40s_rank_alive", rank.state in (RankState.ALIVE, RankState.STOPPED), **labels)
+        families.add("l40s_rank_gpu_memory_bytes", rank.gpu_memory_bytes, **labels)
 
 
 def _place(router: RouterSeen, view: GangView) -> str | None:
@@ -253,45 +263,45 @@ def _place(router: RouterSeen, view: GangView) -> str | None:
 
 
 def _router(families: Families, router: RouterSeen, views: tuple[GangView, ...]) -> None:
-    families.add(names.ROUTER_UP, router.workers is not None, node=router.node)
+    families.add("l40s_router_up", router.workers is not None, node=router.node)
     gangs = {view.service_url.rstrip("/"): view.name for view in views if view.service_url}
     for worker in router.workers or ():
-        families.add(names.WORKER_UP, worker.healthy, gang=gangs.get(worker.url, ""), url=worker.url)
-        families.add(names.WORKER_LOAD, worker.load, gang=gangs.get(worker.url, ""), url=worker.url)
+        families.add("l40s_router_worker_healthy", worker.healthy, gang=gangs.get(worker.url, ""), url=worker.url)
+        families.add("l40s_router_worker_requests", worker.load, gang=gangs.get(worker.url, ""), url=worker.url)
 
 
 def _hardware(families: Families, who: dict[str, object], answer: FiguresAnswer) -> None:
     assert answer.gauges is not None
-    families.add(names.NVML_UP, not answer.gauges.error, **who)
+    families.add("l40s_node_nvml_up", not answer.gauges.error, **who)
     for gpu in answer.gauges.gpus:
         _gpu(families, {**who, "gpu": gpu.index}, gpu)
     for one in answer.xids:
-        families.add(names.GPU_XID, one.count, **who, pci_bus_id=one.pci_bus_id, xid=one.xid)
+        families.add("l40s_gpu_xid_errors_total", one.count, **who, pci_bus_id=one.pci_bus_id, xid=one.xid)
     for port in answer.gauges.ports:
         _port(families, {**who, "device": port.device, "port": port.port}, port)
 
 
 def _gpu(families: Families, who: dict[str, object], gpu: GpuGauges) -> None:
-    families.add(names.GPU_UP, not gpu.error, **who)
+    families.add("l40s_gpu_up", not gpu.error, **who)
     if gpu.error:
         return
     families.add(
-        names.GPU_INFO, 1, **who, uuid=gpu.uuid or "", name=gpu.name or "", pci_bus_id=(gpu.pci_bus_id or "").lower()
+        "l40s_gpu_info", 1, **who, uuid=gpu.uuid or "", name=gpu.name or "", pci_bus_id=(gpu.pci_bus_id or "").lower()
     )
     for metric, figure, unit in _GPU_FIGURES:
         families.add(metric, _times(getattr(gpu, figure), unit), **who)
     bits = gpu.clocks_event_reasons
     for reason, bit in LIMITS.items():
-        families.add(names.GPU_LIMITED, None if bits is None else bool(bits & bit), **who, reason=reason)
-    families.add(names.GPU_ECC, gpu.ecc_corrected, **who, type="corrected")
-    families.add(names.GPU_ECC, gpu.ecc_uncorrected, **who, type="uncorrected")
+        families.add("l40s_gpu_clock_limited", None if bits is None else bool(bits & bit), **who, reason=reason)
+    families.add("l40s_gpu_ecc_errors_total", gpu.ecc_corrected, **who, type="corrected")
+    families.add("l40s_gpu_ecc_errors_total", gpu.ecc_uncorrected, **who, type="uncorrected")
 
 
 def _port(families: Families, who: dict[str, object], port: PortGauges) -> None:
-    families.add(names.RAIL_UP, "ACTIVE" in port.state, **who)
-    families.add(names.RAIL_SPEED, _speed(port.rate), **who)
-    families.add(names.RAIL_RECEIVED, _times(port.counters.get("port_rcv_data"), WORD), **who)
-    families.add(names.RAIL_SENT, _times(port.counters.get("port_xmit_data"), WORD), **who)
+    families.add("l40s_rail_up", "ACTIVE" in port.state, **who)
+    families.add("l40s_rail_speed_bytes_per_second", _speed(port.rate), **who)
+    families.add("l40s_rail_received_bytes_total", _times(port.counters.get("port_rcv_data"), WORD), **who)
+    families.add("l40s_rail_transmitted_bytes_total", _times(port.counters.get("port_xmit_data"), WORD), **who)
     for metric, counters in _PORT_COUNTERS:
         for counter in counters:
             families.add(metric, port.counters.get(counter), **who, counter=counter)
@@ -323,8 +333,8 @@ def _measured(families: Families, scene: Scene) -> None:
     found = [(one["id"], one["severity"], one["node"]) for one in kept]
     found += [(finding.id, finding.severity.value, finding.node) for view in scene.views for finding in view.transport]
     for (name, severity, node), count in Counter(found).items():
-        families.add(names.FINDING, count, id=name, severity=severity, node=node)
-    families.add(names.DOCTOR_AT, at)
+        families.add("l40s_finding", count, id=name, severity=severity, node=node)
+    families.add("l40s_doctor_last_look_timestamp_seconds", at)
 
 
 def _bench(families: Families, bench: Mapping[str, Any]) -> None:
@@ -332,25 +342,25 @@ def _bench(families: Families, bench: Mapping[str, Any]) -> None:
     words = f"{load.get('prompts')} x {load.get('input')}+{load.get('output')}, {load.get('concurrency')} at once"
     who = {"gang": bench["gang"], "model": bench["model"], "stack": bench["stack"], "load": words}
     serving = bench["serving"]
-    families.add(names.BENCH_AT, bench["at"], **who)
-    families.add(names.BENCH_TOKENS, serving.get("output_tok_s"), **who)
-    families.add(names.BENCH_TTFT, _times(serving.get("ttft_median_ms"), MILLI), **who)
-    families.add(names.BENCH_ITL, _times(serving.get("itl_median_ms"), MILLI), **who)
+    families.add("l40s_bench_timestamp_seconds", bench["at"], **who)
+    families.add("l40s_bench_output_tokens_per_second", serving.get("output_tok_s"), **who)
+    families.add("l40s_bench_first_token_seconds", _times(serving.get("ttft_median_ms"), MILLI), **who)
+    families.add("l40s_bench_inter_token_seconds", _times(serving.get("itl_median_ms"), MILLI), **who)
 
 
 def _nettest(families: Families, nettest: Mapping[str, Any]) -> None:
     gang = nettest["gang"]
-    families.add(names.NETTEST_AT, nettest["at"], gang=gang)
-    families.add(names.NETTEST_SLOW, nettest["verdict"] == "slow", gang=gang)
+    families.add("l40s_nettest_timestamp_seconds", nettest["at"], gang=gang)
+    families.add("l40s_nettest_slow", nettest["verdict"] == "slow", gang=gang)
     if isinstance(verification := nettest.get("verification"), dict):
-        families.add(names.NETTEST_CORRUPT, verification.get("verdict") == "corrupt", gang=gang)
+        families.add("l40s_nettest_corrupt", verification.get("verdict") == "corrupt", gang=gang)
     for test in nettest["tests"]:
         labels = {"gang": gang, "bytes": test["bytes"], "between": test["kind"], "where": test.get("where", "")}
-        families.add(names.NETTEST_REDUCE, _times(test.get("measured_us"), MICRO), **labels)
+        families.add("l40s_nettest_all_reduce_seconds", _times(test.get("measured_us"), MICRO), **labels)
     for link in nettest["links"]:
         labels = {"gang": gang, "from": link["from"], "to": link["to"], "between": link["kind"]}
         slower = min(link.get("tries_gbps") or [link.get("measured_gbps")])
-        families.add(names.NETTEST_LINK, _times(slower, GIGABIT), **labels)
+        families.add("l40s_nettest_link_bytes_per_second", _times(slower, GIGABIT), **labels)
 
 
 def restarts(runs: Sequence[PastRun], known: Collection[str] = ()) -> Counter[str]:

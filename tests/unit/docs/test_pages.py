@@ -90,7 +90,7 @@ MADE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts/reference.py"))
 WANTED: dict[str, Iterable[str]] = {
     "commands": [*VERBS, "usage: l40s-deploy checkpoint push", "--around-failure"],
     "findings": [*catalogue(), "| ACS redirects above a GPU | slow |"],
-    "metrics": [*(one.name for one in CATALOGUE), "L40sGangFailed", "L40sLockOld"],
+    "metrics": [*CATALOGUE, "L40sGangFailed", "L40sLockOld"],
     "inventory": OURS,
     "json": ["degraded_reason", "page_cache[]{gang nodes[]{name bytes room fits}}", "## why"],
     "messages": [f"### {verb}\n" for verb in NODE_VERBS],

@@ -13,7 +13,7 @@ from tests.support.prometheus import checked
 
 from orchestrator.doctor.rules.support.registry import all_rules
 from orchestrator.model.inventory import Inventory
-from orchestrator.monitoring.catalogue import NAMES
+from orchestrator.monitoring.catalogue import CATALOGUE
 from orchestrator.monitoring.steps.export import PrometheusOrder, prometheus_files
 
 EMPTY = Inventory(path="", gangs=())
@@ -42,7 +42,7 @@ def expressions() -> list[str]:
 
 @pytest.mark.parametrize("expr", expressions())
 def test_every_name_of_ours_is_one_that_the_exporter_or_a_rule_has(expr: str) -> None:
-    assert own_names(expr) <= NAMES | {rule["record"] for rule in RECORDED}
+    assert own_names(expr) <= CATALOGUE.keys() | {rule["record"] for rule in RECORDED}
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))
