@@ -83,7 +83,8 @@ class EngineLog:
             try:
                 self._look_at(line, now)
             except Exception as defect:  # noqa: PERF203 - a log line must never end the engine, whoever wrote it
-                self._remark_unreadable(defect)
+                bug = f"bug in the node agent: {type(defect).__name__}: {defect}"
+                self._remark(f"a line of the engine's log could not be read ({bug})")
 
     def _look_at(self, line: str, now: float) -> None:
         said = len(self.watch.remarked)
@@ -96,12 +97,6 @@ class EngineLog:
             self.vitality.paused(time.monotonic())
         elif self.watch.shows_work(line):
             self.vitality.worked(time.monotonic())
-
-    def _remark_unreadable(self, defect: Exception) -> None:
-        words = (
-            f"a line of the engine's log could not be read (bug in the node agent: {type(defect).__name__}: {defect})"
-        )
-        self._remark(words)
 
     def _remark(self, words: str) -> None:
         if words not in self.remarks and len(self.remarks) < MOST_REMARKS:

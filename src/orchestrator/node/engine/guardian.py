@@ -216,7 +216,8 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         os.dup2(stdin, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        _raise_limits(run)
+        for name, least in run.limits.items():
+            raise_limit(name, least)  # as far as we may; preflight has checked whether that is far enough
         environment = engine_environment(run)
         if run.container is not None:  # the daemon talks to our user; inside the container, the engine's user applies
             environment |= engine_container.environment(run)
@@ -233,12 +234,6 @@ def _become_engine(run: Run, log: int, stdin: int, parent: int) -> None:
         os.write(2, f"the engine could not be started: {error}\n".encode())
     finally:
         os._exit(127)
-
-
-def _raise_limits(run: Run) -> None:
-    """Raise them as far as we may; preflight has checked whether that is far enough."""
-    for name, least in run.limits.items():
-        raise_limit(name, least)
 
 
 def raise_limit(name: str, least: int) -> int:

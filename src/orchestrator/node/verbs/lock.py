@@ -101,7 +101,8 @@ def _acquire(path: str, holder: LockHolder, over: str) -> LockAnswer:
     files.write(fresh, json.dumps({name: getattr(holder, name) for name in _HOLDER}) + "\n")
     try:
         for _ in range(ATTEMPTS):
-            if _link(fresh, path):
+            with contextlib.suppress(FileExistsError):  # a link never replaces a file
+                os.link(fresh, path)
                 _renewed(path, holder.token)
                 _note(path, "begins", holder)
                 return LockAnswer(held=_read(path), mine=True)
@@ -124,15 +125,6 @@ def _note(path: str, action: str, holder: LockHolder) -> None:
     who = {name: getattr(holder, name) for name in _HOLDER if name != "token"}
     with contextlib.suppress(OSError):
         append_line(f"{os.path.dirname(path)}/{AUDIT}", json.dumps({"at": time.time(), "action": action, **who}))
-
-
-def _link(fresh: str, path: str) -> bool:
-    """False if the lock is held: a link never replaces a file."""
-    try:
-        os.link(fresh, path)
-    except FileExistsError:
-        return False
-    return True
 
 
 def _take_away(path: str, token: str) -> None:

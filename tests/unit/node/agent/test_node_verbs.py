@@ -21,7 +21,7 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import lock, orders, report, stage
 from orchestrator.protocol.message import Unreadable
 from orchestrator.protocol.report import Report
-from orchestrator.protocol.verbs import GangRequest, StopAnswer
+from orchestrator.protocol.verbs import StopAnswer
 
 
 def test_staged_files_keep_their_secret(gang: Gang) -> None:
@@ -70,97 +70,6 @@ def test_nothing_there_is_an_answer(tmp_path: Path) -> None:
 def test_a_state_folder_that_may_not_be_written_is_told(gang: Gang) -> None:
     with pytest.raises(Failure, match=r"Not a directory|File exists|Permission"):
         stage.stage({**gang().staging(0), "state_dir": "/dev/null/x"})
-
-
-def hold(folder: Path, token: str, **more: object) -> dict[str, object]:
-    holder = {"token": token, "who": "anna", "host": "here", "pid": 1, "command": "up"}
-    answer = lock.answer({"state_dir": str(folder), "gang": "g", "op": "acquire", "holder": holder, **more})
-    return {"mine": answer["mine"], "token": answer["held"]["token"]}
-
-
-def ask(folder: Path, op: str, token: str = "") -> dict[str, object]:
-    return lock.answer({"state_dir": str(folder), "gang": "g", "op": op, "token": token})
-
-
-def test_a_lock_is_held_renewed_and_given_back_by_its_holder_only(tmp_path: Path) -> None:
-    assert hold(tmp_path, "a") == {"mine": True, "token": "a"}
-    assert hold(tmp_path, "b") == {"mine": False, "token": "a"}
-    assert ask(tmp_path, "renew", "b")["mine"] is False
-    assert ask(tmp_path, "release", "b")["held"]
-    assert ask(tmp_path, "renew", "a")["mine"] is True
-    assert ask(tmp_path, "release", "a")["held"] is None
-    assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
-
-
-def later(monkeypatch: pytest.MonkeyPatch, *, boot: float = 0.0, wall: float = 0.0) -> None:
-    """From now on the node's clocks are ahead by so many seconds more."""
-    clock, date = time.clock_gettime, time.time
-    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + boot)
-    monkeypatch.setattr(time, "time", lambda: date() + wall)
-
-
-def test_a_clock_that_is_set_makes_no_living_lock_stale_and_no_dead_one_fresh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold(tmp_path, "a")
-    for step in (3600.0, -7200.0):
-        later(monkeypatch, wall=step)
-        assert hold(tmp_path, "b") == {"mine": False, "token": "a"}
-        assert ask(tmp_path, "renew", "a")["mine"] is True
-    later(monkeypatch, boot=lock.STALE_S + 1)
-    assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
-    assert hold(tmp_path, "c") == {"mine": False, "token": "b"}
-
-
-@pytest.mark.parametrize("boot", ["another boot", None])
-def test_a_lock_of_another_boot_or_release_is_judged_by_its_own_time(tmp_path: Path, boot: str | None) -> None:
-    hold(tmp_path, "a")
-    beside = tmp_path / "gangs/g" / lock.RENEWED
-    if boot is None:
-        beside.unlink()
-    else:
-        beside.write_text(beside.read_text().replace(processes.boot_id(), boot))
-    assert hold(tmp_path, "b") == {"mine": False, "token": "a"}
-    old = time.time() - lock.STALE_S - 1
-    os.utime(tmp_path / "gangs/g/lock", (old, old))
-    assert hold(tmp_path, "b") == {"mine": True, "token": "b"}
-
-
-def test_who_was_taken_over_may_not_stop_what_the_other_started_even_when_that_one_is_done(tmp_path: Path) -> None:
-    """Found by tests/simulation: a restart that was paused for 75 s stopped the gang that another one had started."""
-    request = {"state_dir": str(tmp_path), "gang": "g"}
-    hold(tmp_path, "a")
-    hold(tmp_path, "b", over="a")
-    lock.answer({**request, "op": "release", "token": "b"})
-    with pytest.raises(Failure, match="no command holds it now"):
-        lock.refuse_a_former_holder(GangRequest(**request, token="a"), to_end=True)
-    lock.refuse_a_former_holder(GangRequest(**request, token="b"), to_end=True)
-    with pytest.raises(Failure, match="no command holds it now"):
-        lock.refuse_a_former_holder(GangRequest(**request, token="b"))
-
-
-def test_a_stale_lock_and_a_known_dead_one_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold(tmp_path, "a")
-    assert hold(tmp_path, "b", over="a") == {"mine": True, "token": "b"}
-    later(monkeypatch, boot=lock.STALE_S + 1)
-    shown = ask(tmp_path, "show")["held"]
-    assert isinstance(shown, dict) and shown["stale"] is True
-    assert hold(tmp_path, "c") == {"mine": True, "token": "c"}
-
-
-def test_of_many_at_once_one_gets_the_lock(tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: _hold_in_a_process(tmp_path, str(number)), range(8)))
-    assert sum(answers) == 1
-
-
-def _hold_in_a_process(folder: Path, token: str) -> bool:
-    holder = {"token": token, "who": "anna", "host": "here", "pid": 1, "command": "up"}
-    request = {"state_dir": str(folder), "gang": "g", "op": "acquire", "holder": holder}
-    source = f"from orchestrator.node.verbs import lock; print(lock.answer({request!r})['mine'])"
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, check=True).stdout == b"True\n"
 
 
 def log_lines(cluster: Cluster, lines: int) -> bytes:

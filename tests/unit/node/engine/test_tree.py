@@ -10,17 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.gang import linked_run
 from tests.support.waiting import until
 
 from orchestrator.node import supervision
 from orchestrator.node.agent import clock
-from orchestrator.node.agent.staged_run import run_of
 from orchestrator.node.engine import tree as tree_module
 from orchestrator.node.engine.gpus import GpuMemory
 from orchestrator.node.engine.tree import LOOK_EVERY_S, ProcessTree
-
-LEAST = {"gang": "g", "run_id": "r", "node": "n", "node_rank": 0, "nnodes": 1, "leader": {"port": 7700}}
-STAGED = {**LEAST, "tp_ranks": [0]}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +29,7 @@ STAGED = {**LEAST, "tp_ranks": [0]}
 def test_a_rank_was_seen_alive_when_the_look_began(
     look: Callable[[ProcessTree], object], flags: int, at: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = ProcessTree(run_of(STAGED, str(tmp_path)), os.getpid(), GpuMemory(()))
+    tree = ProcessTree(linked_run("a", str(tmp_path), tp_ranks=(0,)), os.getpid(), GpuMemory(()))
     times = itertools.count(100.0)
     monkeypatch.setattr(clock, "now", lambda: next(times))
     monkeypatch.setattr(tree_module, "_main_thread", lambda _: (b"R", flags))
@@ -41,7 +38,7 @@ def test_a_rank_was_seen_alive_when_the_look_began(
 
 
 def test_a_compiler_below_the_engine_is_seen_until_it_ends(tmp_path: Path) -> None:
-    tree = ProcessTree(run_of(LEAST, str(tmp_path)), os.getpid(), GpuMemory(()))
+    tree = ProcessTree(linked_run("a", str(tmp_path)), os.getpid(), GpuMemory(()))
     times = itertools.count(step=int(LOOK_EVERY_S) + 1)
 
     def seen() -> tuple[str, ...]:

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.gang import linked_run
 
 from orchestrator.engines.nccl_log import read
 from orchestrator.node import files
 from orchestrator.node.agent import record
-from orchestrator.node.agent.staged_run import Run, run_of
+from orchestrator.node.agent.staged_run import Run
 from orchestrator.node.engine.vitality import ProbeTimes
 from orchestrator.node.network import rails
 from orchestrator.node.network.rails import Rails
@@ -108,17 +109,7 @@ RECORDED = Path(__file__).resolve().parents[3] / "recorded" / "nccl-2.28.9-tcp.l
 
 
 def run(folder: Path) -> Run:
-    staged = {
-        "run_id": "r1",
-        "gang": "gang0",
-        "node": "node0",
-        "node_rank": 0,
-        "nnodes": 2,
-        "leader": {"address": "127.0.0.1", "port": 1},
-        "env": {"HF_TOKEN": "secret"},
-        "network": {"transport": "rdma"},
-    }
-    return run_of(staged, str(folder))
+    return linked_run("a", str(folder), network=NodeNetwork(transport=Transport.RDMA))
 
 
 def noted_in(folder: Path) -> TransportLines | None:

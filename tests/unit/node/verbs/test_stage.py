@@ -1,4 +1,4 @@
-"""Which runs staging keeps."""
+"""What staging makes and keeps."""
 
 from __future__ import annotations
 
@@ -14,21 +14,10 @@ from orchestrator.node.failure import Failure
 from orchestrator.node.verbs import stage
 
 
-def staged(state: Path, number: int) -> Path:
-    stage.stage(
-        {
-            "run_id": f"r{number}",
-            "gang": "gang0",
-            "node": "node0",
-            "node_rank": 0,
-            "nnodes": 1,
-            "state_dir": str(state),
-            "argv": ["/bin/true"],
-            "leader": {"address": "127.0.0.1", "port": 7700},
-            "key": "00",
-            "launch_script": "#!/bin/sh\nexec /bin/true\n",
-        }
-    )
+def staged(state: Path, number: int = 1, **more: object) -> Path:
+    one = {"run_id": f"r{number}", "gang": "gang0", "node": "node0", "node_rank": 0, "nnodes": 1, "key": "00"}
+    where = {"state_dir": str(state), "leader": {"address": "127.0.0.1", "port": 7700}}
+    stage.stage({**one, **where, "argv": ["/bin/true"], "launch_script": "#!/bin/sh\nexec /bin/true\n", **more})
     folder = state / "gangs/gang0/runs" / f"r{number}"
     os.utime(folder, (number, number))
     return folder
@@ -57,29 +46,13 @@ def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
     assert told.value.fix.startswith(f"free space (`df -h {tmp_path}/run.json`)") and "access" not in told.value.fix
 
 
-def request(state: Path, cache: str) -> dict[str, object]:
-    return {
-        "run_id": "r1",
-        "gang": "gang0",
-        "node": "node0",
-        "node_rank": 0,
-        "nnodes": 1,
-        "state_dir": str(state),
-        "argv": ["/bin/true"],
-        "env": {"XDG_CACHE_HOME": cache},
-        "leader": {"address": "127.0.0.1", "port": 7700},
-        "key": "00",
-        "launch_script": "#!/bin/sh\nexec /bin/true\n",
-    }
-
-
 def test_the_cache_folder_is_made_for_the_engine_alone(tmp_path: Path) -> None:
     cache = tmp_path / "state/cache/sglang-0.5.23"
-    stage.stage(request(tmp_path / "state", str(cache)))
+    staged(tmp_path / "state", env={"XDG_CACHE_HOME": str(cache)})
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("outside", ["{}/elsewhere", "{}/state/../elsewhere", ""])
 def test_a_cache_elsewhere_is_the_operators_own_business(tmp_path: Path, outside: str) -> None:
-    stage.stage(request(tmp_path / "state", outside.format(tmp_path)))
+    staged(tmp_path / "state", env={"XDG_CACHE_HOME": outside.format(tmp_path)})
     assert not (tmp_path / "elsewhere").exists()
