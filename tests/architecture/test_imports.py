@@ -55,8 +55,8 @@ HOME = {
     "yaml": {"loading", "lab"},
 }
 NODE_PURE = {
-    "agent/causes", "agent/lifecycle", "agent/membership", "agent/moments", "agent/verdicts", "engine/kernel_words",
-    "engine/ras_words", "engine/watch", "failure",
+    "agent/causes", "agent/lifecycle", "agent/membership", "agent/verdicts", "engine/kernel_words", "engine/ras_words",
+    "engine/watch", "failure",
 }  # fmt: skip
 """What an agent decides with: values in, values out, though it stands among code that is all sockets and files."""
 IMPURE = {"os", "socket", "subprocess", "time", "pathlib", "shutil", "tempfile", "threading", "logging"}

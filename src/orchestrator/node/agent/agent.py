@@ -161,7 +161,7 @@ class Agent:
     """When the engine's parent was seen ending, by the agent's clock: later log lines do not explain its end."""
 
     def __post_init__(self) -> None:
-        self.course = Lifecycle(self.run, clock.ANCHOR)
+        self.course = Lifecycle(self.run, clock.EPOCH_S)
         self.ras = Inquiry(self.run.network.ras, self.run.addresses)
 
     @property

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
-from orchestrator.node.agent.moments import Anchor, at
-
 ANCHOR = (time.time(), time.monotonic())
-"""This process's anchor; it is in the report, for later readers on this node."""
+"""One moment, in epoch and in monotonic seconds; it is in the report, for later readers on this node."""
+EPOCH_S = ANCHOR[0] - ANCHOR[1]
+"""Epoch seconds at zero of the monotonic clock."""
 
 
-def now(anchor: Anchor = ANCHOR) -> float:
+def now(anchor: tuple[float, ...] = ANCHOR) -> float:
     """Epoch seconds by this process's clock, or by the clock with this anchor (of the same boot)."""
-    return at(time.monotonic(), anchor)
+    return anchor[0] + time.monotonic() - anchor[1]

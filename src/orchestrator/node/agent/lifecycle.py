@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.node.agent import causes, verdicts
 from orchestrator.node.agent.causes import Statement
 from orchestrator.node.agent.membership import LinkClosed, LinkOpened, Membership, MessageReceived
-from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.node.agent.verdicts import LeaderVerdict, MemberAccount, PlainEffect, PlainEvent
 from orchestrator.protocol.link import (
     LEADERS,
@@ -118,8 +117,8 @@ class Lifecycle:
     """`state` only moves forward: staged, armed, starting, warming, ready, draining, stopping, stopped; or failed."""
 
     run: Run
-    anchor: Anchor
-    """For the times in causes."""
+    epoch_s: float
+    """Epoch seconds at zero of the monotonic clock, for the times in causes."""
     state: AgentState = AgentState.STAGED
     cause: Cause | None = None
     """Why this node's part ended."""
@@ -141,7 +140,7 @@ class Lifecycle:
     def __post_init__(self) -> None:
         run = self.run
         self.members = Membership(
-            run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, self.anchor
+            run.node, run.members[1:] if run.leads else (run.leader_name,), run.leads, run.lease_s, self.epoch_s
         )
         self.attribution = LeaderVerdict(run.node) if run.leads else MemberAccount(run.node)
 
@@ -153,7 +152,7 @@ class Lifecycle:
 
     def because(self, now: float, text: str, **more: Any) -> Cause:
         """A cause on this node, with the current time."""
-        return Cause(node=self.run.node, text=text, at=at(now, self.anchor), **more)
+        return Cause(node=self.run.node, text=text, at=self.epoch_s + now, **more)
 
     def step(self, now: float, event: Event, facts: Facts = NO_FACTS) -> list[Effect]:  # noqa: PLR0911 - one a kind
         """The effects of an event, in order."""
@@ -236,7 +235,7 @@ class Lifecycle:
         if ended.cause is None and ended.state is AgentState.STOPPED:
             return self._stop_now()
         words = f"its part of the gang stopped ({ended.state.value}) without a reported cause"
-        cause = ended.cause or Cause(node=node, text=words, at=at(now, self.anchor), fix="l40s-deploy logs")
+        cause = ended.cause or Cause(node=node, text=words, at=self.epoch_s + now, fix="l40s-deploy logs")
         return self._judge(now, verdicts.AccountReceived(node, Statement.of(Account(cause=cause))))
 
     def _hear_late(self, account: Account) -> None:
@@ -340,7 +339,7 @@ class Lifecycle:
         if order.goal != "stop-now":
             return []
         if order.because is not None and not self.state.ends:
-            return self._fail(causes.from_controller(order.because, at(now, self.anchor)))
+            return self._fail(causes.from_controller(order.because, self.epoch_s + now))
         return self._stop_now()
 
     def _start(self) -> list[Effect]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.node.agent.moments import Anchor, at
 from orchestrator.protocol.report import SILENT_S, Cause
 
 Message = dict[str, Any]
@@ -58,8 +57,8 @@ class Membership:
     partners: Sequence[str]
     leads: bool
     lease_s: float
-    anchor: Anchor
-    """For the time in a cause."""
+    epoch_s: float
+    """Epoch seconds at zero of the monotonic clock, for the time in a cause."""
     heard: dict[str, float] = field(default_factory=dict)
     """When each node that ever joined was last heard, monotonic seconds."""
     joined: frozenset[str] = frozenset()
@@ -163,4 +162,4 @@ class Membership:
         return self._cause(self.node, text, f"check {self.node}'s own network link and firewall", now)
 
     def _cause(self, node: str, text: str, fix: str, now: float) -> Cause:
-        return Cause(node=node, text=text, at=at(now, self.anchor), fix=fix)
+        return Cause(node=node, text=text, at=self.epoch_s + now, fix=fix)

@@ -31,7 +31,7 @@ from orchestrator.protocol.report import AgentState, Cause
 from orchestrator.protocol.run_files import GoalOrder
 from orchestrator.protocol.verbs import Because
 
-ANCHOR = (1e9, 0.0)
+EPOCH_S = 1e9
 COMPLETE = Facts(complete=True)
 KILLED = Cause(node="b", tp_rank=2, signal=9, text="TP2 was killed", at=1.0)
 RESET = LinkClosed("b", "Connection reset by peer", broken=True)
@@ -39,7 +39,7 @@ RESET = LinkClosed("b", "Connection reset by peer", broken=True)
 
 def part(node: str, state: str = "ready", **more: Any) -> Lifecycle:
     """a leads; its only member b has joined at second 100."""
-    made = Lifecycle(linked_run(node, **{"lease_s": 20.0, **more}), ANCHOR)
+    made = Lifecycle(linked_run(node, **{"lease_s": 20.0, **more}), EPOCH_S)
     made.step(100.0, PlainEvent.CHECKS_PASSED)
     made.step(100.0, LinkOpened("b" if node == "a" else "a"))
     made.state, made.engine_runs = AgentState(state), state in ("starting", "warming", "ready", "draining")
@@ -59,7 +59,7 @@ def entered(effects: Sequence[Effect]) -> list[str]:
 
 
 def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
-    leader, member = (Lifecycle(linked_run(node), ANCHOR) for node in "ab")
+    leader, member = (Lifecycle(linked_run(node), EPOCH_S) for node in "ab")
     assert leader.step(1.0, PlainEvent.TICK) == [], "its checks go on"
     assert entered(leader.step(2.0, PlainEvent.CHECKS_PASSED)) == ["armed"]
     assert entered(member.step(2.0, PlainEvent.CHECKS_PASSED)) == []
@@ -70,7 +70,7 @@ def test_a_leader_is_armed_at_once_and_a_member_once_it_has_joined() -> None:
 
 @pytest.mark.parametrize(("reached", "patience_s"), [(False, LINK_S), (True, LEADERS_CHECKS_S)])
 def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patience_s: float) -> None:
-    member = Lifecycle(linked_run("b"), ANCHOR)
+    member = Lifecycle(linked_run("b"), EPOCH_S)
     member.step(100.0, PlainEvent.CHECKS_PASSED)
     facts = Facts(link=LinkFacts(reached=reached, trouble="connection refused" if reached else ""))
     assert member.step(100.0 + patience_s - 1, PlainEvent.TICK, facts) == []
@@ -80,7 +80,7 @@ def test_a_leader_whose_port_answers_may_still_be_checking(reached: bool, patien
 
 
 def test_a_leader_of_a_release_that_can_not_be_followed_is_not_waited_for() -> None:
-    member = Lifecycle(linked_run("b"), ANCHOR)
+    member = Lifecycle(linked_run("b"), EPOCH_S)
     member.step(100.0, PlainEvent.CHECKS_PASSED)
     misfit = "is l40s-deploy 7.1.0, newer than this one (0.1.0)"
     member.step(100.1, PlainEvent.TICK, Facts(link=LinkFacts(misfit=misfit)))

@@ -10,20 +10,20 @@ from orchestrator.node.agent.membership import QUIET_S, RECONNECT_S, LinkClosed,
 from orchestrator.protocol.report import Cause
 
 LEASE_S = 20.0
-ANCHOR = (1e9, 0.0)
+EPOCH_S = 1e9
 LOST, CLOSED = LinkClosed("b", "Connection timed out", broken=False), LinkClosed("b", "closed", broken=True)
 
 
 def leader(*others: str) -> Membership:
     """The leader's membership, with agents that all joined at second 100."""
-    members = Membership("a", others, leads=True, lease_s=LEASE_S, anchor=ANCHOR)
+    members = Membership("a", others, leads=True, lease_s=LEASE_S, epoch_s=EPOCH_S)
     for other in others:
         members.hear(100.0, LinkOpened(other))
     return members
 
 
 def member() -> Membership:
-    members = Membership("b", ("a",), leads=False, lease_s=LEASE_S, anchor=ANCHOR)
+    members = Membership("b", ("a",), leads=False, lease_s=LEASE_S, epoch_s=EPOCH_S)
     members.hear(100.0, LinkOpened("a"))
     return members
 
