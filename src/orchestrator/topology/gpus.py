@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -102,7 +103,10 @@ def _gpu(said: Mapping[str, Any], function: PciDevice | None, places: SwitchPlac
         memory_used=whole(memory.get("used")),
         link=_link(function.link if function else PcieLink(), link.get("gen"), link.get("width")),
         link_max=_link(function.link_max if function else PcieLink(), link.get("max_gen"), link.get("max_width")),
-        processes=tuple(_processes(said.get("processes"))),
+        processes=tuple(
+            GpuProcess(pid=whole(one.get("pid")), memory_bytes=whole(one.get("used_bytes")))
+            for one in _mappings(said.get("processes"))
+        ),
         sm=_sm(said.get("compute_capability")),
         lost=_why_lost(said),
     )
@@ -133,14 +137,10 @@ def _nvlinks(said: Mapping[str, Any], classes: Mapping[str, int]) -> tuple[NvLin
     if not raw:
         why = str(part(said, "errors").get("nvmlDeviceGetNvLinkState", ""))
         return () if not why or "NotSupported" in why or "InvalidArgument" in why else None
-    counts: dict[str, int] = {}
-    for link in raw:
-        if isinstance(link, Mapping) and link.get("active") == 1:
-            if link.get("p2p") is None or not link.get("remote"):
-                return None
-            if link["p2p"]:
-                target = str(link["remote"]).lower()
-                counts[target] = counts.get(target, 0) + 1
+    active = [link for link in raw if isinstance(link, Mapping) and link.get("active") == 1]
+    if any(link.get("p2p") is None or not link.get("remote") for link in active):
+        return None
+    counts = Counter(str(link["remote"]).lower() for link in active if link["p2p"])
     return tuple(
         NvLinks(target=target, count=count, switch=classes.get(normal_address(target), NVSWITCH) == NVSWITCH)
         for target, count in counts.items()
@@ -153,11 +153,6 @@ def _why_lost(said: Mapping[str, Any]) -> str:
     if said.get("name") or part(said, "memory"):
         return ""
     return str(next(iter(part(said, "errors").values()), ""))
-
-
-def _processes(raw: Any) -> Iterator[GpuProcess]:
-    for process in _mappings(raw):
-        yield GpuProcess(pid=whole(process.get("pid")), memory_bytes=whole(process.get("used_bytes")))
 
 
 def _silent(left: Sequence[PciDevice], places: SwitchPlaces, *, asked: bool) -> Iterator[Gpu]:

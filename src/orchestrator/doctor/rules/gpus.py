@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.doctor.rules.support.cluster import Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, stop, unknown
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
 from orchestrator.protocol.gauges import slowed_by
@@ -168,11 +169,8 @@ _MEANING = {
 
 
 def _xids(lines: Sequence[str]) -> Iterator[Finding]:
-    seen: dict[str, list[tuple[int, str]]] = {}
-    for line in lines:
-        match = _XID.search(line)
-        if match and int(match[2]) in _MEANING:
-            seen.setdefault(match[1].lower(), []).append((int(match[2]), line))
+    matches = [(match, line) for line in lines if (match := _XID.search(line)) and int(match[2]) in _MEANING]
+    seen = collected((match[1].lower(), (int(match[2]), line)) for match, line in matches)
     for address, errors in seen.items():
         codes = ", ".join(dict.fromkeys(f"Xid {code} ({_MEANING[code]})" for code, _ in errors))
         yield slow(

@@ -11,6 +11,7 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node, gangs_of
 from orchestrator.doctor.rules.support.registry import Rule, finding, slow, stop, unknown
 from orchestrator.model.errors import DeployError
 from orchestrator.model.finding import Finding, Severity
+from orchestrator.model.per_node import collected
 from orchestrator.model.reach import Outcome, Trial
 from orchestrator.model.topology import NETWORKS, RAILS, Area
 from orchestrator.planning.choices import tcp_choices
@@ -79,10 +80,8 @@ def _networks(node: Node) -> frozenset[str]:
 def _apart(networks: Mapping[str, frozenset[str]]) -> list[str]:
     """The nodes without the network that most nodes have."""
     counts = Counter(network for found in networks.values() for network in found)
-    if not counts:
-        return []
-    common = counts.most_common(1)[0][0]
-    return [name for name, found in networks.items() if common not in found]
+    common = {network for network, _ in counts.most_common(1)}
+    return [name for name, found in networks.items() if common - found]
 
 
 @Rule(
@@ -100,19 +99,21 @@ def _apart(networks: Mapping[str, frozenset[str]]) -> list[str]:
 ).of_cluster
 def port_blocked(cluster: Cluster) -> Iterator[Finding]:
     """One finding for each node that nothing reaches on a side; otherwise one for each port or size that is blocked."""
-    fixed = _fixed_ports(cluster)
     full = {trial.source for trial in cluster.trials if trial.outcome is Outcome.UNTRIED}
     yield from (_untried(node, cluster.trials) for node in sorted(full))
-    for side, ways in _sides(_told(cluster.trials, full)).items():
-        alive = [way for way, trials in ways.items() if any(trial.outcome in _PASSED for trial in trials)]
-        for node, explained in blamed(ways.keys() - alive):
-            yield _unreachable(node, side, [trial for way in explained for trial in ways[way]])
-        failed = [trial for way in alive for trial in ways[way] if trial.outcome is not Outcome.OPEN]
-        yield from _partly(side, failed, fixed)
+    told = [one for one in cluster.trials if one.outcome is Outcome.OPEN or not {one.source, one.target} & full]
+    # what goes from one rail to another is for RAILS-ISOLATED to judge
+    for side, trials in collected((trial.side, trial) for trial in told if not trial.far).items():
+        yield from _of_side(side, trials, _fixed_ports(cluster))
 
 
-_TCP = "tcp"
-_PASSED = (Outcome.OPEN, Outcome.TOO_BIG)
+def _of_side(side: str, trials: Sequence[Trial], fixed: frozenset[int]) -> Iterator[Finding]:
+    ways = collected((_way(trial), trial) for trial in trials)
+    alive = [way for way, tried in ways.items() if any(trial.outcome in _PASSED for trial in tried)]
+    for node, explained in blamed(ways.keys() - alive):
+        yield _unreachable(node, side, [trial for way in explained for trial in ways[way]])
+    failed = [trial for way in alive for trial in ways[way] if trial.outcome is not Outcome.OPEN]
+    yield from _partly(side, failed, fixed)
 
 
 def _fixed_ports(cluster: Cluster) -> frozenset[int]:
@@ -120,9 +121,8 @@ def _fixed_ports(cluster: Cluster) -> frozenset[int]:
     return frozenset(port for each in ports for port in (each.dist_init, each.agent, each.nccl) if port)
 
 
-def _told(trials: Sequence[Trial], full: Collection[str]) -> list[Trial]:
-    """Trials without those that did not pass from or to a node whose table of neighbours is full."""
-    return [trial for trial in trials if trial.outcome is Outcome.OPEN or not {trial.source, trial.target} & {*full}]
+_TCP = "tcp"
+_PASSED = (Outcome.OPEN, Outcome.TOO_BIG)
 
 
 def _untried(node: str, trials: Sequence[Trial]) -> Finding:
@@ -138,25 +138,13 @@ def _untried(node: str, trials: Sequence[Trial]) -> Finding:
     )
 
 
-def _sides(trials: Sequence[Trial]) -> dict[str, dict[Way, list[Trial]]]:
-    """Trials by side and way. RAILS-ISOLATED judges those from one rail to another."""
-    sides: dict[str, dict[Way, list[Trial]]] = {}
-    for trial in trials:
-        if not trial.far:
-            sides.setdefault(trial.side, {}).setdefault(_way(trial), []).append(trial)
-    return sides
-
-
 def _way(trial: Trial) -> Way:
     return trial.source, trial.target
 
 
 def _partly(side: str, failed: Sequence[Trial], fixed: frozenset[int]) -> Iterator[Finding]:
     """Where some trials of a way pass and one port or one size does not. Ephemeral ports count as one, number 0."""
-    kinds: dict[tuple[str, int], list[Trial]] = {}
-    for trial in failed:
-        port = trial.port if trial.kind == _TCP and trial.port in fixed else 0
-        kinds.setdefault((trial.kind, port), []).append(trial)
+    kinds = collected(((one.kind, one.port if one.kind == _TCP and one.port in fixed else 0), one) for one in failed)
     for (kind, port), trials in kinds.items():
         for node, explained in blamed({_way(trial) for trial in trials}):
             mine = [trial for trial in trials if _way(trial) in explained]

@@ -190,18 +190,8 @@ def _trial(session: Session, said: Dialed) -> Trial:
             where=session.spec.name,
             fix="run the command again; if it persists, check the disk and the memory of that node",
         ) from None
-    return Trial(
-        source=session.spec.name,
-        target=said.name,
-        address=said.address,
-        port=said.port,
-        kind=said.kind,
-        side=said.side,
-        outcome=outcome,
-        ms=said.ms,
-        size=said.size,
-        detail=said.detail,
-        far=said.far,
-        tries=said.tries,
-        resolved=said.resolved,
-    )
+    told: dict[str, Any] = {name: getattr(said, name) for name in _TOLD}
+    return Trial(source=session.spec.name, target=said.name, outcome=outcome, **told)
+
+
+_TOLD = ("address", "port", "kind", "side", "ms", "size", "detail", "far", "tries", "resolved")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ from orchestrator.topology.switches import empty_slots
 
 _MOST_ROWS = 64
 _MOST_DRAWINGS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeDrawing:
-    """One drawing and the nodes that it shows."""
-
-    nodes: tuple[str, ...]
-    picture: Picture
 
 
 def write_report(
@@ -133,7 +124,7 @@ def _picture(node: Node, marks: Mapping[str, Mark]) -> Picture:
     )
 
 
-def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> Iterator[_NodeDrawing]:
+def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> Iterator[dict[str, Any]]:
     """A drawing for each kind of node: those with marks first, alike ones once."""
     kinds: list[tuple[Picture, list[str]]] = []
     for node in nodes:
@@ -144,7 +135,7 @@ def _drawings(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) ->
         else:
             known.append(node.name)
     for drawn, names in sorted(kinds, key=lambda kind: not any(marks[name] for name in kind[1])):
-        yield _NodeDrawing(tuple(names), without_addresses(drawn) if len(names) > 1 else drawn)
+        yield {"nodes": names, "picture": without_addresses(drawn) if len(names) > 1 else drawn}
 
 
 def _network(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> dict[str, Any]:
@@ -167,7 +158,6 @@ def _shown(nodes: Sequence[Node], marks: Mapping[str, Mapping[str, Mark]]) -> li
 
 def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
     """Labels of one machine and its cables, to identify it on site."""
-    board = bmc(labels.bmc)
     switches = switch_ports(labels.neighbours)
     rdma = {port.netdev: port.device for port in node.topology.rdma if port.netdev}
     slots = {device.key: device.slot for device in node.topology.pci}
@@ -176,7 +166,7 @@ def _machine(node: Node, labels: LabelsAnswer) -> dict[str, Any]:
         "host": node.topology.hostname,
         "product": node.product,
         "serial": serial(labels.serials),
-        "bmc": " ".join(filter(None, (board.address, f"({board.mac})" if board.mac else ""))),
+        "bmc": bmc(labels.bmc),
         "unread": [f"{name}: {why}" for name, why in labels.unread.items()],
         "ports": [
             {
@@ -214,25 +204,18 @@ _PLACEHOLDERS = re.compile(r"(?i)(to be filled.*|default string|none|not specifi
 _NOWHERE = "0.0.0.0"  # noqa: S104 - a BMC without an address says so
 
 
-@dataclass(frozen=True, slots=True)
-class Bmc:
-    """Addresses of the board's management controller, '' where unknown."""
-
-    address: str = ""
-    mac: str = ""
-
-
 def serial(serials: Mapping[str, str]) -> str:
     """The number that a chassis is known by: its own, else the product's, else the board's."""
     said = (serials.get(name, "").strip() for name in ("chassis_serial", "product_serial", "board_serial"))
     return next((text for text in said if not _PLACEHOLDERS.fullmatch(text)), "")
 
 
-def bmc(lines: Sequence[str]) -> Bmc:
-    """From `ipmitool lan print`."""
+def bmc(lines: Sequence[str]) -> str:
+    """The address of the board's management controller from `ipmitool lan print`, with its MAC address in brackets; ''
+    where unknown."""
     said = {key.strip(): value.strip() for key, _, value in (line.partition(": ") for line in lines)}
-    address = said.get("IP Address", "")
-    return Bmc(address if address != _NOWHERE else "", said.get("MAC Address", ""))
+    address, mac = said.get("IP Address", ""), said.get("MAC Address", "")
+    return " ".join(filter(None, (address if address != _NOWHERE else "", f"({mac})" if mac else "")))
 
 
 def switch_ports(text: str) -> dict[str, str]:

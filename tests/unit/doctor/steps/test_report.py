@@ -17,7 +17,7 @@ from tests.support.healthy_cluster import HealthyNode, cluster_of, cluster_with,
 from orchestrator.doctor.rules.support.cluster import Cluster
 from orchestrator.doctor.steps.doctor import diagnose
 from orchestrator.doctor.steps.nccl import expected
-from orchestrator.doctor.steps.report import Bmc, bmc, page_of, serial, switch_ports, write_report
+from orchestrator.doctor.steps.report import bmc, page_of, serial, switch_ports, write_report
 from orchestrator.model.errors import InputError, Unreachable
 from orchestrator.protocol.looks import LabelsAnswer
 
@@ -205,5 +205,5 @@ def test_a_chassis_is_known_by_its_own_number(said: dict[str, str], number: str)
 def test_the_bmcs_addresses() -> None:
     lines = ("IP Address Source       : DHCP Address", "IP Address              : 10.155.8.180",
              "MAC Address             : 00:26:fd:a0:0d:52")  # fmt: skip
-    assert bmc(lines) == Bmc("10.155.8.180", "00:26:fd:a0:0d:52")
-    assert bmc(("IP Address              : 0.0.0.0",)) == bmc(()) == Bmc()
+    assert bmc(lines) == "10.155.8.180 (00:26:fd:a0:0d:52)"
+    assert bmc(("IP Address              : 0.0.0.0",)) == bmc(()) == ""
