@@ -34,10 +34,9 @@ def before_go(args: argparse.Namespace) -> BeforeGoCheck | None:
     """Where it is asked for."""
     from orchestrator.gang.steps.raising import BeforeGoCheck
 
-    enough = args.nettest_min / 100
-    return (
-        BeforeGoCheck(TEST_BEFORE_GO_S, lambda *begun: partial(tested_before, enough, *begun)) if args.nettest else None
-    )
+    if not args.nettest:
+        return None
+    return BeforeGoCheck(TEST_BEFORE_GO_S, lambda *begun: partial(tested_before, args.nettest_min / 100, *begun))
 
 
 def tested_before(

@@ -26,15 +26,12 @@ _OWN = KernelCase(id=0, name="Triton's own GEMM", kernel="triton", dtype="fp8_w8
 
 
 class KernelVerdict(Enum):
-    """FAILS: it does not launch; NOT_RUN: unknown, which is never fine."""
+    """The gravest first. FAILS: it does not launch; NOT_RUN: unknown, which is never fine."""
 
-    RIGHT = "right"
-    WRONG = "wrong"
     FAILS = "fails"
+    WRONG = "wrong"
     NOT_RUN = "not-run"
-
-
-GRAVEST = (KernelVerdict.FAILS, KernelVerdict.WRONG, KernelVerdict.NOT_RUN, KernelVerdict.RIGHT)
+    RIGHT = "right"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +183,7 @@ def _cause(text: str, causes: Sequence[CausePattern]) -> CausePattern | None:
 
 def gravest(results: Iterable[KernelResult]) -> KernelVerdict:
     """Of all; not run where there is nothing."""
-    return min((one.verdict for one in results), key=GRAVEST.index, default=KernelVerdict.NOT_RUN)
+    return min((one.verdict for one in results), key=list(KernelVerdict).index, default=KernelVerdict.NOT_RUN)
 
 
 def wrong_words(by_node: Mapping[str, Sequence[KernelResult]]) -> tuple[str, str]:
