@@ -42,7 +42,10 @@ class RankException:
 
 @dataclass
 class Tracebacks:
-    """Feed it the lines of a log in order."""
+    """Feed it the lines of a log in order.
+
+    A rank's logger writes its prefix only before the first line; the lines that follow belong to the same rank.
+    """
 
     raised: RankException | None = None
     """The newest exception."""

@@ -154,7 +154,13 @@ _Tried = tuple[DialTarget, Dialed]
 
 
 def dial(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Dial every target at once; returns when each has an outcome."""
+    """Test the path from this node to others, all at once, each with its own deadline.
+
+    A silent drop and a refusal are different results; a datagram must pass without being fragmented. What did not pass
+    is tried up to `tries` times, unless `once` is set: a lost packet is no firewall. A silent one that had to leave by
+    an interface also has `resolved`: whether ARP was answered there. Where the kernel did not even ask by ARP, its
+    table of neighbours is full: 'untried'.
+    """
     asked = request_of(DialRequest, request)
     return [dialed.as_json() for dialed in _dial(asked.targets, max(1, asked.tries), asked.spacing_s)]
 
