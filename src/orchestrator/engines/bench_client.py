@@ -82,7 +82,6 @@ class BenchResult:
     """
 
     completed: int
-    input_tokens: int
     output_tokens: int
     text_tokens: int | None
     figures: Mapping[str, float]
@@ -186,7 +185,6 @@ def read(text: str) -> BenchResult:
         return BenchResult(
             figures=_figures(told),
             completed=int(told["completed"]),
-            input_tokens=int(told["total_input_tokens"]),
             output_tokens=int(told["total_output_tokens"]),
             text_tokens=None if again is None else int(again),
             texts=_texts(told, "generated_texts"),

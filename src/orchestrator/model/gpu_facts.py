@@ -29,31 +29,27 @@ from functools import lru_cache
 class GpuFacts:
     """One model.
 
-    memory_gb:  as it is sold; of several sizes the largest
     nvml_mib:   what NVML says it has, 0 where nobody has seen it
     sm:         compute capability as NCCL writes it (89 for 8.9)
     nvlink:     whether it has NVLink in any of its forms; a PCIe card has it with a bridge only
-    pcie_gen:   the fastest generation of its own link
     """
 
     name: str
-    memory_gb: int
     nvml_mib: int = 0
     sm: int
     nvlink: bool
-    pcie_gen: int
 
 
 GPUS = (
-    GpuFacts(name="L40S", memory_gb=48, nvml_mib=46068, sm=89, nvlink=False, pcie_gen=4),
-    GpuFacts(name="L40", memory_gb=48, sm=89, nvlink=False, pcie_gen=4),
-    GpuFacts(name="L4", memory_gb=24, sm=89, nvlink=False, pcie_gen=4),
-    GpuFacts(name="L20", memory_gb=48, sm=89, nvlink=False, pcie_gen=4),
-    GpuFacts(name="RTX 6000 Ada", memory_gb=48, sm=89, nvlink=False, pcie_gen=4),
-    GpuFacts(name="RTX 4090", memory_gb=24, sm=89, nvlink=False, pcie_gen=4),
-    GpuFacts(name="A100", memory_gb=80, sm=80, nvlink=True, pcie_gen=4),
-    GpuFacts(name="H100", memory_gb=80, sm=90, nvlink=True, pcie_gen=5),
-    GpuFacts(name="H200", memory_gb=141, nvml_mib=143771, sm=90, nvlink=True, pcie_gen=5),
+    GpuFacts(name="L40S", nvml_mib=46068, sm=89, nvlink=False),
+    GpuFacts(name="L40", sm=89, nvlink=False),
+    GpuFacts(name="L4", sm=89, nvlink=False),
+    GpuFacts(name="L20", sm=89, nvlink=False),
+    GpuFacts(name="RTX 6000 Ada", sm=89, nvlink=False),
+    GpuFacts(name="RTX 4090", sm=89, nvlink=False),
+    GpuFacts(name="A100", sm=80, nvlink=True),
+    GpuFacts(name="H100", sm=90, nvlink=True),
+    GpuFacts(name="H200", nvml_mib=143771, sm=90, nvlink=True),
 )
 L40S = GPUS[0]
 """What every price and every measured layout of the articles is of."""

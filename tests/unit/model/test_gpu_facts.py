@@ -23,6 +23,5 @@ def test_a_model_is_known_by_its_whole_name(name: str, known: str | None) -> Non
     assert short_name(name) == (known or name.removeprefix("NVIDIA "))
 
 
-def test_every_model_has_its_shared_memory_and_what_nvml_says_is_less_than_what_is_sold() -> None:
+def test_every_model_has_its_shared_memory() -> None:
     assert L40S.name == "L40S" and {one.sm for one in GPUS} <= set(SHARED_MEMORY)
-    assert all(0 < one.nvml_mib << 20 < one.memory_gb << 30 for one in GPUS if one.nvml_mib)
