@@ -81,9 +81,9 @@ def findings(result: NettestResult) -> tuple[Finding, ...]:
 def _slow(result: NettestResult) -> Finding | None:
     slow = [link for link in result.links if link.verdict is NettestVerdict.SLOW]
     evidence = list(map(words, sorted(slow, key=lambda link: link.best / link.limit)))
-    one, kind = result.odd, "-LINK"
+    one, name = result.odd, "NETTEST-SLOW-LINK"
     if one is not None:
-        kind = "-LINK" if one.device or not one.end else "-NODE"
+        name = "NETTEST-SLOW-LINK" if one.device or not one.end else "NETTEST-SLOW-NODE"
         title, fix = f"{one.name} is slow, and nothing else is: {one.why}", _place(one)
     elif slow:
         names = "; ".join(dict.fromkeys(f"{link.start} to {link.end}" for link in slow))
@@ -93,12 +93,12 @@ def _slow(result: NettestResult) -> Finding | None:
         worst = min(tests, key=lambda test: test.share)
         title = f"the all-reduce of {worst.between.value} is slow, and no single link is: "
         title += f"{worst.us:.0f} us for {worst.bytes} bytes, expected {worst.share * worst.us:.0f}"
-        kind, evidence = "", list(map(test_words, tests))
+        name, evidence = "NETTEST-SLOW", list(map(test_words, tests))
         fix = "compare NCCL's transport and ports with the plan: l40s-deploy doctor"
     else:
         return None
     return Finding(
-        id=f"NETTEST-SLOW{kind}",
+        id=name,
         severity=Severity.SLOW,
         node=one.node if one else "",
         devices=(one.device,) if one and one.device else (),
