@@ -13,7 +13,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from orchestrator.node.failure import FULL, Failure, disk_full
@@ -226,17 +225,17 @@ def refuse_clashes(paths: Iterable[str]) -> None:
         raise ValueError(f"the path {_shown(both[0])} is both a file and a directory")
 
 
-def refuse_links(root: Path, path: str) -> None:
+def refuse_links(root: str | os.PathLike[str], path: str) -> None:
     """Raises Failure where root is a link, or a folder between root and root/path is one (whatever it leads to).
 
     The last part is not judged: a file is replaced by name, which never writes through a link.
     """
-    at = root
+    at = os.fspath(root)
     for part in ("", *path.split("/")[:-1]):
-        at = at / part
+        at = os.path.join(at, part) if part else at
         if os.path.islink(at):
             what = f"is a symbolic link to {os.readlink(at)}, but files must be written below it"
-            raise Failure("outside", what, str(at), "replace the link with a directory")
+            raise Failure("outside", what, at, "replace the link with a directory")
 
 
 def _shown(found: object) -> str:

@@ -38,8 +38,8 @@ def on_a_node(code: str) -> str:
 
 
 def test_the_verbs_that_are_asked_most_do_not_bring_pathlib_to_a_node() -> None:
-    code = "from orchestrator.node.verbs import lock, report, stay; print('pathlib' in sys.modules)"
-    assert on_a_node(code) == "False"
+    code = "from orchestrator.node import dispatch; from orchestrator.node.verbs import lock, report"
+    assert on_a_node(f"{code}; print('pathlib' in sys.modules)") == "False"
 
 
 def test_the_library_is_as_python_has_it() -> None:
