@@ -77,9 +77,9 @@ def _lines(figures: Figures, head: str) -> Iterator[str]:
 
 
 def kills_in_short(figures: Figures) -> str:
-    """'28 of 28 on 2 x H200 and 2 x H100'."""
+    """'28 of 28 on H200 and H100'."""
     kills = figures.of_step("kill")
-    cards = dict.fromkeys(_cards(one).replace("NVIDIA ", "") for one in kills)
+    cards = dict.fromkeys(_cards(one).rpartition(" ")[2] for one in kills)
     return f"{sum(map(_right, kills))} of {len(kills)} on {' and '.join(cards)}"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from tests.support.every_verb import ANSWERS, LINES, LISTS, REQUESTS, keys
 
 from orchestrator.node import dispatch
 from orchestrator.node.dispatch import VERBS
+from orchestrator.protocol import jobs, link, run_files, staging, verbs
 from orchestrator.protocol.report import AgentState, RankReport, Report
 
 PAGE = (Path(__file__).parents[3] / "docs" / "agent.md").read_text("utf-8")
@@ -18,6 +20,18 @@ def test_every_verb_has_its_types() -> None:
     assert set(REQUESTS) == set(VERBS)
     untyped = set(VERBS) - {*ANSWERS, *LINES, *LISTS}
     assert untyped == {"logs", "probe", "push-offer", "push-receive"}, "these write a log, a snapshot, a push's lines"
+
+
+SECRET = {"authorization", "secret", "redact", "key"}
+
+
+def test_no_secret_is_in_the_text_of_a_message() -> None:
+    """A traceback and a log show messages as Python writes them."""
+    modules = (jobs, link, run_files, staging, verbs)
+    types = [one for module in modules for one in vars(module).values() if isinstance(one, type) and is_dataclass(one)]
+    shown = {(one.__name__, field.name): field.repr for one in types for field in fields(one) if field.name in SECRET}
+    assert {("Secrets", "redact"), ("Giving", "secret"), ("StagingRequest", "key")} <= set(shown)
+    assert [place for place, is_shown in shown.items() if is_shown] == []
 
 
 def test_the_page_has_every_state() -> None:
