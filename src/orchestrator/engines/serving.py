@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -20,7 +21,7 @@ _OF_VLLM = {
     "request_success_total": "num_requests_total",
 }
 """What vLLM calls otherwise (v1/metrics/loggers.py)."""
-_OTHER_RANK = re.compile(r'\btp_rank="(?!0")')
+_RANK = re.compile(r'\b(?:tp|pp|moe_ep)_rank="[^"]*",?')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,28 +38,30 @@ class Serving:
 
 def serving(metrics: str) -> Serving | None:
     """Out of the answer to /metrics; None where that holds nothing of an engine."""
-    sums = _sums(metrics)
-    if "num_running_reqs" not in sums:
+    found = _figures(metrics)
+    if "num_running_reqs" not in found:
         return None
     return Serving(
-        running=int(sums["num_running_reqs"]),
-        queued=int(sums.get("num_queue_reqs", 0)),
-        prompt_tokens=sums.get("prompt_tokens_total", 0.0),
-        generation_tokens=sums.get("generation_tokens_total", 0.0),
-        cache_used=sums.get("token_usage"),
+        running=int(sum(found["num_running_reqs"])),
+        queued=int(sum(found.get("num_queue_reqs", ()))),
+        prompt_tokens=sum(found.get("prompt_tokens_total", ())),
+        generation_tokens=sum(found.get("generation_tokens_total", ())),
+        cache_used=max(found.get("token_usage", ()), default=None),
     )
 
 
-def _sums(metrics: str) -> dict[str, float]:
-    """Each figure over all its labels, by SGLang's name. With --enable-metrics-for-all-schedulers every TP rank reports
-    the same requests: those of TP0 count."""
-    sums: dict[str, float] = {}
+def _figures(metrics: str) -> dict[str, Collection[float]]:
+    """Each figure by SGLang's name, once for each group of attention data parallelism. The ranks of a group that tell
+    (one of each pipeline stage; with --enable-metrics-for-all-schedulers all) tell of the same requests."""
+    found: dict[str, dict[str, float]] = {}
     for line in _LINE.finditer(metrics):
-        if not _OTHER_RANK.search(line["labels"] or ""):
-            with suppress(ValueError):
-                name = _OF_VLLM.get(line["name"], line["name"])
-                sums[name] = sums.get(name, 0.0) + float(line["value"])
-    return sums
+        with suppress(ValueError):
+            value = float(line["value"])
+            if isfinite(value):
+                of_groups = found.setdefault(_OF_VLLM.get(line["name"], line["name"]), {})
+                group = _RANK.sub("", line["labels"] or "")
+                of_groups[group] = max(value, of_groups.get(group, 0.0))
+    return {name: of_groups.values() for name, of_groups in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +98,5 @@ def running_requests(body: str) -> int | None:
 
 def finished_requests(body: str) -> int | None:
     """Requests that an engine has answered since it started, out of its /metrics; None where it does not tell."""
-    found = _sums(body).get("num_requests_total")
-    return int(found) if found is not None and isfinite(found) else None
+    found = _figures(body).get("num_requests_total")
+    return int(sum(found)) if found is not None else None

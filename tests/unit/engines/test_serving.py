@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.engines.serving import Serving, serving
+from collections.abc import Mapping
+
+import pytest
+
+from orchestrator.engines.serving import Serving, running_requests, serving
 
 REAL = """# HELP sglang:num_running_reqs The number of running requests.
 # TYPE sglang:num_running_reqs gauge
@@ -19,13 +23,29 @@ def test_what_sglang_says() -> None:
     assert serving(REAL) == wanted
 
 
-def test_other_ranks_report_the_same_requests() -> None:
-    others = "".join(
-        line.replace('tp_rank="0"', 'tp_rank="1"') + "\n" for line in REAL.splitlines() if "tp_rank" in line
-    )
-    assert serving(REAL + others) == serving(REAL)
+def of_rank(**ranks: str) -> str:
+    """The same figures told by another rank."""
+    text = "".join(f"{line}\n" for line in REAL.splitlines() if "tp_rank" in line)
+    for name, rank in ranks.items():
+        text = text.replace(f'{name}="0"', f'{name}="{rank}"')
+    return text
+
+
+@pytest.mark.parametrize("ranks", [{"tp_rank": "1"}, {"pp_rank": "1"}, {"pp_rank": "1", "tp_rank": "3"}])
+def test_ranks_of_one_group_report_the_same_requests(ranks: Mapping[str, str]) -> None:
+    assert serving(REAL + of_rank(**ranks)) == serving(REAL)
+
+
+def test_groups_of_attention_data_parallelism_have_their_own_requests() -> None:
+    grouped = REAL.replace("{engine", '{dp_rank="0",engine') + of_rank(tp_rank="4").replace(
+        "{engine", '{dp_rank="1",engine'
+    ).replace("0.41", "0.6")
+    wanted = Serving(running=24, queued=6, prompt_tokens=128201.0, generation_tokens=1730800.0, cache_used=0.6)
+    assert serving(grouped) == wanted
+    assert running_requests(grouped) == 30
 
 
 def test_a_page_that_is_no_metrics_says_nothing() -> None:
     assert serving("<html>502 Bad Gateway</html>") is None
     assert serving("sglang:num_running_reqs many\n") is None
+    assert serving("sglang:num_running_reqs 1e999\n") is None
