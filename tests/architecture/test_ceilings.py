@@ -15,16 +15,16 @@ from tests.support.sources import LAB, PRODUCT, ROOT
 from orchestrator.cli.main import every_parser, verbs_of
 
 CEILINGS = {
-    "lines of the product": 75_840,
-    "statements of the product": 46_670,
-    "lines of the lab": 13_500,
-    "lines of tests": 73_247,
-    "lines that `up` imports": 20_660,
-    "lines that `status` imports": 7_000,
+    "lines of the product": 71_360,
+    "statements of the product": 44_040,
+    "lines of the lab": 13_460,
+    "lines of tests": 70_100,
+    "lines that `up` imports": 19_940,
+    "lines that `status` imports": 6_690,
     "class names with several homes": 0,
     "commands": 46,
     "options": 310,
-    "words of docs and README": 23_280,
+    "words of docs and README": 23_330,
 }
 """Not more than this. Lower a number when the figure has fallen."""
 
