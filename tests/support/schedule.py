@@ -31,7 +31,7 @@ WITH_PROCESSES = (
     "unit/loading/test_ansible_yaml.py",
     "unit/loading/test_sources.py",
     "unit/node/agent",
-    "unit/checkpoint/on_node/test_checkpoint_memory.py",
+    "unit/checkpoint/on_node/test_checkpoint_reblock.py",
     "unit/checkpoint/on_node/test_checkpoint_target.py",
     "unit/remote",
     "unit/gang/steps",
