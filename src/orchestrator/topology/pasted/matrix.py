@@ -41,7 +41,7 @@ def _header(tokens: Sequence[list[str]], start: int) -> list[list[str]]:
     """Its lines, [] where none begins here: up to the first row; a terminal may have wrapped it."""
     found: list[list[str]] = []
     if tokens[start] and _GPU.fullmatch(tokens[start][0]):
-        for words in itertools.islice(tokens, start, start + _MOST):
+        for words in tokens[start : start + _MOST]:
             if (found and words[:1] == found[0][:1]) or not all(map(_may_be_a_title, words)):
                 break
             found.append(words)
