@@ -18,7 +18,7 @@ CEILINGS = {
     "lines of the product": 71_360,
     "statements of the product": 44_040,
     "lines of the lab": 13_460,
-    "lines of tests": 70_100,
+    "lines of tests": 70_130,
     "lines that `up` imports": 19_940,
     "lines that `status` imports": 6_690,
     "class names with several homes": 0,
