@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +37,23 @@ def test_the_same_plan_runs_again_under_a_new_run_and_key(serving: LocalGang) ->
 
 
 @pytest.fixture
-def slow_weights(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGang]:
-    """A serving gang with a weight file that blocks its readers; the gang drains until that file is opened."""
-    os.mkfifo(serving.model / "model.safetensors")
-    drain = down_module.stop
+def slow_weights(serving: LocalGang, monkeypatch: pytest.MonkeyPatch) -> LocalGang:
+    """A serving gang with a weight file that takes a while to read; it drains when each node has begun to."""
+    with (serving.model / "model.safetensors").open("wb") as weights:
+        weights.truncate(1 << 30)
+    drain, seen = down_module.stop, set[int]()
+
+    def all_began() -> bool:
+        seen.update(_readers(serving))
+        return len(seen) == serving.nodes
 
     def stop(*arguments: Any, **more: Any) -> None:
-        until(lambda: len(_readers(serving)) == serving.nodes, 20)
+        until(all_began, 20)
         assert serving.view().state is GangState.READY, "the engine before it still serves"
         drain(*arguments, **more)
 
     monkeypatch.setattr(restart_sequence, "stop", stop)
-    yield serving
-    (serving.model / "model.safetensors").unlink()
+    return serving
 
 
 def _readers(gang: LocalGang) -> list[int]:
