@@ -73,6 +73,11 @@ class Screen:
             if failure.errno in (errno.EPIPE, errno.EIO):
                 raise Detached from None
 
+    def show(self, *parts: str | RenderableType) -> None:
+        """Parts of the answer, one below the other: text is escaped, what is drawn is as it is."""
+        for part in parts:
+            self.out.print(printable(part) if isinstance(part, str) else part)
+
     def verbatim(self, text: str) -> None:
         """Lines of the answer as they are, with tabs kept and never wrapped."""
         sys.stdout.write(printable(text) + "\n")

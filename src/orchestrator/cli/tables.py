@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
 
 from orchestrator.cli.screen import printable
-
-if TYPE_CHECKING:  # rich costs 60 ms to import
-    from rich.table import Table
-    from rich.text import Text
 
 
 def plain_table(*titles: str, left: Collection[str] = ()) -> Table:
     """A column for each title: figures, on the right, but for the first, those without a title and those in `left`."""
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, title in enumerate(titles):
         table.add_column(title, justify="left" if place == 0 or not title or title in left else "right")
@@ -24,6 +20,4 @@ def plain_table(*titles: str, left: Collection[str] = ()) -> Table:
 
 def cell(value: object, style: str = "") -> Text:
     """Whatever is in it, as it is."""
-    from rich.text import Text
-
     return Text(printable(str(value)), style)

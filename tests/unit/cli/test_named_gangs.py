@@ -16,7 +16,6 @@ import pytest
 from orchestrator.cli.main import main, parser_of
 from orchestrator.cli.options import seconds
 from orchestrator.gang.commands import down, restart, rollback
-from orchestrator.gang.commands.outcome import Checked
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import ROLLING, RestartResult
 from orchestrator.gang.steps.rollback import ROLLBACK
@@ -85,7 +84,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(restart, "restart", note("restart", RestartResult(views=(), seconds=0.0)))
     for module in (down, rollback, restart):
         monkeypatch.setattr(module, "open_cluster", lambda args, _: load_inventory(Path(args.inventory)))
-    monkeypatch.setattr(restart, "checked", lambda *_: Checked())
+    monkeypatch.setattr(restart, "answers", lambda *_: [])
     return asked
 
 

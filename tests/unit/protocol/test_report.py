@@ -14,7 +14,7 @@ from tests.support import recorded_release as recorded
 
 from orchestrator.gang.actions import Goal, actions
 from orchestrator.gang.commands.gangs import gang_block
-from orchestrator.gang.commands.start_progress import progress as progress_block
+from orchestrator.gang.commands.outcome import progress as progress_block
 from orchestrator.gang.guarding import GuardMemory, Policy, decide
 from orchestrator.gang.history import last_verdict
 from orchestrator.gang.overview import status_json

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from orchestrator.cli.options import add_all, add_timeout, add_usual_of_gangs, open_cluster
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
 from orchestrator.gang.steps.down import DownRequest, StopResult, down
@@ -67,9 +67,9 @@ def _show(stopped: tuple[StopResult, ...], screen: Screen) -> None:
         nodes = [node for node in stopped if node.gang == gang]
         ran = [node.node for node in nodes if node.was not in _NOTHING]
         if ran:
-            screen.out.print(printable(f"{gang}: stopped on {', '.join(ran)}"))
+            screen.show(f"{gang}: stopped on {', '.join(ran)}")
         elif all(node.error is None for node in nodes):
-            screen.out.print(printable(f"{gang}: nothing was running"))
+            screen.show(f"{gang}: nothing was running")
         for names, error in same({node.node: node.error for node in nodes if node.error is not None}):
             where = f"all {len(nodes)} nodes" if len(names) == len(nodes) > 1 else ", ".join(names)
             screen.say(f"{where}: {error.what}")

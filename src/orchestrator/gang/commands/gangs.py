@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from orchestrator.cli.screen import printable
+from orchestrator.cli.tables import cell, plain_table
 from orchestrator.gang.operations import sentence
-from orchestrator.gang.overview import degraded_reason, state_words
+from orchestrator.gang.overview import Overview, RouterGlance, degraded_reason, state_words
 from orchestrator.gang.pace import took
 from orchestrator.gang.view import OUTSIDE, GangView, NodeView
 from orchestrator.model.gang_state import GangState
 from orchestrator.model.per_node import collected
 from orchestrator.protocol.report import Cause, RankReport, RankState
-
-if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
-    from orchestrator.gang.overview import Overview, RouterGlance
 
 STYLES = {
     "ready": "green",
@@ -53,17 +50,15 @@ _RANKS = {
 _BAR = 18
 
 
-class NodeColumns(NamedTuple):
-    """More columns of the table of nodes. cells: of a node by its name"""
-
-    titles: Sequence[str]
-    cells: Callable[[str], Sequence[Text]]
+LOAD_TITLES = ("GPU °C", "power", "rails in / out", "rail errors")
+LoadCells = Callable[[str], Sequence[Text]]
+"""Cells below LOAD_TITLES, of a node by its name."""
 
 
 def gang_block(
     view: GangView,
     router: RouterGlance | None = None,
-    loads: NodeColumns | None = None,
+    loads: LoadCells | None = None,
     busy: str = "",
     *,
     state: str = "",
@@ -71,34 +66,32 @@ def gang_block(
 ) -> list[RenderableType]:
     """One gang for `status`: headline, cause, nodes, ranks, remarks.
 
-    loads: columns of what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all
+    loads: of what is in use on each node, where that is known; busy: the engine's load, as text; remarks: all
     of them, of a gang that is well too; state: its headline's, of whoever sees more than the gang itself
     """
     blocks: list[RenderableType] = [_headline(view, state or state_words(view, degraded_reason(view)))]
     if view.cause is not None:
         blocks += cause_lines(view.cause, folded=len(view.secondary))
-    blocks += _said([_service_words(view, router)])
-    blocks += _said([_start_words(view), _proved_words(view)], "dim")
-    blocks += _said([busy], "bold")
+    blocks += lines([_service_words(view, router)])
+    start = took(node.began for node in view.nodes) if view.serves else None
+    proved = f"in use, by the engine's log: {'; '.join(view.proved)}" if view.proved else ""
+    blocks += lines([f"start: {start.words}" if start else "", proved], "dim")
+    blocks += lines([busy], "bold")
     blocks.append(nodes_table(view, loads))
-    blocks += _said([*transport_words(view), view.over_tcp], "bold yellow")
+    blocks += lines([*transport_words(view), view.over_tcp], "bold yellow")
     folded = view.state is GangState.READY and view.remarks and not remarks
     count = f"{len(view.remarks)} remark{'s' * (len(view.remarks) > 1)}: `l40s-deploy status --remarks`"
-    blocks += _said([view.progress, *([count] if folded else view.remarks)], "yellow")
+    blocks += lines([view.progress, *([count] if folded else view.remarks)], "yellow")
     return blocks
 
 
-def _said(texts: Iterable[str], style: str = "") -> list[Text]:
+def lines(texts: Iterable[str], style: str = "") -> list[Text]:
     """A line for each text that is not empty."""
-    from rich.text import Text
-
     return [Text(printable(text), style) for text in texts if text]
 
 
 def _headline(view: GangView, state: str) -> Text:
-    from rich.text import Text
-
-    head = Text.assemble((printable(view.name), "bold"), " ", (state, STYLES.get(state.partition(" ")[0], "")))
+    head = Text.assemble((printable(view.name), "bold"), " ", styled(state))
     return head.append(f"  {printable(view.model)} by {printable(view.stack)}") if view.model else head
 
 
@@ -109,16 +102,6 @@ def _service_words(view: GangView, router: RouterGlance | None) -> str:
     waiting = "not answering" if view.state is GangState.DEGRADED else "not answering yet"
     word = "healthy" if view.service_healthy else waiting
     return f"service {view.service_url} ({word}{_routed(view, router)})"
-
-
-def _start_words(view: GangView) -> str:
-    """How long a serving gang's start took; '' where that is not known."""
-    start = took(node.began for node in view.nodes) if view.serves else None
-    return f"start: {start.words}" if start else ""
-
-
-def _proved_words(view: GangView) -> str:
-    return f"in use, by the engine's log: {'; '.join(view.proved)}" if view.proved else ""
 
 
 def _routed(view: GangView, router: RouterGlance | None) -> str:
@@ -133,33 +116,26 @@ def _routed(view: GangView, router: RouterGlance | None) -> str:
     return f"; in the router, {words}" if worker.healthy else "; unhealthy according to the router"
 
 
-def router_block(seen: Overview) -> list[RenderableType]:
-    """The router for `status`: its state and address, and which gangs it sends requests to."""
-    from rich.text import Text
+def around_block(seen: Overview) -> list[Text]:
+    """What is around the gangs, for `status`: the router's state and address, and which gangs it sends requests to;
+    what a killed command has left half done."""
+    return [
+        *(_router_lines(seen.router, seen.views) if seen.router else ()),
+        *lines(sentence(seen.interrupted), "bold yellow"),
+    ]
 
-    router = seen.router
-    if router is None:
-        return []
+
+def _router_lines(router: RouterGlance, views: Sequence[GangView]) -> list[Text]:
     state = router.condition.value if router.condition is not None else "unreachable"
-    head = Text.assemble(("router", "bold"), " ", (state, STYLES.get(state, "")), f"  {printable(router.url)}")
-    gangs: dict[str, list[str]] = {"in": [], "unhealthy": [], "out": []}
-    for view in seen.views:
-        if (place := router.place(view.service_url)) is not None:
-            gangs[place].append(view.name)
-    known = {view.service_url.rstrip("/") for view in seen.views}
-    strange = [one.url for one in router.workers or () if one.url not in known]
-    parts = [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]
-    parts += [f"not of this inventory: {', '.join(strange)}"] if strange else []
-    if parts:
+    head = Text.assemble(("router", "bold"), " ", styled(state), f"  {printable(router.url)}")
+    places = [(router.place(view.service_url), view.name) for view in views]
+    gangs = {place: [name for its, name in places if its == place] for place in ("in", "unhealthy", "out")}
+    known = {view.service_url.rstrip("/") for view in views}
+    gangs["not of this inventory"] = [one.url for one in router.workers or () if one.url not in known]
+    if parts := [f"{word}: {', '.join(names)}" for word, names in gangs.items() if names]:
         head.append(f"  {printable('; '.join(parts))}")
-    if router.error is None:
-        return [head]
-    return [head, *_said([f"  {router.error.where}: {router.error.what} (fix: {router.error.fix})"], "yellow")]
-
-
-def interrupted_block(seen: Overview) -> list[RenderableType]:
-    """What a killed command has left half done, for `status`."""
-    return [*_said(sentence(seen.interrupted), "bold yellow")]
+    wrong = router.error
+    return [head, *lines([f"  {wrong.where}: {wrong.what} (fix: {wrong.fix})"] if wrong else (), "yellow")]
 
 
 def transport_words(view: GangView) -> list[str]:
@@ -168,45 +144,44 @@ def transport_words(view: GangView) -> list[str]:
     return [f"{name}: {', '.join(where)}: {title}. {effect}" for (name, title, effect), where in nodes.items()]
 
 
-def cause_lines(cause: Cause, *, folded: int = 0) -> list[RenderableType]:
+def cause_lines(cause: Cause, *, folded: int = 0) -> list[Text]:
     """The one cause: where, what, the lines that show it, the fix."""
-    from rich.text import Text
-
     rank = f" TP{cause.tp_rank}" if cause.tp_rank is not None else ""
     place = cause.node if rank and f" {cause.text}".startswith(f"{rank} ") else cause.node + rank
-    lines: list[RenderableType] = [Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}"))]
-    lines += _said((f"  | {line}" for line in cause.lines), "dim")
-    if cause.fix:
-        lines += _said([f"  fix: {cause.fix}"])
-    if folded:
-        lines += _said([f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)"], "dim")
-    return lines
+    more = f"  ({folded} later error{'s' * (folded != 1)} followed from it; see --json)" if folded else ""
+    return [
+        Text.assemble(("cause: ", "bold red"), printable(f"{place}: {cause.text}")),
+        *lines((f"  | {line}" for line in cause.lines), "dim"),
+        *lines([f"  fix: {cause.fix}" if cause.fix else ""]),
+        *lines([more], "dim"),
+    ]
 
 
-def nodes_table(view: GangView, loads: NodeColumns | None = None) -> Table:
+def nodes_table(view: GangView, loads: LoadCells | None = None) -> Table:
     """One row per node: its phase, and a grid of its ranks with their GPU memory; with loads, what is in use there."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
     nodes = (*view.nodes, *view.spares)
-    steps = any(node.phase.of for node in view.nodes) and loads is not None
-    phases = ["phase"] if any(map(phase_words, nodes)) else []
-    titles = ["rank", "node", "state", *phases, *([""] if steps else []), "TP ranks", "GPU memory"]
-    for title in (*titles, *(loads.titles if loads is not None else ())):
-        table.add_column(title)
+    phases, loaded = any(map(phase_words, nodes)), loads is not None
+    steps = loaded and any(node.phase.of for node in view.nodes)
+    titles = ["rank", "node", "state", *["phase"] * phases, *[""] * steps, "TP ranks", "GPU memory"]
+    titles += LOAD_TITLES * loaded
+    table = plain_table(*titles, left=titles)
     for node in nodes:
         table.add_row(
             "-" if node.node_rank == OUTSIDE else str(node.node_rank),
-            Text(printable(node.name)),
-            Text(node.state, STYLES.get(node.state, "")),
+            cell(node.name),
+            styled(node.state),
             *([Text(phase_words(node))] if phases else []),
             *([bar(node)] if steps else []),
             _grid(node.ranks),
-            Text(_memory(node.ranks)),
-            *(loads.cells(node.name) if loads is not None else ()),
+            _memory(node.ranks),
+            *(loads(node.name) if loads is not None else ()),
         )
     return table
+
+
+def styled(state: str) -> Text:
+    """A state in its colour."""
+    return Text(state, STYLES.get(state.partition(" ")[0], ""))
 
 
 def node_words(node: NodeView) -> str:
@@ -226,8 +201,6 @@ def phase_words(node: NodeView) -> str:
 
 def bar(node: NodeView) -> Text:
     """How far it is in a phase that has steps."""
-    from rich.text import Text
-
     if not node.phase.of:
         return Text(" " * _BAR)
     done = min(_BAR, round(_BAR * node.phase.step / node.phase.of))
@@ -236,22 +209,12 @@ def bar(node: NodeView) -> Text:
 
 def _grid(ranks: Sequence[RankReport]) -> Text:
     """'16-18 19x 20-23': ranks in a row that are in the same state as one."""
-    from rich.text import Text
-
     parts = []
-    rows = groupby(enumerate(ranks), lambda one: (one[1].tp_rank - one[0], one[1].state))
-    for (_, state), row in rows:
-        numbers = [rank.tp_rank for _, rank in row]
+    for (_, state), row in groupby(enumerate(ranks), lambda one: (one[1].tp_rank - one[0], one[1].state)):
+        first, *more = [rank.tp_rank for _, rank in row]
         mark, style = _RANKS[state]
-        parts.append(Text(f"{span(numbers)}{mark}", style))
+        parts.append(Text(f"{first}-{more[-1]}{mark}" if more else f"{first}{mark}", style))
     return Text(" ").join(parts)
-
-
-def span(ranks: Sequence[int]) -> str:
-    """'16-23' of ranks in a row, else '0,2,4'."""
-    if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def _memory(ranks: Sequence[RankReport]) -> str:

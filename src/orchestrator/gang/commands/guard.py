@@ -19,7 +19,7 @@ from orchestrator.cli.options import (
 from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.cli.units import install_unit
-from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.guarding import GuardAction, GuardDecision, Policy
 from orchestrator.gang.steps.guard.guard import GuardedGang, GuardRequest, guard
 from orchestrator.gang.steps.guard.notice_hook import Hook

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.gang.steps.locks import NodeLock, locks, release
 from orchestrator.model.errors import Exit, InputError
 
@@ -24,10 +24,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.force and not args.release:
         raise InputError("--force releases nothing by itself", where="command line", fix="add --release")
     inventory = open_cluster(args, screen)
-    if args.release:
-        found = release(inventory, tuple(args.gang), force=args.force)
-    else:
-        found = locks(inventory, tuple(args.gang))
+    gangs = tuple(args.gang)
+    found = release(inventory, gangs, force=args.force) if args.release else locks(inventory, gangs)
     if args.json:
         screen.json({"locks": [_json(lock) for lock in found]})
     else:
@@ -40,12 +38,12 @@ def _show(found: Sequence[NodeLock], screen: Screen, *, given_back: bool) -> Non
         if lock.error is not None:
             screen.say(f"{lock.node}: {lock.error.what}")
     if not any(lock.held.token for lock in found):
-        screen.out.print("no locks are held")
+        screen.show("no locks are held")
     for lock in found:
         held = lock.held
         state = "released" if given_back else "stale" if held.stale else f"last heartbeat {held.age_s:.0f} s ago"
         if held.token:
-            screen.out.print(printable(f"{lock.gang} on {lock.node}: {held.name} with `{held.command}`, {state}"))
+            screen.show(f"{lock.gang} on {lock.node}: {held.name} with `{held.command}`, {state}")
 
 
 def _json(lock: NodeLock) -> dict[str, Any]:

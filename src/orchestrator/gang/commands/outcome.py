@@ -1,18 +1,27 @@
-"""What the verbs that start and stop gangs end with: a rehearsal, an interruption, the rooms' checks of gangs."""
+"""What the verbs that start and stop gangs show: how far it has come, as a live table on a terminal, else a line for
+every change; what would be done; an interruption; the rooms' checks of gangs."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.progress import LivePicture
 from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.view import GangView
+from orchestrator.doctor.rules.support.registry import grouped, who
+from orchestrator.gang.commands.gangs import bar, node_words, phase_words, styled
+from orchestrator.gang.steps.start_time import StartClock
+from orchestrator.gang.view import GangView, NodeView
 from orchestrator.model.errors import Exit
-from orchestrator.model.inventory import Inventory
+from orchestrator.model.finding import Severity
+from orchestrator.model.plan import Plan
 from orchestrator.planning.steps.changes import GangRehearsal
-from orchestrator.rooms import answers
 
 
 def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be done; change nothing") -> None:
@@ -20,16 +29,15 @@ def add_dry_run(parser: argparse.ArgumentParser, what: str = "show what would be
     parser.add_argument("--dry-run", action="store_true", help=what)
 
 
-def show_rehearsal(gangs: Sequence[GangRehearsal], screen: Screen, *, nothing: str = "no gang is affected") -> int:
+def show_rehearsal(gangs: Sequence[GangRehearsal], screen: Screen) -> int:
     """A line a gang, or one document."""
     if screen.as_json:
         told = [{"name": one.gang, **{key: getattr(one, key) for key in ("state", "plan_id", "then", "what")}}
                 for one in gangs]  # fmt: skip
         screen.json({"dry_run": True, "gangs": told})
         return Exit.DONE
-    for one in gangs:
-        screen.out.print(printable(f"{one.gang} ({one.state}): {one.what}"))
-    screen.out.print("nothing was changed" if gangs else f"{nothing}; nothing was changed")
+    screen.show(*(f"{one.gang} ({one.state}): {one.what}" for one in gangs))
+    screen.show("nothing was changed" if gangs else "no gang is affected; nothing was changed")
     return Exit.DONE
 
 
@@ -40,22 +48,88 @@ def interrupted(screen: Screen) -> int:
     return Exit.INTERRUPTED
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What became of the rooms' checks: each has as_json(), keys of the verb's document, and say(screen), on stderr."""
-
-    checks: Sequence[Any] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Keys of the verb's document."""
-        return {key: value for one in self.checks for key, value in one.as_json().items()}
-
-    def say(self, screen: Screen) -> int:
-        """On stderr; the first exit code that is not 0."""
-        codes = [one.say(screen) for one in self.checks]
-        return next(filter(None, codes), int(Exit.DONE))
+def checks_json(checks: Sequence[Any]) -> dict[str, Any]:
+    """Keys of the verb's document, of what became of the rooms' checks (the hook after_ready of orchestrator.rooms)."""
+    return {key: value for one in checks for key, value in one.as_json().items()}
 
 
-def checked(inventory: Inventory, views: Sequence[GangView], args: argparse.Namespace, screen: Screen) -> Checked:
-    """Ask every room that has something to check."""
-    return Checked(answers("after_ready", inventory, views, args, screen))
+def say_checks(checks: Sequence[Any], screen: Screen) -> int:
+    """On stderr; the first exit code that is not 0."""
+    codes = [one.say(screen) for one in checks]
+    return next(filter(None, codes), int(Exit.DONE))
+
+
+_LINE_EVERY_S = 30.0
+"""Between two lines about one node where stderr is no terminal."""
+
+
+class RisingProgress(LivePicture):
+    """The workflow's watcher: a live table on a terminal, else one line for every change of phase."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(screen)
+        self._said: dict[tuple[str, str], str] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._clock = StartClock()
+
+    def planned(self, plan: Plan) -> None:
+        """Say what will run."""
+        self._clock.planned(plan)
+        for gang in plan.gangs:
+            degrees = f"{gang.layout} on {gang.layout.nnodes} x {gang.layout.gpus_per_node} GPUs"
+            self.say(f"plan {plan.plan_id}: {gang.name} runs {gang.model} by {gang.stack}, {degrees}")
+        nodes = sum(len(gang.nodes) for gang in plan.gangs)
+        losses = [group for group in grouped(plan.findings) if group.finding.severity is Severity.SLOW]
+        for group in losses:
+            place = f"{who(group.nodes, nodes)}: " if group.finding.node else ""
+            self.say(f"slow: {group.finding.id}: {place}{group.finding.title}")
+        if losses:
+            self.say("  what these cost, and the fixes: `l40s-deploy doctor`")
+
+    def step(self, gang: str, words: str) -> None:
+        """Say which step begins; words that begin with the gang are not led by it again."""
+        self.say(words if words.startswith(f"{gang} ") else f"{gang}: {words}")
+
+    def seen(self, views: Sequence[GangView]) -> None:
+        """Show where every node is."""
+        self._clock.seen(views)
+        if self._live is not None:
+            self._live.update(progress(views, self._clock.left))
+            return
+        for view in views:
+            for node in view.nodes:
+                self._say_news(view.name, node)
+
+    def _say_news(self, gang: str, node: NodeView) -> None:
+        """Where there is no table: a change, and now and then how long it still takes."""
+        key, now, place = (gang, node.name), time.monotonic(), f"{node.state} {node.phase.name}".strip()
+        before = self._said.get(key)
+        if place != before and (before is not None or place not in ("absent", "stopped", "failed")):
+            self.say(f"{gang}: {node.name}: {node_words(node)}")
+        self._said[key] = place
+        if now - self._told.setdefault(key, now) >= _LINE_EVERY_S and (words := self._clock.left(gang, node)):
+            self._told[key] = now
+            self.say(f"{gang}: {node.name}: {phase_words(node)}: {words}")
+
+
+def progress(
+    views: Sequence[GangView], left: Callable[[str, NodeView], str] = lambda _gang, _node: ""
+) -> RenderableType:
+    """Starting gangs, shown while the command waits. left: a node's remaining time as text, as far as it is known"""
+    blocks: list[RenderableType] = []
+    for view in views:
+        table = Table.grid(padding=(0, 2))
+        for node in view.nodes:
+            table.add_row(
+                Text(printable(node.name), "bold"),
+                styled(node.state),
+                Text(phase_words(node)),
+                bar(node),
+                Text(f"{sum(rank.state == 'alive' for rank in node.ranks)}/{len(node.ranks)} ranks"),
+                Text(f"{node.started_s:.0f} s" if node.started_s else "", "dim"),
+                Text(left(view.name, node)),
+            )
+        blocks += [Text(f"{printable(view.name)}: {view.state.value}"), table]
+        if view.progress:
+            blocks.append(Text(printable(view.progress), "yellow"))
+    return Group(*blocks)

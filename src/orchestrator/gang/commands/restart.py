@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 
 from orchestrator.cli.options import add_accept, add_all, add_hung_after, add_timeout, add_usual_of_gangs, open_cluster
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.outcome import add_dry_run, checked, interrupted, show_rehearsal
-from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.commands.gangs import gang_block
+from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run, interrupted, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.maintenance import MAINTENANCE
 from orchestrator.gang.steps.restart import (
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     request = _request(args, _verb(args, inventory))
 
     def finish(done: RestartResult) -> int:
-        checks = checked(inventory, done.views, args, screen)
+        checks = answers("after_ready", inventory, done.views, args, screen)
         (_show_rolled if request.verb is ROLLING else show_restarted)(done, screen)
-        return checks.say(screen)
+        return say_checks(checks, screen)
 
     return carry_out(inventory, request, args, screen, finish)
 
@@ -148,7 +148,7 @@ def _show_rolled(done: RestartResult, screen: Screen) -> None:
         screen.json({"seconds": round(done.seconds, 3), "down_seconds": 0.0, **status_json(done.views)})
     else:
         names = ", ".join(view.name for view in done.views)
-        screen.out.print(printable(f"restarted one after the other in {done.seconds:.1f} s: {names}"))
+        screen.show(f"restarted one after the other in {done.seconds:.1f} s: {names}")
 
 
 def show_restarted(done: RestartResult, screen: Screen) -> int:
@@ -156,12 +156,8 @@ def show_restarted(done: RestartResult, screen: Screen) -> int:
     if screen.as_json:
         screen.json({"down_seconds": round(done.seconds, 3), **status_json(done.views)})
         return 0
-    from orchestrator.gang.commands.gangs import gang_block
-
     for view in done.views:
-        for block in gang_block(view):
-            screen.out.print(block)
+        screen.show(*gang_block(view))
         if view.canary_text is not None:
-            text = view.canary_text.strip()[:100]
-            screen.out.print(printable(f"serves again after {done.seconds:.1f} s; canary: {text!r}"))
+            screen.show(f"serves again after {done.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
     return 0

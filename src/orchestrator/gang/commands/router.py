@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from orchestrator.cli.options import add_examples, add_inventory, add_json, add_timeout, open_cluster
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.outcome import add_dry_run, show_rehearsal
-from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.commands.gangs import cause_lines
+from orchestrator.gang.commands.outcome import RisingProgress, add_dry_run, show_rehearsal
 from orchestrator.gang.steps.router.routing import (
     RouterState,
     router_state,
@@ -68,19 +68,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _show(state: RouterState, screen: Screen) -> None:
-    from orchestrator.gang.commands.gangs import cause_lines
-
-    screen.out.print(printable(f"router {state.view.state.value}  {state.url}"))
-    if state.view.cause is not None:
-        for line in cause_lines(state.view.cause):
-            screen.out.print(line)
+    cause = state.view.cause
+    screen.show(f"router {state.view.state.value}  {state.url}", *(cause_lines(cause) if cause else ()))
     if state.view.state is GangState.FAILED:
-        screen.out.print("  start it again: l40s-deploy router up")
-    for node in state.view.unreachable:
-        screen.out.print(printable(f"  {node.name}: {node.error}"))
+        screen.show("  start it again: l40s-deploy router up")
+    screen.show(*(f"  {node.name}: {node.error}" for node in state.view.unreachable))
     for worker in state.workers:
         health = "healthy" if worker.healthy else "not healthy"
-        screen.out.print(printable(f"  {worker.url}  {health}, {worker.load} requests"))
+        screen.show(f"  {worker.url}  {health}, {worker.load} requests")
 
 
 def _json(state: RouterState) -> dict[str, Any]:

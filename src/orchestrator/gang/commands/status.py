@@ -64,29 +64,19 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             add_loads(document, loads)
         screen.json(document)
     else:
-        from orchestrator.gang.commands.gangs import gang_block, interrupted_block, router_block
-        from orchestrator.gang.commands.watching import gpus_table, load_columns
+        from orchestrator.gang.commands.watching import status_blocks
 
-        columns = load_columns(loads) if loads is not None else None
-        for view in seen.views:
-            for block in gang_block(view, seen.router, columns, state=seen.headline(view), remarks=args.remarks):
-                screen.out.print(block)
-            if loads is not None:
-                screen.out.print(gpus_table(view, loads))
-        for block in (*router_block(seen), *interrupted_block(seen)):
-            screen.out.print(block)
-        if words := _starts_one(seen):
-            screen.out.print(words)
+        screen.show(*status_blocks(seen, loads, wide=args.wide, remarks=args.remarks), *_starts_one(seen))
     return seen.exit_code
 
 
-def _starts_one(seen: Overview) -> str:
+def _starts_one(seen: Overview) -> list[str]:
     """What starts a gang, where none runs and nothing was interrupted."""
     if seen.interrupted or any(view.state is not GangState.ABSENT for view in seen.views):
-        return ""
+        return []
     before = " ".join(view.name for view in seen.views if view.plan_id)
     again = f"with the same plan: `l40s-deploy restart {before}`; " if before else ""
-    return f"to start one: {again}`l40s-deploy up MODEL` (`l40s-deploy models` lists them)"
+    return [f"to start one: {again}`l40s-deploy up MODEL` (`l40s-deploy models` lists them)"]
 
 
 def _loads(inventory: Inventory, gangs: tuple[str, ...]) -> dict[str, NodeLoad]:

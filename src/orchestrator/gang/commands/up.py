@@ -7,18 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.cli.options import add_accept, add_hung_after, add_timeout, add_usual, open_cluster, open_inventory
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
 from orchestrator.cli.typed import command_line
 from orchestrator.gang.commands.gangs import gang_block
-from orchestrator.gang.commands.outcome import Checked, checked, show_rehearsal
-from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.commands.outcome import RisingProgress, checks_json, say_checks, show_rehearsal
 from orchestrator.gang.overview import status_json
 from orchestrator.gang.steps.raising import UpRequest, UpResult
 from orchestrator.gang.steps.resume import rehearse_resume, resume
 from orchestrator.gang.steps.standing import to_start
 from orchestrator.gang.steps.up import rehearse, up
 from orchestrator.model.errors import Exit, Undone
-from orchestrator.model.plan import Plan
 from orchestrator.model.survivors import without
 from orchestrator.planning.commands import plan_options
 from orchestrator.planning.plan_file import plan_json
@@ -86,23 +84,20 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if args.dry_run:
         with RisingProgress(screen) as shown:
             plan = rehearse(inventory, request, shown)
-        return _dry_run(plan, screen)
+        screen.json(plan_json(plan)) if args.json else plan_options.show_plan(plan, screen)
+        return Exit.DONE
     try:
         with RisingProgress(screen) as shown:
             outcome = up(inventory, request, shown)
     except KeyboardInterrupt as interrupted:
         return _interrupted(interrupted, request, screen)
-    checks = checked(inventory, outcome.views, args, screen) if _started(outcome) else Checked()
-    _show(outcome, screen, checks.as_json(), wanted.without)
-    code = checks.say(screen)
+    started = any(view.name not in outcome.ready_before for view in outcome.views)
+    checks = answers("after_ready", inventory, outcome.views, args, screen) if started else []
+    _show(outcome, screen, checks_json(checks), wanted.without)
+    code = say_checks(checks, screen)
     if outcome.failure is not None:  # that they do serve is shown first
         raise outcome.failure
     return code
-
-
-def _started(outcome: UpResult) -> bool:
-    """Something has become ready now."""
-    return any(view.name not in outcome.ready_before for view in outcome.views)
 
 
 def _finish(args: argparse.Namespace, screen: Screen) -> int:
@@ -116,22 +111,13 @@ def _finish(args: argparse.Namespace, screen: Screen) -> int:
     except KeyboardInterrupt:
         screen.say("detached: gangs that were started continue on their own; repeat `l40s-deploy up` to finish")
         return Exit.INTERRUPTED
-    checks = checked(inventory, done.views, args, screen)
+    checks = answers("after_ready", inventory, done.views, args, screen)
     if args.json:
-        screen.json({"left": list(done.words), **status_json(done.views), **checks.as_json()})
+        screen.json({"left": list(done.words), **status_json(done.views), **checks_json(checks)})
     else:
         finished = [f"finished: {', '.join(view.name for view in done.views)}"] if done.views else []
-        for words in (*finished, *done.words):
-            screen.out.print(printable(words))
-    return checks.say(screen)
-
-
-def _dry_run(plan: Plan, screen: Screen) -> int:
-    if screen.as_json:
-        screen.json(plan_json(plan))
-    else:
-        plan_options.show_plan(plan, screen)
-    return 0
+        screen.show(*finished, *done.words)
+    return say_checks(checks, screen)
 
 
 def _interrupted(interrupted: KeyboardInterrupt, request: UpRequest, screen: Screen) -> int:
@@ -159,24 +145,22 @@ def _without_words(outcome: UpResult, left_out: Sequence[str]) -> str:
 
 def _show(outcome: UpResult, screen: Screen, checks: Mapping[str, Any], left_out: Sequence[str]) -> None:
     if screen.as_json:
-        document: dict[str, Any] = {
+        screen.json({
             "plan_id": outcome.plan.plan_id,
             "seconds": round(outcome.seconds, 3),
             "already_ready": sorted(outcome.ready_before),
             "changed": list(outcome.changed),
             "findings": plan_json(outcome.plan)["findings"],
-        }
-        screen.json({**document, **status_json(outcome.views), **checks})
+            **status_json(outcome.views),
+            **checks,
+        })  # fmt: skip
         return
     for view in outcome.views:
-        for block in gang_block(view):
-            screen.out.print(block)
+        screen.show(*gang_block(view))
         if view.name in outcome.ready_before:
-            screen.out.print(printable(f"{view.name} is already ready with this plan; nothing changed"))
+            screen.show(f"{view.name} is already ready with this plan; nothing changed")
         elif view.canary_text is not None:
             done = "changed to this plan" if view.name in outcome.changed else "ready"
-            screen.out.print(
-                printable(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
-            )
+            screen.show(f"{done} in {outcome.seconds:.1f} s; canary: {view.canary_text.strip()[:100]!r}")
     if left_out:
         screen.say(_without_words(outcome, left_out))

@@ -6,24 +6,23 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
-from orchestrator.cli.screen import Screen, printable
-from orchestrator.gang.commands.gangs import NodeColumns, gang_block, interrupted_block, node_words, router_block
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.screen import Screen
+from orchestrator.cli.tables import cell, plain_table
+from orchestrator.gang.commands.gangs import LOAD_TITLES, LoadCells, around_block, gang_block, lines, node_words
+from orchestrator.gang.overview import Overview
 from orchestrator.gang.rates import PortRate
 from orchestrator.gang.steps.status.live import HOT_C, GangLoad, Moment, NodeLoad, Watching, live_json
-from orchestrator.gang.timeline import TimelineEvent
 from orchestrator.gang.view import GangView
 from orchestrator.protocol.gauges import GpuGauges, slowed_by
 from orchestrator.protocol.report import RankState
-
-if TYPE_CHECKING:  # rich costs 60 ms: lines do without
-    from rich.console import RenderableType
-if TYPE_CHECKING:  # rich costs 60 ms: `status --json` does without
-    from rich.table import Table
-    from rich.text import Text
-
 
 DRAW_S = 0.5
 LINE_EVERY_S = 30.0
@@ -37,16 +36,10 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 def watch(source: Watching, screen: Screen, *, wide: bool, until: Callable[[], bool] = lambda: False) -> Moment:
     """Show moments until Ctrl-C, or `until`; returns the last one."""
-    show: Callable[[Moment], None]
-    if screen.as_json:
-        show = _documents
-    elif sys.stdout.isatty() and screen.moves:
-        picture = WatchScreen(screen, wide=wide)
-        with picture:
+    if sys.stdout.isatty() and screen.moves and not screen.as_json:
+        with WatchScreen(screen, wide=wide) as picture:
             return _loop(source, picture.draw, until)
-    else:
-        show = ChangeLines(screen).show
-    return _loop(source, show, until)
+    return _loop(source, _documents if screen.as_json else ChangeLines(screen).show, until)
 
 
 def _loop(source: Watching, show: Callable[[Moment], None], until: Callable[[], bool]) -> Moment:
@@ -105,8 +98,6 @@ class WatchScreen:
 
     def _rendered(self, moment: Moment, width: int) -> list[str]:
         """Sentences are wrapped; rows of a table are cut, so that each stays one line."""
-        from rich.table import Table
-
         rows: list[str] = []
         for block in picture(moment, wide=self._wide):
             is_table = isinstance(block, Table)
@@ -121,8 +112,6 @@ class WatchScreen:
         return kept.get().rstrip("\n").split("\n")
 
     def _cut(self, line: str, width: int) -> str:
-        from rich.text import Text
-
         text = Text.from_ansi(line.rstrip())
         text.rstrip()
         text.truncate(width)
@@ -142,26 +131,37 @@ def _rows(height: int, rows: list[str]) -> list[str]:
 
 def picture(moment: Moment, *, wide: bool) -> list[RenderableType]:
     """All gangs, the router, and what happened last, as `status` has them and with what moves."""
-    from rich.text import Text
-
-    clock = time.strftime("%H:%M:%S", time.localtime(moment.taken_at))
-    blocks: list[RenderableType] = [Text(f"{clock}  Ctrl-C ends", "dim")]
-    for view in moment.seen.views:
-        busy = serving_words(moment.gangs.get(view.name))
-        state = moment.seen.headline(view)
-        blocks += gang_block(view, moment.seen.router, load_columns(moment.nodes), busy, state=state)
-        if wide:
-            blocks.append(gpus_table(view, moment.nodes))
-        blocks += [Text(line, "dim") for line in events(moment.events.get(view.name, ()))]
-    return [*blocks, *router_block(moment.seen), *interrupted_block(moment.seen)]
+    busy = {name: serving_words(load) for name, load in moment.gangs.items()}
+    happened = {
+        name: [f"{_clock(one.at)} {one.node}: {one.words}" for one in events[-EVENTS:]]
+        for name, events in moment.events.items()
+    }
+    blocks = status_blocks(moment.seen, moment.nodes, busy, happened, wide=wide)
+    return [Text(f"{_clock(moment.taken_at)}  Ctrl-C ends", "dim"), *blocks]
 
 
-def events(happened: tuple[TimelineEvent, ...]) -> list[str]:
-    """The last of them, oldest first."""
-    return [
-        printable(f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.node}: {one.words}")
-        for one in happened[-EVENTS:]
-    ]
+def status_blocks(
+    seen: Overview,
+    loads: Mapping[str, NodeLoad] | None = None,
+    busy: Mapping[str, str] = MappingProxyType({}),
+    happened: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    *,
+    wide: bool = False,
+    remarks: bool = False,
+) -> list[RenderableType]:
+    """All gangs and what is around them. loads: of nodes by name; busy, happened: lines of gangs by name; wide: with
+    a row for each GPU; remarks: those on gangs that are well too"""
+    blocks: list[RenderableType] = []
+    for view in seen.views:
+        cells, load = load_cells(loads) if loads is not None else None, busy.get(view.name, "")
+        blocks += gang_block(view, seen.router, cells, load, state=seen.headline(view), remarks=remarks)
+        blocks += [gpus_table(view, loads)] if wide and loads is not None else []
+        blocks += lines(happened.get(view.name, ()), "dim")
+    return [*blocks, *around_block(seen)]
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 class ChangeLines:
@@ -198,75 +198,51 @@ class ChangeLines:
             self._line(words, moment)
 
     def _line(self, words: str, moment: Moment) -> None:
-        clock = time.strftime("%H:%M:%S", time.localtime(moment.taken_at))
-        self._screen.verbatim(f"{clock} {words}")
+        self._screen.verbatim(f"{_clock(moment.taken_at)} {words}")
         sys.stdout.flush()
 
 
-def load_columns(loads: Mapping[str, NodeLoad]) -> NodeColumns:
+def load_cells(loads: Mapping[str, NodeLoad]) -> LoadCells:
     """What is in use, beside each node."""
-    return NodeColumns(_TITLES, lambda name: _cells(loads.get(name)))
+    return lambda name: _cells(loads.get(name) or NodeLoad())
 
 
-def _cells(load: NodeLoad | None) -> list[Text]:
-    from rich.text import Text
-
-    if load is None:
-        return [Text("")] * len(_TITLES)
-    if load.gauges is None or (load.gauges.error and not load.ports):
-        why = load.failure.what if load.failure else load.gauges.error if load.gauges else ""
-        return [Text(printable(why)[:32], "yellow"), *[Text("")] * (len(_TITLES) - 1)]
-    gpus = load.gauges.gpus
-    return [_temperatures(gpus), Text(_power(gpus)), Text(rail_words(load.ports)), _rail_errors(load.ports)]
-
-
-_TITLES = ("GPU °C", "power", "rails in / out", "rail errors")
+def _cells(load: NodeLoad) -> list[Text]:
+    gauges = load.gauges
+    if gauges is None or (gauges.error and not load.ports):
+        why = load.failure.what if load.failure else gauges.error if gauges else ""
+        return [cell(why[:32], "yellow"), *[Text("")] * (len(LOAD_TITLES) - 1)]
+    power = [gpu.power_mw for gpu in gauges.gpus if gpu.power_mw is not None]
+    return [
+        _temperatures(gauges.gpus),
+        Text(f"{sum(power) / 1e6:.2f} kW" if power else ""),
+        Text(rail_words(load.ports)),
+        _rail_errors(load.ports),
+    ]
 
 
 def _temperatures(gpus: Sequence[GpuGauges]) -> Text:
-    from rich.text import Text
-
     known = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
-    slowed = any(throttled(gpu) for gpu in gpus)
+    slowed = any(slowed_by(gpu.clocks_event_reasons) for gpu in gpus)
     lost = sum(bool(gpu.error) for gpu in gpus)
-    words = f"{min(known)}-{max(known)}" if known and min(known) != max(known) else "".join(map(str, known[:1]))
+    words = "-".join(map(str, sorted({min(known), max(known)}))) if known else ""
     words += " slowed" * slowed + f" {lost} lost" * bool(lost)
     return Text(words, "bold red" if lost else "bold yellow" if slowed or max(known, default=0) >= HOT_C else "")
 
 
-def _power(gpus: Sequence[GpuGauges]) -> str:
-    known = [gpu.power_mw for gpu in gpus if gpu.power_mw is not None]
-    return f"{sum(known) / 1e6:.2f} kW" if known else ""
-
-
-def throttled(gpu: GpuGauges) -> str:
-    """What limits a GPU's clock, as text; '' for nothing that costs speed."""
-    return ", ".join(slowed_by(gpu.clocks_event_reasons))
-
-
 def rail_words(ports: Iterable[PortRate]) -> str:
     """'1.24 / 1.19 GB/s' of all ports together; '' before the second reading."""
-    rates = [
-        (port.received_bytes_s, port.sent_bytes_s)
-        for port in ports
-        if port.received_bytes_s is not None and port.sent_bytes_s is not None
-    ]
-    if not rates:
-        return ""
-    return f"{sum(one for one, _ in rates) / 1e9:.2f} / {sum(one for _, one in rates) / 1e9:.2f} GB/s"
+    rates = [(port.received_bytes_s, port.sent_bytes_s) for port in ports]
+    known = [(one, other) for one, other in rates if one is not None and other is not None]
+    return " / ".join(f"{sum(way) / 1e9:.2f}" for way in zip(*known, strict=True)) + " GB/s" if known else ""
 
 
 def _rail_errors(ports: Sequence[PortRate]) -> Text:
-    from rich.text import Text
-
     down = [f"{port.device} down" for port in ports if port.up is False]
-    grown: dict[str, int] = {}
-    for port in ports:
-        for name, more in port.grown.items():
-            grown[name] = grown.get(name, 0) + more
+    grown = sum((Counter(port.grown) for port in ports), Counter[str]())
     new = [f"{name} +{more}" for name, more in grown.items()]
     if down or new:
-        return Text(printable(", ".join([*down, *new[:2]])), "bold yellow")
+        return cell(", ".join([*down, *new[:2]]), "bold yellow")
     return Text(str(sum(port.errors for port in ports)) if ports else "", "dim")
 
 
@@ -284,49 +260,36 @@ def serving_words(load: GangLoad | None) -> str:
 
 def gpus_table(view: GangView, loads: Mapping[str, NodeLoad]) -> Table:
     """A row a GPU of a gang, for `status --wide`. W, GiB: used and limit; ECC: errors, corrected + uncorrected."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("node", "GPU", "TP", "°C", "W", "MHz", "%", "GiB", "ECC", "slowed by"):
-        table.add_column(title)
+    titles = ("node", "GPU", "TP", "°C", "W", "MHz", "%", "GiB", "ECC", "slowed by")
+    table = plain_table(*titles, left=titles)
     for node in view.nodes:
-        ranks = {rank.gpu: rank for rank in node.ranks}
-        load = loads.get(node.name)
-        for gpu in load.gauges.gpus if load is not None and load.gauges is not None else ():
-            rank = ranks.get(gpu.index)
+        ranks = {rank.gpu: str(rank.tp_rank) for rank in node.ranks}
+        gauges = loads.get(node.name, NodeLoad()).gauges
+        for gpu in gauges.gpus if gauges is not None else ():
+            slowed = ", ".join(slowed_by(gpu.clocks_event_reasons))
             table.add_row(
-                Text(printable(node.name)),
+                cell(node.name),
                 str(gpu.index),
-                str(rank.tp_rank) if rank else "",
-                _or_nothing(gpu.temperature_c),
-                f"{gpu.power_mw / 1000:.0f}{_limit(gpu)}" if gpu.power_mw is not None else "",
-                _or_nothing(gpu.sm_clock_mhz),
-                _or_nothing(gpu.utilization_percent),
-                _memory(gpu),
+                ranks.get(gpu.index, ""),
+                _figure(gpu.temperature_c),
+                _figure(gpu.power_mw, 1000, of=gpu.power_limit_mw),
+                _figure(gpu.sm_clock_mhz),
+                _figure(gpu.utilization_percent),
+                _figure(gpu.memory_used_bytes, 1 << 30, 1, of=gpu.memory_total_bytes),
                 _ecc(gpu),
-                Text(printable(gpu.error or throttled(gpu)), "bold red" if gpu.error else "bold yellow"),
+                cell(gpu.error or slowed, "bold red" if gpu.error else "bold yellow"),
             )
     return table
 
 
-def _or_nothing(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _limit(gpu: GpuGauges) -> str:
-    return f"/{gpu.power_limit_mw / 1000:.0f}" if gpu.power_limit_mw else ""
-
-
-def _memory(gpu: GpuGauges) -> str:
-    if gpu.memory_used_bytes is None or not gpu.memory_total_bytes:
-        return ""
-    return f"{gpu.memory_used_bytes / (1 << 30):.1f}/{gpu.memory_total_bytes / (1 << 30):.1f}"
+def _figure(value: int | None, unit: int = 1, digits: int = 0, *, of: int | None = None) -> str:
+    """'288/350': in its unit, with its limit where there is one; '' where it is not known."""
+    limit = f"/{of / unit:.{digits}f}" if of else ""
+    return "" if value is None else f"{value / unit:.{digits}f}{limit}"
 
 
 def _ecc(gpu: GpuGauges) -> str:
-    if gpu.ecc_corrected is None and gpu.ecc_uncorrected is None:
+    corrected, uncorrected = gpu.ecc_corrected, gpu.ecc_uncorrected
+    if corrected is None and uncorrected is None:
         return ""
-    if not gpu.ecc_corrected and not gpu.ecc_uncorrected:
-        return "none"
-    return f"{gpu.ecc_corrected or 0}+{gpu.ecc_uncorrected or 0}"
+    return f"{corrected or 0}+{uncorrected or 0}" if corrected or uncorrected else "none"

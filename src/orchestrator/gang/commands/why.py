@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
 
 from orchestrator.cli.options import add_usual_of_gangs, open_cluster
-from orchestrator.cli.screen import Screen, printable
+from orchestrator.cli.screen import Screen
+from orchestrator.gang.commands.gangs import cause_lines
 from orchestrator.gang.history import FailureVerdict
 from orchestrator.gang.steps.router.host import GANG
 from orchestrator.gang.steps.status.history import Explanation, why, why_json
 from orchestrator.gang.view import GangView
 from orchestrator.model.errors import Exit
 from orchestrator.model.gang_state import GangState
+
+if TYPE_CHECKING:  # only --log reads logs
+    from orchestrator.gang.steps.status.logs_read import LogsSummary
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,68 +51,57 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     """0 when every node answered, whether or not anything ever failed; 4 otherwise. With --log 3 where they show a
     cause, else 0."""
     if args.log:
-        return _of_logs(args.log, screen, as_json=args.json)
+        from orchestrator.gang.steps.status.logs_read import log_files, read_logs
+
+        told = read_logs(log_files(args.log))
+        screen.json(told.as_json()) if args.json else screen.show(*_of_logs(told))
+        return Exit.FINDINGS if told.cause else Exit.DONE
     accounts = why(open_cluster(args, screen), tuple(args.gang), events=args.all, run=args.run)
     if args.json:
         screen.json(why_json(accounts))
     else:
         for account in accounts:
             show(account, screen, everything=args.all)
-    return Exit.UNREACHABLE if any(account.failures for account in accounts) else 0
+    return Exit.UNREACHABLE if any(account.failures for account in accounts) else Exit.DONE
 
 
-def _of_logs(names: list[str], screen: Screen, *, as_json: bool) -> int:
-    from orchestrator.gang.commands.gangs import cause_lines
-    from orchestrator.gang.steps.status.logs_read import log_files, read_logs
-
-    told = read_logs(log_files(names))
-    if as_json:
-        screen.json(told.as_json())
-        return Exit.FINDINGS if told.cause else 0
+def _of_logs(told: LogsSummary) -> Iterator[RenderableType]:
     nccl = f"NCCL {told.nccl}" if told.nccl else ""
     written = ", ".join(filter(None, (f"{told.engine} {told.version}".strip(), nccl, told.transport)))
-    screen.out.print(printable(f"read: {written or 'no line of an engine or of NCCL was recognised'}"))
-    for finding in told.findings:
-        screen.out.print(printable(f"{finding.id} {finding.node}: {finding.title}"))
-    for line in cause_lines(told.cause) if told.cause else ():
-        screen.out.print(line)
-    if told.cause is None:
-        ending = f"; the engine's own last exception: {told.exception}" if told.exception else ""
-        screen.out.print(printable(f"no cause is known{ending}"))
-    for cause in told.secondary:
-        screen.out.print(printable(f"  also {cause.node}: {cause.text}"))
-    return Exit.FINDINGS if told.cause else 0
+    yield f"read: {written or 'no line of an engine or of NCCL was recognised'}"
+    yield from (f"{finding.id} {finding.node}: {finding.title}" for finding in told.findings)
+    if told.cause:
+        yield from cause_lines(told.cause)
+    else:
+        yield "no cause is known" + (f"; the engine's own last exception: {told.exception}" if told.exception else "")
+    yield from (f"  also {cause.node}: {cause.text}" for cause in told.secondary)
 
 
 def show(account: Explanation, screen: Screen, *, everything: bool) -> None:
-    from orchestrator.gang.commands.gangs import cause_lines
-
+    """What is wrong now, the last failure, and the command that helps. everything: with what followed from it."""
     for name, failure in account.failures.items():
         screen.say(f"{name}: {failure.what}")
+    screen.show(*_told(account, everything))
+
+
+def _told(account: Explanation, everything: bool) -> Iterator[RenderableType]:
     verdict, now = account.verdict, account.now
     if now is not None and now.state is GangState.DEGRADED:
-        screen.out.print(printable(f"{now.name}: degraded now ({now.trouble}): {now.model} by {now.stack}"))
-        for line in cause_lines(now.cause) if now.cause else [printable(f"  {remark}") for remark in now.remarks]:
-            screen.out.print(line)
+        yield f"{now.name}: degraded now ({now.trouble}): {now.model} by {now.stack}"
+        yield from cause_lines(now.cause) if now.cause else [f"  {remark}" for remark in now.remarks]
     if verdict is None:
-        kept = "this run has not failed" if now is None else "no recorded run has failed"
-        screen.out.print(printable(f"{account.gang}: {kept}"))
+        yield f"{account.gang}: " + ("this run has not failed" if now is None else "no recorded run has failed")
     else:
-        _show_failure(account, verdict, screen, everything=everything)
+        when = f", {ago(verdict.ago_s)} ago" if verdict.ago_s is not None else ""
+        since = "" if verdict.newest else "; it was started again since"
+        yield f"{account.gang}: {verdict.model} by {verdict.stack} failed{when}{since}"
+        yield from cause_lines(verdict.cause, folded=0 if everything else len(verdict.secondary))
+        if everything:
+            yield from (f"  then {cause.node}: {cause.text}" for cause in verdict.secondary)
+            events = account.events
+            yield from (f"  {event.at - events[0].at:9.3f} s  {event.node}: {event.words}" for event in events)
     if now is not None and (back := _brings_back(now, verdict)):
-        screen.out.print(printable(back))
-
-
-def _show_failure(account: Explanation, verdict: FailureVerdict, screen: Screen, *, everything: bool) -> None:
-    from orchestrator.gang.commands.gangs import cause_lines
-
-    when = f", {ago(verdict.ago_s)} ago" if verdict.ago_s is not None else ""
-    since = "" if verdict.newest else "; it was started again since"
-    screen.out.print(printable(f"{account.gang}: {verdict.model} by {verdict.stack} failed{when}{since}"))
-    for line in cause_lines(verdict.cause, folded=0 if everything else len(verdict.secondary)):
-        screen.out.print(line)
-    if everything:
-        _show_all(account, verdict, screen)
+        yield back
 
 
 def _brings_back(now: GangView, failed: FailureVerdict | None) -> str:
@@ -116,14 +113,6 @@ def _brings_back(now: GangView, failed: FailureVerdict | None) -> str:
     if down or now.trouble in ("hung", "no-memory"):
         return f"to have it serve again: l40s-deploy {command}"
     return ""
-
-
-def _show_all(account: Explanation, verdict: FailureVerdict, screen: Screen) -> None:
-    for cause in verdict.secondary:
-        screen.out.print(printable(f"  then {cause.node}: {cause.text}"))
-    for event in account.events:
-        after = event.at - account.events[0].at
-        screen.out.print(printable(f"  {after:9.3f} s  {event.node}: {event.words}"))
 
 
 def ago(seconds: float) -> str:

@@ -13,7 +13,7 @@ from orchestrator.cli.questions import Questions
 from orchestrator.cli.screen import Screen, printable
 from orchestrator.cli.transfers import counting
 from orchestrator.cli.typed import command_line
-from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.model.benchmark import Load
 from orchestrator.model.chosen import the_one_gang
 from orchestrator.model.errors import Exit

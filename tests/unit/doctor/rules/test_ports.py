@@ -17,7 +17,7 @@ from orchestrator.doctor.steps.discover import marks_of
 from orchestrator.doctor.steps.doctor import Examination, diagnose
 from orchestrator.doctor.steps.recordings import examine_given, given
 from orchestrator.doctor.steps.report import _cells, pictures
-from orchestrator.gang.commands.watching import load_columns
+from orchestrator.gang.commands.watching import load_cells
 from orchestrator.gang.rates import port_rates
 from orchestrator.gang.steps.status.live import NodeLoad
 from orchestrator.gang.view import NodeView
@@ -98,7 +98,7 @@ class Shown:
         self.node, self.drawn = node, drawn
         load = NodeLoad(gauges=gauges(node), ports=port_rates(None, gauges(node)))
         now = lights(NodeView(name=node.name, node_rank=0, state=NodeState.READY), load)
-        self.live, self.wide = lit(drawn, now.gpus, now.ports), str(load_columns({"": load}).cells("")[3])
+        self.live, self.wide = lit(drawn, now.gpus, now.ports), str(load_cells({"": load})("")[3])
         self.tree = list(lines(tree(node.topology, node.tcp, marks_of(node.topology, examination.findings))))
         self.found = [one for one in examination.findings if one.id in OF_PORTS and one.node == node.name]
         self.cells = {cell["name"]: cell for cell in _cells(node, len(node.rail_ports))}

@@ -14,7 +14,7 @@ from tests.support.reference_plan import plan_of
 from orchestrator.cli.main import main
 from orchestrator.cli.screen import Screen
 from orchestrator.gang.commands import up as verb
-from orchestrator.gang.commands.start_progress import RisingProgress
+from orchestrator.gang.commands.outcome import RisingProgress
 from orchestrator.gang.steps.raising import UpRequest, UpResult, failure_of
 from orchestrator.gang.steps.resume import ResumeResult
 from orchestrator.gang.view import GangView, NodeView
