@@ -65,20 +65,24 @@ def _moment(at: float) -> str:
 
 def _runs(found: Sequence[GangHistory]) -> Iterator[str | Text]:
     for run in (run for kept in found for run in kept.runs):
-        times = f"{_moment(run.started)} to {_moment(run.ended)}" if run.ended > 0 else _moment(run.started)
-        who = f"  run {run.run_id}  plan {run.plan_id}" + (f"  by {run.by}" if run.by else "")
-        end = cell(run.end, "bold red" if run.end == "failed" else "bold")
-        yield Text.assemble(printable(f"{run.gang}  {times}  "), end, printable(who))
-        start = f"start: {run.start.words}" if run.start else ""
-        yield from (cell(f"  {words}", "dim") for words in (run.command, start) if words)
-        if run.cause:
-            yield f"  cause: {run.cause.node}: {run.cause.text}"
+        yield from _run(run)
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
     for kept in found:
         if today := sum(run.started >= midnight for run in kept.runs):
             yield f"{kept.gang}: started {counted(today, 'time')} since midnight"
     if not any(kept.runs for kept in found):
         yield "no runs recorded"
+
+
+def _run(run: PastRun) -> Iterator[str | Text]:
+    times = f"{_moment(run.started)} to {_moment(run.ended)}" if run.ended > 0 else _moment(run.started)
+    who = f"  run {run.run_id}  plan {run.plan_id}" + (f"  by {run.by}" if run.by else "")
+    end = cell(run.end, "bold red" if run.end == "failed" else "bold")
+    yield Text.assemble(printable(f"{run.gang}  {times}  "), end, printable(who))
+    start = f"start: {run.start.words}" if run.start else ""
+    yield from (cell(f"  {words}", "dim") for words in (run.command, start) if words)
+    if run.cause:
+        yield f"  cause: {run.cause.node}: {run.cause.text}"
 
 
 def _json(run: PastRun) -> dict[str, Any]:
